@@ -418,7 +418,7 @@ def iter_server_checks(
         if sink.framed is not None:
             called = f"sink {name} schemas"
             yield PreflightCheck(called, partial(_check_frames, called, name, plan))
-    if sinks and (unknown := tuple(plan.unidentified())):
+    if sinks and (unknown := tuple(plan.iter_unresolved_sources())):
         yield PreflightCheck("schema ids", partial(_report_unidentified, unknown))
     for name in settings.schema_registries if sinks else ():
         called = f"schema registry {name}"

@@ -1,4 +1,4 @@
-"""Real-time mode: what must hold before it begins, what it sends and counts, and the rest topic."""
+"""Real-time mode: its preconditions, the records that it sends and counts, and the fallback topic."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from bindings.kafka.store import first_header_text
 from catalog.definitions.constraints import CONTENT_TYPE_KEY, Constraint, MatchCandidate
 from catalog.schemas.ids.deciding import first_byte
 from router.errors import BrokerUnreachable, ConfigError
-from router.evaluation.outcome_rows import HEADERS_TYPE, converts, header
+from router.evaluation.outcome_rows import HEADERS_TYPE, converts, header_column
 from router.evaluation.outputs import ROUTED, Tally
-from router.evaluation.plan import TOPIC, Plan
+from router.evaluation.plan import TOPIC_PREFIX, Plan
 from router.logs import get_logger
 from router.matching.context import find_slots
 from router.matching.index.classes import separator_of, template_segments
 from router.reading.generations import Generation
-from router.rendering.lineage import lineage_in_spark, lineage_name
+from router.rendering.lineage import encode_lineage_form, lineage_spark_columns
 from router.routing import SizeLimits
 from router.settings import Settings
 from router.settings.values import LineageForm
@@ -41,52 +41,47 @@ if TYPE_CHECKING:
     from router.watching.metrics import Metrics
     from router.watching.status import RouterStatus
 
-# Which Kafka rows expressions of the JVM may settle without the matcher, and those expressions.
-
-# Which events expressions of the JVM may settle: a table of types, each with the one definition that it can be.
+# The fast path: Spark expressions match and route events without the matcher, by a table of event types.
 #
-# A type of a channel is *settled* by its definition when no other candidate of the channel takes an event of that type,
-# all that the definition asks besides can be decided without patterns that go back and forth
-# (:class:`HeaderConstraint`), and no value of an event decides where it goes. What is not in the table is left to the
-# matcher. So the table may lack a type at no cost but time, and must have none for which the matcher might decide
-# otherwise.
+# A type of a channel is in the table if only one candidate definition of the channel matches events of that type, if
+# its other constraints are simple (:class:`HeaderConstraint`), and if its route does not depend on values. The matcher
+# decides all other events. The table may lack a type, which only costs time, but the matcher must never decide
+# otherwise than the table.
 
-TYPE: Final = "e.type"
-WHOLE: Final = -1
+TYPE_KEY: Final = "e.type"
+WHOLE_VALUE: Final = -1
 FORMS: Final = ("uri", "urireference", "uritemplate", "timestamp", "integer")
-"""Types whose values the JVM knows to be valid where they are written plainly."""
+"""Types with a pattern of plain values (:data:`PLAIN_FORMS`) that are valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderConstraint:
-    """What a definition asks of one header; with neither ``text``, ``segments`` nor ``form`` it asks for presence.
+    """A definition's constraint on one header; without ``text``, ``segments`` and ``type`` it must only be present.
 
-    ``text`` is to be equal. ``segments`` are those of a template, None for a placeholder; one alone is the whole value.
-    ``form`` is the type that a value must be of, one of :data:`FORMS`. ``optional`` lets the header be absent.
+    ``text`` is the required value. ``segments`` are those of a template, None for a placeholder; a single one is the
+    whole value. ``type`` is the required type, one of :data:`FORMS`. An ``optional`` header may be absent.
     """
 
     header: str
     text: str | None
     segments: tuple[str | None, ...]
-    form: str | None
+    type: str | None
     optional: bool
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderSegment:
-    """A context attribute: the segment ``place`` of a header's value, or with :data:`WHOLE` all of it."""
+    """A context attribute: segment ``index`` of a header's value, or the whole value with :data:`WHOLE_VALUE`."""
 
     name: str
     header: str
-    place: int
+    index: int
     decodes: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FixedRoute:
-    """Where events of a type go: the sink and its topic, whether they get headers of lineage, and most bytes of key and
-    body.
-    """
+    """The destination of all events of a type; ``limit`` is the maximum bytes of key and body."""
 
     sink: str
     topic: str
@@ -95,96 +90,96 @@ class FixedRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class SettledType:
-    """What becomes of events of one type from one topic that give what is ``asked``."""
+class FastPathType:
+    """An event type of a topic with its definition and route; its events must meet all ``constraints``."""
 
     topic: str
     type: str
     message: str
     endpoint: str | None
-    way: FixedRoute
-    asked: tuple[HeaderConstraint, ...]
+    route: FixedRoute
+    constraints: tuple[HeaderConstraint, ...]
     context: tuple[HeaderSegment, ...]
-    frame: bytes | None = None
-    """How a body begins whose schema id the matcher looks at."""
+    frame_start: bytes | None = None
+    """The first byte of framed bodies, whose schema ids only the matcher reads."""
 
 
-def settled_types(plan: Plan) -> list[SettledType]:
-    """Return the types that a plan settles, by topic and type; ties and bodies never matter to them."""
-    judge = plan.judge
+def find_fast_types(plan: Plan) -> list[FastPathType]:
+    """Find the event types for the fast path, by topic and type; their outcome depends on neither ties nor bodies."""
     return [
-        settled
-        for name, number in sorted(judge.channels.items())
-        if name.startswith(TOPIC)
-        for settled in _of_channel(plan, number, name.removeprefix(TOPIC))
+        each
+        for name, number in sorted(plan.judge.channel_numbers.items())
+        if name.startswith(TOPIC_PREFIX)
+        for each in _types_of_channel(plan, number, name.removeprefix(TOPIC_PREFIX))
     ]
 
 
-def _of_channel(plan: Plan, channel: int, topic: str) -> list[SettledType]:
+def _types_of_channel(plan: Plan, channel: int, topic: str) -> list[FastPathType]:
     matcher = plan.judge.matcher
-    takers: Mapping[str, list[int]] = defaultdict(list)
+    numbers_of: Mapping[str, list[int]] = defaultdict(list)
     for number in matcher.channels[channel].candidates:
         target = matcher.targets[number]
         if target.event is None or target.protocol not in (None, PROTOCOL):
             continue
-        text = _type_of(target)
+        text = _literal_type(target)
         if text is None:
-            return []  # It may take events of any type.
-        takers[text].append(number)
+            return []  # It may match events of any type.
+        numbers_of[text].append(number)
     limits = SizeLimits(plan.settings)
-    settled = (
-        _settled(plan, limits, channel, numbers[0], topic, text)
-        for text, numbers in sorted(takers.items())
+    types = (
+        _fast_type(plan, limits, channel, numbers[0], topic, text)
+        for text, numbers in sorted(numbers_of.items())
         if len(numbers) == 1
     )
-    return [each for each in settled if each is not None]
+    return [each for each in types if each is not None]
 
 
-def _type_of(target: MatchCandidate) -> str | None:
+def _literal_type(target: MatchCandidate) -> str | None:
     for key, constraint in target.event or ():
-        if key == TYPE and constraint.kind == "literal" and constraint.is_exact:
+        if key == TYPE_KEY and constraint.kind == "literal" and constraint.is_exact:
             return constraint.value
     return None
 
 
-def _settled(plan: Plan, limits: SizeLimits, channel: int, number: int, topic: str, text: str) -> SettledType | None:
+def _fast_type(plan: Plan, limits: SizeLimits, channel: int, number: int, topic: str, text: str) -> FastPathType | None:
     matcher = plan.judge.matcher
     target = matcher.targets[number]
     if target.definition.relation is not None:
-        return None  # Its lineage says more than that of others.
+        return None  # Its lineage has more members.
     constraints = target.event or ()
     slots, equal = find_slots(constraints)
-    asked = [_asked(key, constraint) for key, constraint in constraints]
-    context = [(slot.name, _header(slot.key), slot.place, slot.constraint.decodes) for slot in slots]
-    way = _way(plan, limits, channel, number)
-    if equal or way is None or None in asked or any(header is None or place < WHOLE for _, header, place, _ in context):
+    required = [_header_constraint(key, constraint) for key, constraint in constraints]
+    parts = [(slot.name, _to_header(slot.key), slot.place, slot.constraint.decodes) for slot in slots]
+    route = _fixed_route(plan, limits, channel, number)
+    is_complex = any(header is None or index < WHOLE_VALUE for _, header, index, _ in parts)
+    if equal or is_complex or route is None or None in required:
         return None
-    taken = tuple(HeaderSegment(name, header or "", place, decodes) for name, header, place, decodes in context)
+    context = tuple(HeaderSegment(name, header or "", index, decodes) for name, header, index, decodes in parts)
     endpoint = matcher.channels[channel].endpoint_of(number)
     frame = first_byte(matcher.ids.framing(channel)) if matcher.ids.finds(channel) else None
-    return SettledType(topic, text, target.xid, endpoint, way, tuple(each for each in asked if each), taken, frame)
+    return FastPathType(topic, text, target.xid, endpoint, route, tuple(filter(None, required)), context, frame)
 
 
-def _way(plan: Plan, limits: SizeLimits, channel: int, number: int) -> FixedRoute | None:
-    """Return where events go that this target wins; None where values decide, or where it is no one topic."""
-    decision = plan.judge.outputs.destinations.pair(channel, number, event=True).decision
-    if decision is None or decision.fault or plan.routes.always(decision.route):
+def _fixed_route(plan: Plan, limits: SizeLimits, channel: int, number: int) -> FixedRoute | None:
+    """Return the route of events that match this target; None if it depends on values or is not a single topic."""
+    decision = plan.judge.outputs.destinations.routes_of_target(channel, number, event=True).decision
+    if decision is None or decision.fault or plan.routes.always_validates(decision.route):
         return None
     sinks = plan.settings.routes[decision.route].to
     topics = [topic for topic in decision.topics if topic is not None]
     sink = plan.settings.sinks[sinks[0]].topics
     if len(sinks) > 1 or len(topics) != 1 or sink is None or sink.key is not None or sink.mode != "binary":
         return None
-    return FixedRoute(sinks[0], topics[0], sink.lineage, limits.of(decision.route))
+    return FixedRoute(sinks[0], topics[0], sink.lineage, limits.max_bytes(decision.route))
 
 
-def _asked(key: str, constraint: Constraint) -> HeaderConstraint | None:
-    """Return a constraint as the JVM decides it; None for one that it does not."""
-    header = _header(key)
+def _header_constraint(key: str, constraint: Constraint) -> HeaderConstraint | None:
+    """Convert a constraint for the fast path; None if the fast path does not support it."""
+    header = _to_header(key)
     if header is None:
         return None
     if constraint.kind == "media":
-        # The very text alone: what is written otherwise may be equal, and is left to the matcher.
+        # Only the same text: another text may be an equal media type, which the matcher decides.
         return HeaderConstraint(header, constraint.value, (), None, constraint.optional)
     if constraint.kind == "literal":
         return (
@@ -203,8 +198,8 @@ def _asked(key: str, constraint: Constraint) -> HeaderConstraint | None:
     )
 
 
-def _header(key: str) -> str | None:
-    """Return the header that a property is; None for one that is no header of Kafka's binary mode."""
+def _to_header(key: str) -> str | None:
+    """Return the header of a property in Kafka's binary mode; None if it has none."""
     if key in (CONTENT_TYPE_KEY, "e.datacontenttype", f"{HEADER}{CONTENT_TYPE}"):
         return CONTENT_TYPE
     if key.startswith("e."):
@@ -212,13 +207,12 @@ def _header(key: str) -> str | None:
     return key.removeprefix(HEADER) if key.startswith(HEADER) else None
 
 
-# Rows of Kafka as columns of the JVM: which of them the table of settled types decides, and what they become.
+# The fast path in Spark expressions.
 #
-# No condition here may let a record through that the matcher, or the exact codec, would decide otherwise; each may err
-# on the other side, where records are left to them. The conditions are those of :mod:`bindings.kafka.record_columns`,
-# coarser.
+# No condition here may accept a record for which matcher or exact codec would decide otherwise; but it may leave more
+# records to them. The conditions are those of :mod:`bindings.kafka.record_columns`, made stricter.
 
-SETTLED: Final = "settled"
+FAST_PATH: Final = "fast_path"
 NUMBER: Final = "number"
 PLAIN_FORMS: Final[Mapping[str, str]] = {
     "uri": r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~/-]*",
@@ -230,11 +224,11 @@ PLAIN_FORMS: Final[Mapping[str, str]] = {
     ),
     "integer": r"0|-?[1-9][0-9]{0,8}",
 }
-"""By type, what some of its valid values look like, and no other text does."""
+"""By type, a pattern that only valid values match, though not all of them."""
 _SCHEMA: Final = (
     "number int, topic string, type string, message string, endpoint string, to string, lineage string, limit bigint, "
-    "asked array<struct<header:string,text:string,segments:array<string>,form:string,optional:boolean>>, "
-    "context array<struct<name:string,header:string,place:int,decodes:boolean>>, frame binary"
+    "constraints array<struct<header:string,text:string,segments:array<string>,type:string,optional:boolean>>, "
+    "context array<struct<name:string,header:string,index:int,decodes:boolean>>, frame binary"
 )
 _ESCAPED: Final = r'[\x00-\x1f"\\]'
 _FORBIDDEN: Final = (
@@ -242,90 +236,91 @@ _FORBIDDEN: Final = (
     + "".join(rf"\x{{{plane + 0xFFFE:X}}}\x{{{plane + 0xFFFF:X}}}" for plane in range(0, 0x110000, 0x10000))
     + "]"
 )
-"""What :data:`bindings.events.FORBIDDEN_CHARS` says, for Java."""
-_OF_ROWS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+"""The pattern :data:`bindings.events.FORBIDDEN_CHARS` for Java."""
+_SOURCE_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
-def table_of(spark: SparkSession, types: Sequence[SettledType]) -> DataFrame:
-    """Return the table of settled types; ``number`` is the place of each in *types*."""
+def create_type_table(spark: SparkSession, types: Sequence[FastPathType]) -> DataFrame:
+    """Create the table of the fast path; ``number`` is the index of a type in *types*."""
     rows = [
         (
             *(number, each.topic, each.type, each.message, each.endpoint),
-            *(each.way.topic, lineage_name(each.way.lineage), each.way.limit),
-            [(asked.header, asked.text, list(asked.segments), asked.form, asked.optional) for asked in each.asked],
-            [(taken.name, taken.header, taken.place, taken.decodes) for taken in each.context],
-            each.frame,
+            *(each.route.topic, encode_lineage_form(each.route.lineage), each.route.limit),
+            [(one.header, one.text, list(one.segments), one.type, one.optional) for one in each.constraints],
+            [(part.name, part.header, part.index, part.decodes) for part in each.context],
+            each.frame_start,
         )
         for number, each in enumerate(types)
     ]
     return spark.createDataFrame(rows, _SCHEMA)
 
 
-def with_settled(rows: DataFrame, table: DataFrame) -> DataFrame:
-    """Return the rows of Spark's Kafka source with what settles them, by a join that is broadcast.
+def add_fast_path(rows: DataFrame, table: DataFrame) -> DataFrame:
+    """Add the columns of the fast path to rows of Spark's Kafka source, by a broadcast join.
 
-    ``settled`` tells whether expressions decide a row. Then ``to`` is the topic that it goes to, and ``number``,
-    ``message``, ``endpoint``, ``lineage`` and ``context`` are those of its type; in other rows they mean nothing.
+    ``fast_path`` says whether a row is on the fast path. Then ``to`` is its destination topic, and ``number``,
+    ``message``, ``endpoint``, ``lineage`` and ``context`` are those of its type; in other rows they are undefined.
     """
     from pyspark.sql import functions as F
 
-    # Below the join, so that it is made once for each row: the columns above it use it many times.
-    names, texts = F.col("headers.key").alias("names"), F.transform("headers", _text_of).alias("texts")
-    typed = rows.select(*_OF_ROWS, names, texts, first_header_text("headers", f"{ATTRIBUTE}type").alias("type")).alias(
-        "r"
-    )
+    # Below the join, so that it is computed once for each row: the columns above use it many times.
+    names, texts = F.col("headers.key").alias("names"), F.transform("headers", _header_text).alias("texts")
+    typed = rows.select(
+        *_SOURCE_COLUMNS, names, texts, first_header_text("headers", f"{ATTRIBUTE}type").alias("type")
+    ).alias("r")
     same = (F.col("t.topic") == F.col("r.topic")) & (F.col("t.type") == F.col("r.type"))
     joined = typed.join(F.broadcast(table.alias("t")), same, "left")
     size = F.coalesce(F.octet_length("r.key"), F.lit(0)) + F.coalesce(F.octet_length("r.value"), F.lit(0))
-    settled = F.col("t.message").isNotNull() & _plain() & (size <= F.col("t.limit"))
-    settled = settled & F.coalesce(F.substring("r.value", 1, 1) != F.col("t.frame"), F.lit(True))
-    settled = settled & F.forall("t.asked", _given) & F.forall("t.context", _readable)
+    is_fast = F.col("t.message").isNotNull() & _is_plain_event() & (size <= F.col("t.limit"))
+    is_fast = is_fast & F.coalesce(F.substring("r.value", 1, 1) != F.col("t.frame"), F.lit(True))
+    is_fast = is_fast & F.forall("t.constraints", _meets_constraint) & F.forall("t.context", _is_plain_segment)
     return joined.select(
-        *(F.col(f"r.{name}").alias(name) for name in _OF_ROWS),
+        *(F.col(f"r.{name}").alias(name) for name in _SOURCE_COLUMNS),
         *(F.col(f"t.{name}").alias(name) for name in (NUMBER, "message", "endpoint", "to", "lineage")),
-        _context().alias("context"),
-        F.coalesce(settled, F.lit(False)).alias(SETTLED),
+        _context_json().alias("context"),
+        F.coalesce(is_fast, F.lit(False)).alias(FAST_PATH),
     )
 
 
-def sent_headers(epoch: str) -> Column:
-    """Return the headers that a settled row is sent on with."""
+def event_headers(epoch: str) -> Column:
+    """Return the headers of the sent event of a row on the fast path."""
     from pyspark.sql import functions as F
 
     position = F.concat_ws("-", "topic", "partition", "offset")
     members = {"endpoint": F.col("endpoint"), "epoch": F.lit(epoch), "position": position}
 
-    def added(form: LineageForm) -> Column:
-        named = lineage_in_spark(F.col("message"), F.col("context"), members, form)
-        return F.array(*(header(name, value) for name, value in named.items()))
+    def lineage_in_form(form: LineageForm) -> Column:
+        named = lineage_spark_columns(F.col("message"), F.col("context"), members, form)
+        return F.array(*(header_column(name, value) for name, value in named.items()))
 
-    more = F.when(F.col("lineage") == "separate", added("separate")).when(F.col("lineage") != "", added(True))
+    form = F.col("lineage")
+    more = F.when(form == "separate", lineage_in_form("separate")).when(form != "", lineage_in_form(True))
     return F.concat("headers", more.otherwise(F.array().cast(HEADERS_TYPE)))
 
 
-def _plain() -> Column:
-    """Return whether a row is a binary event whose headers the exact codec need not read."""
+def _is_plain_event() -> Column:
+    """Whether a row is an event in binary mode whose headers the exact codec need not read."""
     from pyspark.sql import functions as F
 
     plain = F.size(F.array_distinct("r.names")) == F.size("r.names")
-    plain = plain & F.forall("r.headers", _harmless) & (_text(F.lit(VERSION)) == "1.0")
+    plain = plain & F.forall("r.headers", _is_plain_header) & (_text_by_name(F.lit(VERSION)) == "1.0")
     for name in REQUIRED:
-        plain = plain & (F.length(_text(F.lit(f"{ATTRIBUTE}{name}"))) > 0)
+        plain = plain & (F.length(_text_by_name(F.lit(f"{ATTRIBUTE}{name}"))) > 0)
     return plain
 
 
-def _harmless(entry: Column) -> Column:
-    """Return whether a header neither makes a row odd nor gives the event another key, body or mode."""
+def _is_plain_header(entry: Column) -> Column:
+    """Whether a header does not need the exact codec and does not change the event's key, body or mode."""
     from pyspark.sql import functions as F
 
-    name, text = entry["key"], _text_of(entry)
+    name, text = entry["key"], _header_text(entry)
     is_text = entry["value"].isNull() | text.isNotNull()
     special = [f"{ATTRIBUTE}{each}" for each in (DATA, "partitionkey", "datacontenttype")]
     attribute = name.rlike(f"^{ATTRIBUTE}(?:{ATTRIBUTE_NAME.pattern})\\z") & ~name.isin(special) & is_text
-    # No text that may make the event invalid: such have these characters.
+    # Only texts with these characters may make the event invalid.
     attribute = attribute & ~F.coalesce(text, F.lit("")).rlike(_FORBIDDEN)
-    # Not by lower(): it follows languages, which takes longer than all the rest.
-    # One without a value counts as absent, and the matcher leaves it out.
+    # Not by lower(), which depends on languages and is slow.
+    # A content type without a value counts as absent, so the matcher omits it.
     media = text.isNotNull() & ~text.rlike(f"(?i)cloudevents|{_FORBIDDEN}")
     return (
         F.when(name.startswith(ATTRIBUTE), attribute)
@@ -334,107 +329,100 @@ def _harmless(entry: Column) -> Column:
     )
 
 
-def _text_of(entry: Column) -> Column:
-    """Return the value of a header as text; null for none, and for what is no UTF-8."""
+def _header_text(entry: Column) -> Column:
+    """Return the value of a header as text; null if there is none or it is invalid UTF-8."""
     from pyspark.sql import functions as F
 
     return F.try_validate_utf8(entry["value"].cast("string"))
 
 
-def _text(name: Column) -> Column:
-    """Return the text of the only header of that name; null for none."""
+def _text_by_name(name: Column) -> Column:
+    """Return the text of the only header of that name; null if there is none."""
     from pyspark.sql import functions as F
 
     return F.get("r.texts", F.array_position("r.names", name).cast("int") - 1)
 
 
-def _given(asked: Column) -> Column:
-    """Return whether a row has what is asked of one header; null where that is not known."""
+def _meets_constraint(constraint: Column) -> Column:
+    """Whether a row meets the constraint on one header; null if unknown."""
     from pyspark.sql import functions as F
 
-    text, segments = _text(asked["header"]), asked["segments"]
+    text, segments, type_ = _text_by_name(constraint["header"]), constraint["segments"], constraint["type"]
     parts = F.when(F.size(segments) > 1, F.split(text, "/")).otherwise(F.array(text))
-    fits = F.zip_with(parts, segments, _fits)
+    fits = F.zip_with(parts, segments, _segment_matches)
     templated = (F.size(parts) == F.size(segments)) & F.forall(fits, lambda fit: fit)
-    value = F.when(asked["text"].isNotNull(), text == asked["text"]).when(F.size(segments) > 0, templated)
-    value = value.when(asked["form"].isNotNull(), _is_formed(text, asked["form"])).otherwise(text.isNotNull())
-    # A header without a text may count as absent or be no UTF-8; that is not decided here.
-    return F.when(F.array_position("r.names", asked["header"]) == 0, asked["optional"]).otherwise(value)
+    value = F.when(constraint["text"].isNotNull(), text == constraint["text"]).when(F.size(segments) > 0, templated)
+    value = value.when(type_.isNotNull(), _is_plain_value(text, type_)).otherwise(text.isNotNull())
+    # A header without a text may count as absent or be invalid UTF-8; the matcher decides.
+    return F.when(F.array_position("r.names", constraint["header"]) == 0, constraint["optional"]).otherwise(value)
 
 
-def _fits(part: Column, wanted: Column) -> Column:
+def _segment_matches(part: Column, segment: Column) -> Column:
     from pyspark.sql import functions as F
 
-    return F.when(wanted.isNull(), part != "").otherwise(part == wanted)
+    return F.when(segment.isNull(), part != "").otherwise(part == segment)
 
 
-def _is_formed(text: Column, form: Column) -> Column:
-    """Return whether a text is plainly valid for a type. Other texts may be valid too."""
+def _is_plain_value(text: Column, form: Column) -> Column:
+    """Whether a text is a plain valid value of a type; other texts may be valid too."""
     tests = ((form == name) & text.rlike(f"^(?:{pattern})\\z") for name, pattern in PLAIN_FORMS.items())
     return reduce(lambda one, other: one | other, tests)
 
 
-def _value(taken: Column) -> Column:
+def _segment_value(segment: Column) -> Column:
     from pyspark.sql import functions as F
 
-    text = _text(taken["header"])
-    return F.when(taken["place"] == WHOLE, text).otherwise(F.get(F.split(text, "/"), taken["place"]))
+    text = _text_by_name(segment["header"])
+    return F.when(segment["index"] == WHOLE_VALUE, text).otherwise(F.get(F.split(text, "/"), segment["index"]))
 
 
-def _readable(taken: Column) -> Column:
-    """Whether a value stands in JSON, and in the context, as it is."""
+def _is_plain_segment(segment: Column) -> Column:
+    """Whether a value needs neither decoding nor escaping in JSON."""
     from pyspark.sql import functions as F
 
-    value = _value(taken)
-    return value.isNotNull() & ~value.rlike(_ESCAPED) & ~(taken["decodes"] & F.contains(value, F.lit("%")))
+    value = _segment_value(segment)
+    return value.isNotNull() & ~value.rlike(_ESCAPED) & ~(segment["decodes"] & F.contains(value, F.lit("%")))
 
 
-def _context() -> Column:
-    """Return the context of a settled row as JSON, as :func:`router.writing.kafka_records.context_json` writes it."""
+def _context_json() -> Column:
+    """Return the context of a fast row as JSON, as :func:`router.writing.kafka_records.context_json` does."""
     from pyspark.sql import functions as F
 
-    def member(taken: Column) -> Column:
-        return F.concat(F.lit('"'), taken["name"], F.lit('":"'), _value(taken), F.lit('"'))
+    def render_member(segment: Column) -> Column:
+        return F.concat(F.lit('"'), segment["name"], F.lit('":"'), _segment_value(segment), F.lit('"'))
 
-    return F.concat(F.lit("{"), F.array_join(F.transform("t.context", member), ","), F.lit("}"))
+    return F.concat(F.lit("{"), F.array_join(F.transform("t.context", render_member), ","), F.lit("}"))
 
 
-# One real-time query: it sends records on one by one, and notes how far it is when a batch of its time ends.
+# The fallback topic: records that only the matcher can decide, unchanged, with their origin.
 #
-# Spark writes the offsets of such a batch at its end. A query that is stopped inside one sends the records of it again,
-# so the router asks for the end of the batch at hand, and stops the query right after it; a crash repeats what came
-# since the last note. Nothing is pinned: whatever plan takes a record, it is sent to where that says, or to the rest
-# topic.
-
-# The rest topic: records that only the matcher decides, as they came, with where they came from.
-#
-# Where a record came from stands in its last headers, by their place: whatever headers a sender gave stay as they are,
-# and are never taken for ours. A record of the rest topic that does not end so was written by somebody else; it is
-# judged as a record of that topic, which no source reads.
+# The origin of a record is in its last headers. Headers of the sender stay as they are, and are never mistaken for
+# these. A record of the fallback topic without an origin was written by somebody else; it is evaluated as a record of
+# that topic, which no source reads.
 
 _ORIGIN: Final = ("topic", "partition", "offset", "timestamp")
 _NAMES: Final = tuple(f"{LINEAGE}rest-{name}" for name in _ORIGIN)
 
 
-def rest_headers() -> Column:
-    """Return the headers that a row of Spark's Kafka source goes to the rest topic with."""
+def origin_headers() -> Column:
+    """Return the headers of a row of Spark's Kafka source, followed by its origin, for the fallback topic."""
     from pyspark.sql import functions as F
 
-    values = (F.col("topic"), *(F.col(name).cast("string") for name in _ORIGIN[1:3]), _milliseconds().cast("string"))
-    ours = F.array(*(header(name, value) for name, value in zip(_NAMES, values, strict=True)))
+    values = (F.col("topic"), *(F.col(name).cast("string") for name in _ORIGIN[1:3]), _unix_millis().cast("string"))
+    ours = F.array(*(header_column(name, value) for name, value in zip(_NAMES, values, strict=True)))
     return F.concat(F.coalesce("headers", F.array().cast(HEADERS_TYPE)), ours)
 
 
 def restored(rows: DataFrame) -> DataFrame:
-    """Return rows of the rest topic as those that they were in the topics that they came by.
+    """Restore the source rows from rows of the fallback topic.
 
-    *rows* are those of Spark's Kafka source, or of our own client; timestamps become milliseconds.
+    *rows* are those of Spark's Kafka source, or of the router's Kafka client; timestamps become milliseconds.
     """
     from pyspark.sql import functions as F
 
     count = len(_ORIGIN)
     ours = F.when(F.size("headers") >= count, F.slice("headers", -count, count))
-    timestamp = _milliseconds() if converts(rows, "kafka") else F.col("timestamp")
+    timestamp = _unix_millis() if converts(rows, "kafka") else F.col("timestamp")
     marked = rows.withColumns({"timestamp": timestamp, "ours": ours})
     texts = [F.try_validate_utf8(F.get("ours", F.lit(place))["value"].cast("string")) for place in range(count)]
     numbers = [text.try_cast(kind) for text, kind in zip(texts[1:], ("int", "bigint", "bigint"), strict=True)]
@@ -442,75 +430,80 @@ def restored(rows: DataFrame) -> DataFrame:
     for value in (texts[0], *numbers):
         is_ours = is_ours & value.isNotNull()
     left = F.slice("headers", 1, F.greatest(F.size("headers") - count, F.lit(0)))
-    # A record without headers has none, and not an empty list of them.
-    came = F.when(F.size(left) > 0, left)
+    # A record without headers has null, not an empty list.
+    original = F.when(F.size(left) > 0, left)
     origin = dict(zip(_ORIGIN, (texts[0], *numbers), strict=True))
     return marked.select(
         "key",
         "value",
         *(F.when(is_ours, value).otherwise(F.col(name)).alias(name) for name, value in origin.items()),
-        F.when(is_ours, came).otherwise(F.col("headers")).alias("headers"),
+        F.when(is_ours, original).otherwise(F.col("headers")).alias("headers"),
     )
 
 
-def _milliseconds() -> Column:
+def _unix_millis() -> Column:
     from pyspark.sql import functions as F
 
     return F.unix_millis("timestamp")
 
 
-# What a real-time query sends, and what it counts of it; all in expressions that Spark's real-time mode takes.
+# The records that a real-time query sends, and their counts, in expressions that Spark's real-time mode supports.
 
 COUNTS: Final = "settled"
-"""The name of the counts in Spark's reports."""
+"""The name of the counts in Spark's progress reports."""
 
 
-def sent_records(rows: DataFrame, plan: Plan, types: Sequence[SettledType], rest: str) -> DataFrame:
-    """Return what becomes of rows of Spark's Kafka source: topic, key, value and headers of a record for each.
+def to_sent_records(rows: DataFrame, plan: Plan, types: Sequence[FastPathType], rest: str) -> DataFrame:
+    """Convert rows of Spark's Kafka source to the records to send: topic, key, value and headers.
 
-    What *types* settle goes where its type says, all else to the topic *rest*, as it came.
+    Rows on the fast path go to the topic of their type, all others unchanged to the topic *rest*.
     """
     from pyspark.sql import functions as F
 
-    decided = with_settled(rows, table_of(rows.sparkSession, types))
-    # Exact, since there are no more numbers than it may keep apart; it is the one count by value that needs no groups.
-    kept_apart = max(len(types), 2)
-    number = F.when(F.col(SETTLED), F.col(NUMBER))
-    counted = decided.observe(COUNTS, F.histogram_numeric(number, F.lit(kept_apart)).alias(COUNTS))
+    matched = add_fast_path(rows, create_type_table(rows.sparkSession, types))
+    # Exact, since there are not more numbers than bars; no other count by value works without groups.
+    bars = max(len(types), 2)
+    number = F.when(F.col(FAST_PATH), F.col(NUMBER))
+    counted = matched.observe(COUNTS, F.histogram_numeric(number, F.lit(bars)).alias(COUNTS))
     return counted.select(
-        F.when(F.col(SETTLED), F.col("to")).otherwise(F.lit(rest)).alias("topic"),
+        F.when(F.col(FAST_PATH), F.col("to")).otherwise(F.lit(rest)).alias("topic"),
         "key",
         "value",
-        F.when(F.col(SETTLED), sent_headers(plan.epoch)).otherwise(rest_headers()).alias("headers"),
+        F.when(F.col(FAST_PATH), event_headers(plan.epoch)).otherwise(origin_headers()).alias("headers"),
     )
 
 
-def tally_of(progress: Mapping[str, Any], types: Sequence[SettledType]) -> Tally:
-    """Return the counts of a batch that Spark reports as done; what went to the rest topic is not among them."""
+def read_tally(progress: Mapping[str, Any], types: Sequence[FastPathType]) -> Tally:
+    """Return the tally of a finished batch from Spark's report, without records for the fallback topic."""
     tally = Tally()
     observed = (progress.get("observedMetrics") or {}).get(COUNTS)
     for bar in (observed[COUNTS] or ()) if observed is not None else ():
-        settled, count = types[int(bar["x"])], int(bar["y"])
-        endpoint = settled.endpoint or ""
+        type_, count = types[int(bar["x"])], int(bar["y"])
+        endpoint = type_.endpoint or ""
         tally.records[(endpoint, ROUTED, "")] += count
-        tally.delivered[(settled.way.sink, endpoint)] += count
-        tally.definitions[settled.endpoint or "", settled.message] += count
+        tally.delivered[(type_.route.sink, endpoint)] += count
+        tally.definitions[endpoint, type_.message] += count
     return tally
 
 
-_LOOK: Final = 0.05
-_LOUD: Final = (
+_POLL_SECONDS: Final = 0.05
+_NOISY_LOGGERS: Final = (
     "org.apache.spark.util.Utils",
     "org.apache.spark.scheduler.TaskSchedulerImpl",
     "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
 )
-"""The logger that reports tasks that are ended, also in order."""
+"""Loggers that report killed tasks, also after an orderly stop."""
 _log = get_logger()
 
 
 class RealTimeQuery:
-    """A real-time query of one plan. Not for concurrent use."""
+    """A real-time query of one plan: it sends records one by one. Not for concurrent use.
+
+    Spark commits offsets at the end of each batch. A query that is stopped inside a batch would send its records again,
+    so the router waits for the end of the batch before it stops the query; after a crash the batch is repeated. No
+    batch is pinned: each record is sent as the plan of the moment says.
+    """
 
     def __init__(
         self, name: str, generation: Generation, plan: Plan, metrics: Metrics, status: RouterStatus, accounts: Accounts
@@ -524,11 +517,10 @@ class RealTimeQuery:
         self._metrics = metrics
         self._status = status
         self._accounts = accounts
-        self._types = settled_types(plan)
+        self._types = find_fast_types(plan)
         self._query: StreamingQuery | None = None
-        self._seen: int | None = None
-        self._since = time.monotonic()
-        self._asked: int | None = None
+        self._batch_began = time.monotonic()
+        self._drain_batch: int | None = None
         assert plan.settings.realtime is not None
         self._settings = plan.settings.realtime
         metrics.init_query_series(name)
@@ -537,90 +529,90 @@ class RealTimeQuery:
     def start(self, rows: DataFrame, state: StateFolder) -> StreamingQuery:
         """Start it on rows of Spark's Kafka source; its checkpoint is the generation's folder."""
         seconds = self._settings.checkpoint.total_seconds()
-        records = sent_records(rows, self.plan, self._types, self._settings.rest)
+        records = to_sent_records(rows, self.plan, self._types, self._settings.rest)
         writer = records.writeStream.queryName(self.name).format("kafka")
         writer = writer.options(**{"kafka.linger.ms": "0", **make_rest_client(self.plan.settings).jvm_options()})
         writer = writer.option("checkpointLocation", f"file://{self.generation.path}").outputMode("update")
-        self._since = time.monotonic()
-        _quiet()
+        self._batch_began = time.monotonic()
+        _silence_task_logs()
         trigger = {"realTime": f"{int(seconds * 1000)} milliseconds"}
         self._query = writer.trigger(**trigger).start()
         _log.info("records are sent on one by one", query=self.name, settled_types=len(self._types))
         return self._query
 
-    def progressed(self, progress: Any) -> None:
-        """Take Spark's report on the last batch that has ended."""
+    def record_progress(self, progress: Any) -> None:
+        """Record Spark's progress report on the last finished batch."""
         number = int(progress["batchId"])
-        if number == self._seen:
+        if number == self.last:
             return
-        tally = tally_of(progress, self._types)
+        tally = read_tally(progress, self._types)
         with self._accounts.changing(self.name) as account:
             account.count(tally)
         self._metrics.outcomes(tally)
         self._status.query(self.name, "running", batch=number)
-        self._seen = self.last = number
-        self._since = time.monotonic()
+        self.last = number
+        self._batch_began = time.monotonic()
 
     def drain(self) -> None:
-        """Ask for the end of the batch at hand."""
-        if self._asked is None:
-            self._asked = -1 if self._seen is None else self._seen
+        """Request that the query ends after its current batch."""
+        if self._drain_batch is None:
+            self._drain_batch = -1 if self.last is None else self.last
 
     @property
     def draining(self) -> bool:
-        """Whether the query is to end."""
-        return self._asked is not None
+        """Whether the query is requested to end."""
+        return self._drain_batch is not None
 
     @property
     def ended_batch(self) -> bool:
-        """Whether a batch has ended since :meth:`drain`."""
-        return self._asked is not None and self._seen is not None and self._seen > self._asked
+        """Whether a batch has finished since :meth:`drain`."""
+        return self._drain_batch is not None and self.last is not None and self.last > self._drain_batch
 
     def wait_idle(self, seconds: float) -> bool:
-        """Wait until a batch has ended since :meth:`drain`; False at once when none can within the time."""
+        """Wait until a batch has finished since :meth:`drain`; false at once if none can in time."""
         deadline = time.monotonic() + seconds
-        ends = self._since + self._settings.checkpoint.total_seconds()
+        ends = self._batch_began + self._settings.checkpoint.total_seconds()
         while not self.ended_batch:
             if time.monotonic() > deadline or ends > deadline:
                 return False
             if self._query is None or not self._query.isActive:
                 return True
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
             if (progress := self._query.lastProgress) is not None:
-                self.progressed(progress)
+                self.record_progress(progress)
         return True
 
     def stop(self) -> None:
-        """End it now; what it has sent since its last note is sent again by the next start."""
+        """Stop the query now; the next start repeats what the current batch has sent."""
         if self._query is not None:
             self._query.stop()
 
 
-def _quiet() -> None:
-    """Keep Spark from logging tasks that end, which it does at length and moments after their query was stopped.
+def _silence_task_logs() -> None:
+    """Turn off Spark's long logs about killed tasks after a query was stopped.
 
-    Why one failed is in the error of its query.
+    The error of a query has the cause of a failed task.
     """
     from pyspark import SparkContext
 
     jvm = SparkContext._jvm
     assert jvm is not None
     log4j = jvm.org.apache.logging.log4j
-    for name in _LOUD:
+    for name in _NOISY_LOGGERS:
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
-# What must hold before a real-time query begins, besides what the settings alone show.
+# The preconditions of real-time queries that the settings alone do not show.
 
 
 def require_real_time(plan: Plan, *, once: bool = False) -> None:
-    """Make sure that real-time mode can read the sources of a plan; nothing is asked of one in batches.
+    """Check that real-time mode can read the sources of a plan; a plan in batches passes.
 
-    With *once* the router would end when all is read, which only batches can do.
+    With *once* the router ends when everything is read, which only batches support.
 
     Raises:
-        ConfigError: a source is no Kafka topic, they are not of one query, one is the rest topic, or no definition can
-            be settled without the matcher; names it.
+        ConfigError: a source is no Kafka topic or is the fallback topic, the sources need several queries, or no event
+            type has a fast path.
     """
     settings = plan.settings
     if settings.realtime is not None:
@@ -653,7 +645,7 @@ def require_real_time(plan: Plan, *, once: bool = False) -> None:
             key="sources",
             hint="use one router per cluster, and remove lanes",
         )
-    if plan.sources and not settled_types(plan):
+    if plan.sources and not find_fast_types(plan):
         raise ConfigError(
             "no definition can be settled without the matcher, so that nothing would be quicker in real-time mode",
             key="trigger",
@@ -662,10 +654,10 @@ def require_real_time(plan: Plan, *, once: bool = False) -> None:
 
 
 def require_rest_topic(settings: Settings, state: StateFolder) -> None:
-    """Make sure that the rest topic is there, and that none is left whose records would never be read.
+    """Check that the fallback topic exists, and that no earlier one was left unread.
 
     Raises:
-        ConfigError: it does not exist; or the settings have none, or another, and one was read before.
+        ConfigError: it does not exist; or the settings have none, and one was read before.
         BrokerUnreachable: its brokers do not answer.
     """
     checkpoint = state.checkpoints / REST
@@ -693,12 +685,12 @@ def require_rest_topic(settings: Settings, state: StateFolder) -> None:
 
 
 def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> None:
-    """Make sure that each partition of the sources has a core for itself, and each of the rest topic another.
+    """Check that Spark has a core for each partition of the sources and of the fallback topic.
 
-    A real-time query keeps its cores, and waits silently for one that it lacks.
+    A real-time query occupies its cores, and waits silently for a missing one.
 
     Raises:
-        ConfigError: Spark has fewer; names both numbers.
+        ConfigError: Spark has fewer; the message has both numbers.
         BrokerUnreachable: the brokers do not say how many partitions there are.
     """
     assert plan.settings.realtime is not None
@@ -707,7 +699,7 @@ def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> Non
         rest = KafkaOffsets(make_rest_client(plan.settings)).find_partitions([plan.settings.realtime.rest])
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
-    sources, others, there = sum(map(len, read.values())), sum(map(len, rest.values())), cores_of(spark)
+    sources, others, there = sum(map(len, read.values())), sum(map(len, rest.values())), count_task_slots(spark)
     needed = sources + others
     if there < needed:
         raise ConfigError(
@@ -718,7 +710,7 @@ def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> Non
         )
 
 
-def cores_of(spark: SparkSession) -> int:
-    """Return how many tasks run at the same time."""
+def count_task_slots(spark: SparkSession) -> int:
+    """Return the number of tasks that can run at the same time."""
     context = spark.sparkContext._jsc.sc()
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))

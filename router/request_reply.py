@@ -19,7 +19,7 @@ import msgspec
 
 from bindings.background import Background, Backoff
 from router.errors import SinkError
-from router.evaluation.forwarding import EXCHANGE, RelatedRecord, read_exchange
+from router.evaluation.forwarding import EXCHANGE, RelatedRecord, decode_exchange
 from router.logs import get_logger
 from router.settings import Settings
 from router.sinks.contract import Commit
@@ -475,7 +475,7 @@ class Pairing:
 
 def _records(rows: Iterable[Mapping[str, Any]], epoch: str) -> Iterator[RecordToPair]:
     for row in rows:
-        exchange = read_exchange(row[EXCHANGE])
+        exchange = decode_exchange(row[EXCHANGE])
         yield RecordToPair(_half(row, exchange.id, exchange.correlation, epoch), exchange)
 
 

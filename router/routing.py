@@ -1,4 +1,4 @@
-"""Decide endpoint, route and topics of each row: once per definition and channel, and per value only if needed."""
+"""Find endpoint, route and topics of each row: once per definition and channel, by values only if needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import number_distinct
+from bindings.columns.entries import number_distinct, replace_rows
 from catalog.definitions.constraints import TYPED_LITERALS, Constraint
 from router.matching.context import CORRELATION, attribute_column
 from router.matching.index.classes import BoolArray, IntArray
@@ -43,15 +43,15 @@ from router.settings.routes import (
     parse_name,
 )
 
-# Which route a record takes, and its destinations (MATCHING.md#routes).
+# The routes of a plan (MATCHING.md#routes).
 #
-# Conditions on definition, group and endpoint are decided once per definition and channel, and so are conditions on
-# attributes that the definition fixes. Only the rest needs values of records. Dead letters are routed by endpoint and
-# reason only.
+# Conditions on definition, group and endpoint are evaluated once per definition and channel, as are conditions on
+# attributes that the definition fixes. Only other conditions need values of records. Dead letters are routed by
+# endpoint and reason.
 
 DEFAULT_DEAD_LETTER_ROUTE: Final = -1
-"""The route of a dead letter that goes to ``dead_letters.sinks``. Lower numbers are other routes of dead letters."""
-Known = Callable[[str], str | None]
+"""The route of dead letters to ``dead_letters.sinks``. Lower numbers are other routes of dead letters."""
+FixedValue = Callable[[str], str | None]
 """Returns the fixed value of ``context.NAME`` or ``attributes.NAME``: '' if never present, None if records differ."""
 
 
@@ -71,7 +71,7 @@ class RouteRule:
     route: int
     conditions: tuple[RouteCondition, ...]
 
-    def takes(self, values: Mapping[str, str]) -> bool:
+    def matches(self, values: Mapping[str, str]) -> bool:
         """Whether the route matches a record with these values."""
         return all(each.pattern.fullmatch(values.get(each.name, "")) for each in self.conditions)
 
@@ -79,30 +79,31 @@ class RouteRule:
 class Routes:
     """The routes of a plan, numbered by their order in the settings.
 
-    Dead letters have negative numbers: -1 goes to ``dead_letters.sinks``, -(2 + n) by route n.
+    Routes of dead letters have negative numbers: -1 leads to ``dead_letters.sinks``, -(2 + n) is route n.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.routes: Sequence[RouteSettings] = settings.routes
         self._mode = settings.match.validation
-        self._events = [(number, route, _conditions(route.when)) for number, route in event_routes(settings.routes)]
+        events = event_routes(settings.routes)
+        self._events = [(number, route, _compile_conditions(route.when)) for number, route in events]
         self._letters = dead_letter_routes(settings.routes)
         self._default = settings.dead_letters.sinks
         self._known_letters: dict[tuple[str, str], int] = {}
-        self.topics = _templates(settings, event_sinks(settings), EVENT_VARIABLES)
-        self.letter_topics = _templates(settings, dead_letter_sinks(settings), DEAD_LETTER_VARIABLES)
+        self.topics = _topic_templates(settings, event_sinks(settings), EVENT_VARIABLES)
+        self.dead_letter_topics = _topic_templates(settings, dead_letter_sinks(settings), DEAD_LETTER_VARIABLES)
         kafka = [(name, sink) for name in self.topics if (sink := settings.sinks[name].topics) is not None]
-        self.strict = frozenset(name for name, sink in kafka if sink.missing == "reject")
+        self.strict_sinks = frozenset(name for name, sink in kafka if sink.missing == "reject")
         """Kafka sinks that reject events whose topic lacks a value."""
         self._keys = [parse_name(sink.key) for _, sink in kafka if sink.key is not None]
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def topic_fields(self) -> tuple[str, ...]:
         """Names of the output columns with topics: ``topic_SINK`` for events, ``letters_SINK`` for dead letters."""
-        return (*(f"topic_{name}" for name in self.topics), *(f"letters_{name}" for name in self.letter_topics))
+        return (*(f"topic_{name}" for name in self.topics), *(f"letters_{name}" for name in self.dead_letter_topics))
 
     @property
-    def attributes(self) -> tuple[str, ...]:
+    def used_attributes(self) -> tuple[str, ...]:
         """The CloudEvents attributes that conditions, topics and keys use, each once."""
         names = [each.name for _, _, conditions in self._events for each in conditions]
         names += [
@@ -113,75 +114,75 @@ class Routes:
 
     @property
     def event_sinks(self) -> dict[str, tuple[int, ...]]:
-        """Return the routes of events to each sink, sinks in the order of the routes."""
-        return _by_sink((number, route.to) for number, route, _ in self._events)
+        """The routes of events to each sink; sinks are in the order of the routes."""
+        return _group_by_sink((number, route.to) for number, route, _ in self._events)
 
     @property
     def letter_sinks(self) -> dict[str, tuple[int, ...]]:
-        """Return the routes of dead letters to each sink, sinks in the order of the routes, the default sinks last."""
-        return _by_sink(
+        """The routes of dead letters to each sink; sinks are in the order of the routes, the default sinks last."""
+        return _group_by_sink(
             [
-                *((letter_number(number), route.to) for number, route in self._letters),
+                *((to_dead_letter_route(number), route.to) for number, route in self._letters),
                 (DEFAULT_DEAD_LETTER_ROUTE, self._default),
             ]
         )
 
-    def rules(self, message: str, endpoint: str, known: Known) -> tuple[RouteRule, ...]:
-        """Return the routes that can match records of this definition and endpoint, in order; the last always does."""
-        group = make_event_values(message, endpoint, "", {})["messagegroup"]
-        left: list[RouteRule] = []
+    def rules_for(self, message: str, endpoint: str, known: FixedValue) -> tuple[RouteRule, ...]:
+        """Return the routes that may match records of this definition and endpoint, in order; the last always does."""
+        groups = make_event_values(message, endpoint, "", {})["messagegroup"], message.rpartition("/messages/")[0]
+        possible: list[RouteRule] = []
         for number, route, conditions in self._events:
             when = route.when
-            in_group = _any(when.messagegroup, group) or _any(when.messagegroup, message.rpartition("/messages/")[0])
-            if not (_any(when.message, message) and in_group and _any(when.endpoint, endpoint)):
+            in_group = any(_matches_any(when.messagegroup, group) for group in groups)
+            if not (_matches_any(when.message, message) and in_group and _matches_any(when.endpoint, endpoint)):
                 continue
             values = {each.name: known(each.name) for each in conditions}
             if not all(each.pattern.fullmatch(text) for each in conditions if (text := values[each.name]) is not None):
                 continue
-            left.append(RouteRule(number, tuple(each for each in conditions if values[each.name] is None)))
-            if not left[-1].conditions:
+            possible.append(RouteRule(number, tuple(each for each in conditions if values[each.name] is None)))
+            if not possible[-1].conditions:
                 break
-        return tuple(left)
+        return tuple(possible)
 
-    def letters(self, endpoint: str, reason: str) -> int:
+    def dead_letter_route(self, endpoint: str, reason: str) -> int:
         """Return the route of a dead letter."""
         known = self._known_letters.get((endpoint, reason))
         if known is None:
-            takes = (
-                letter_number(number)
+            matching = (
+                to_dead_letter_route(number)
                 for number, route in self._letters
-                if _any(route.when.endpoint, endpoint) and _any(route.when.reason, reason)
+                if _matches_any(route.when.endpoint, endpoint) and _matches_any(route.when.reason, reason)
             )
-            known = self._known_letters[(endpoint, reason)] = next(takes, DEFAULT_DEAD_LETTER_ROUTE)
+            known = self._known_letters[(endpoint, reason)] = next(matching, DEFAULT_DEAD_LETTER_ROUTE)
         return known
 
-    def always(self, route: int) -> bool:
+    def always_validates(self, route: int) -> bool:
         """Whether each body on this route must be valid against its definition's schema."""
         return (self.routes[route].validation or self._mode) == "always"
 
     @property
-    def uniform(self) -> bool:
-        """Whether all routes validate bodies as ``match.validate`` says, so that matching does it."""
-        return all(self.always(number) == (self._mode == "always") for number, _, _ in self._events)
+    def validates_uniformly(self) -> bool:
+        """Whether all routes validate bodies as ``match.validate`` says; matching then does it."""
+        return all(self.always_validates(number) == (self._mode == "always") for number, _, _ in self._events)
 
     @property
-    def telling_apart(self) -> Validate:
-        """How matching uses schemas: ``match.validate`` without what routes decide."""
-        return self._mode if self.uniform or self._mode == "never" else "ambiguous"
+    def matching_validation(self) -> Validate:
+        """How matching uses schemas: ``match.validate`` without validation by routes."""
+        return self._mode if self.validates_uniformly or self._mode == "never" else "ambiguous"
 
 
-def letter_number(route: int) -> int:
+def to_dead_letter_route(route: int) -> int:
     """Convert a route's number in the settings to its number for dead letters, or back."""
     return -2 - route
 
 
-def _conditions(when: RouteConditions) -> tuple[RouteCondition, ...]:
+def _compile_conditions(when: RouteConditions) -> tuple[RouteCondition, ...]:
     conditions = [(CONTEXT_PREFIX + name, globs) for name, globs in when.context.items()]
     conditions += [(ATTRIBUTE_PREFIX + name, globs) for name, globs in when.attributes.items()]
-    return tuple(RouteCondition(name, globs, _pattern(globs)) for name, globs in conditions if globs)
+    return tuple(RouteCondition(name, globs, _compile_globs(globs)) for name, globs in conditions if globs)
 
 
-def _by_sink(routes: Iterable[tuple[int, Sequence[str]]]) -> dict[str, tuple[int, ...]]:
+def _group_by_sink(routes: Iterable[tuple[int, Sequence[str]]]) -> dict[str, tuple[int, ...]]:
     routes_of: dict[str, list[int]] = {}
     for number, names in routes:
         for name in dict.fromkeys(names):
@@ -189,41 +190,42 @@ def _by_sink(routes: Iterable[tuple[int, Sequence[str]]]) -> dict[str, tuple[int
     return {name: tuple(numbers) for name, numbers in routes_of.items()}
 
 
-def _templates(settings: Settings, names: Iterable[str], variables: tuple[str, ...]) -> dict[str, NameTemplate]:
+def _topic_templates(settings: Settings, names: Iterable[str], variables: tuple[str, ...]) -> dict[str, NameTemplate]:
     topics = ((name, settings.sinks[name].topics) for name in sorted(names))
     return {name: parse_name(sink.topic, variables) for name, sink in topics if sink is not None}
 
 
-def _any(globs: Sequence[str], value: str) -> bool:
+def _matches_any(globs: Sequence[str], value: str) -> bool:
     return not globs or any(fnmatch.fnmatchcase(value, glob) for glob in globs)
 
 
-def _pattern(globs: Sequence[str]) -> re.Pattern[str]:
+def _compile_globs(globs: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(fnmatch.translate(glob) for glob in globs))
 
 
-# Size limits of sinks: a record that is too large must not block the stream.
+# The size limits of sinks: a record that is too large must not block the stream.
 #
 # A routed record above the limit of a Kafka sink on its route becomes a dead letter, ``sink-rejected``. A dead letter
 # above the limit of a Kafka sink on its route is *spilled*: it refers to a file in ``state/spill`` with all of it.
 
+RouteNumbers = np.ndarray[Any, np.dtype[np.int32]]
 HEADER_RESERVE: Final = 32_768
-"""Bytes reserved for headers, ours included, of a sink's limit on whole records."""
-NONE: Final = np.iinfo(np.int64).max
+"""Bytes of a sink's limit on records that are reserved for headers."""
+NO_LIMIT: Final = np.iinfo(np.int64).max
 
 
 class SizeLimits:
     """The limits of one plan, in bytes of key and value."""
 
     def __init__(self, settings: Settings) -> None:
-        self._routes = np.array([_least(settings, route.to) for route in settings.routes], np.int64)
+        self._routes = np.array([_smallest_limit(settings, route.to) for route in settings.routes], np.int64)
         self._letters = SpillLimits(settings)
 
-    def of(self, route: int) -> int:
+    def max_bytes(self, route: int) -> int:
         """Return the maximum bytes that all sinks of an event route accept."""
         return int(self._routes[route])
 
-    def reject(self, outcomes: MatchOutcomes, sizes: IntArray, routes: np.ndarray[Any, np.dtype[np.int32]]) -> None:
+    def reject_oversized(self, outcomes: MatchOutcomes, sizes: IntArray, routes: RouteNumbers) -> None:
         """Turn routed rows that are too large for their sinks into dead letters."""
         routed = np.flatnonzero(routes != DEFAULT_DEAD_LETTER_ROUTE)
         for row in routed[sizes[routed] > self._routes[routes[routed]]].tolist():
@@ -233,51 +235,49 @@ class SizeLimits:
             outcomes.winners[row] = -1
             routes[row] = DEFAULT_DEAD_LETTER_ROUTE
 
-    def spilled(self, outcomes: MatchOutcomes, sizes: IntArray, routes: pa.Array) -> list[int]:
+    def find_spilled(self, outcomes: MatchOutcomes, sizes: IntArray, routes: pa.Array) -> list[int]:
         """Return the dead letters that are too large for a sink of their route."""
         numbers = routes.to_numpy(zero_copy_only=False)
-        return [row for row in outcomes.reasons if sizes[row] > self._letters.of(int(numbers[row]))]
+        return [row for row in outcomes.reasons if sizes[row] > self._letters.max_bytes(int(numbers[row]))]
 
 
 class SpillLimits:
     """The maximum bytes of key and body of a dead letter that is not spilled, by its route."""
 
     def __init__(self, settings: Settings) -> None:
-        self._limits = {DEFAULT_DEAD_LETTER_ROUTE: _least(settings, settings.dead_letters.sinks)}
+        self._limits = {DEFAULT_DEAD_LETTER_ROUTE: _smallest_limit(settings, settings.dead_letters.sinks)}
         for number, route in dead_letter_routes(settings.routes):
-            self._limits[letter_number(number)] = _least(settings, route.to)
+            self._limits[to_dead_letter_route(number)] = _smallest_limit(settings, route.to)
 
-    def of(self, route: int) -> int:
+    def max_bytes(self, route: int) -> int:
         """Return the limit for dead letters of a route, with the numbers of :class:`router.routing.Routes`."""
         return self._limits[route]
 
 
-def sizes_of(facts: RecordColumns, sizes: IntArray) -> IntArray:
-    """Return the bytes of each row of facts: those of its input row, or of the single event of a batch."""
-    own = sizes[facts.sources]
+def row_sizes(facts: RecordColumns, sizes: IntArray) -> IntArray:
+    """Return the bytes of each row: those of its input row, or of its event of a batch."""
+    bytes_ = sizes[facts.sources]
     for row, reading in facts.readings.items():
         if reading.place >= 0:
-            own[row] = len(reading.body or b"")
-    return own
+            bytes_[row] = len(reading.body or b"")
+    return bytes_
 
 
-def _least(settings: Settings, names: Iterable[str]) -> int:
+def _smallest_limit(settings: Settings, names: Iterable[str]) -> int:
     sinks = (settings.sinks[name] for name in names)
     limits = [max(1, limit - HEADER_RESERVE) for sink in sinks if (limit := sink.record_limit) is not None]
-    return min(limits, default=int(NONE))
+    return min(limits, default=int(NO_LIMIT))
 
 
-# Attributes and context attributes of routed rows as columns, for routes and topics.
-#
-# Attributes are those of the routed event (:mod:`router.matching.context`).
+# Attributes of routed events (:mod:`router.matching.context`) and context attributes as columns, for routes and topics.
 
 
 @dataclass(frozen=True, slots=True)
-class Combinations:
+class ValueCombinations:
     """Distinct combinations of a code and some values among rows.
 
     ``inverse`` has the combination of each row, ``first`` the first row of each combination, ``values`` its values by
-    name, without missing values and those that its code does not need.
+    name, except missing ones and those that its code does not need.
     """
 
     inverse: IntArray
@@ -285,32 +285,32 @@ class Combinations:
     values: Sequence[dict[str, str]]
 
 
-def combinations(
-    outcomes: MatchOutcomes, rows: IntArray, codes: IntArray, wanted: Sequence[Iterable[str]]
-) -> Combinations:
-    """Return the combinations among *rows*; ``wanted[codes[i]]`` are the values that ``rows[i]`` needs."""
-    names = sorted({name for names in wanted for name in names})
+def combine_values(
+    outcomes: MatchOutcomes, rows: IntArray, codes: IntArray, needed: Sequence[Iterable[str]]
+) -> ValueCombinations:
+    """Return the combinations among *rows*; ``needed[codes[i]]`` are the values that ``rows[i]`` needs."""
+    names = sorted({name for names in needed for name in names})
     combined = codes
     columns: dict[str, tuple[IntArray, list[str]]] = {}
     for name in names:
-        encoded = pc.dictionary_encode(column_of(outcomes, rows, name))
+        encoded = pc.dictionary_encode(value_column(outcomes, rows, name))
         places = pc.fill_null(encoded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False) + 1
-        asks = np.array([name in each for each in wanted], bool)
-        places = np.where(asks[codes], places, 0)
+        is_needed = np.array([name in each for each in needed], bool)
+        places = np.where(is_needed[codes], places, 0)
         texts = encoded.dictionary.to_pylist()
         columns[name] = places, texts
-        # Renumbered after each value, so that any number of values fits into one integer.
+        # Renumbered after each value, so that all values fit into one integer.
         _, combined = np.unique(combined * (len(texts) + 1) + places, return_inverse=True)
     _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
     values = [
         {name: texts[at - 1] for name, (places, texts) in columns.items() if (at := int(places[row]))}
         for row in first.tolist()
     ]
-    return Combinations(inverse, first, values)
+    return ValueCombinations(inverse, first, values)
 
 
-def column_of(outcomes: MatchOutcomes, rows: IntArray, name: str) -> pa.StringArray:
-    """Return a value (``context.NAME``, ``attributes.NAME``) of routed rows; null if missing."""
+def value_column(outcomes: MatchOutcomes, rows: IntArray, name: str) -> pa.StringArray:
+    """Return the value ``context.NAME`` or ``attributes.NAME`` of routed rows; null if missing."""
     at = pa.array(rows)
     if name.startswith(CONTEXT_PREFIX):
         contexts = outcomes.contexts.take(at)
@@ -320,30 +320,30 @@ def column_of(outcomes: MatchOutcomes, rows: IntArray, name: str) -> pa.StringAr
 
 # Values that a definition fixes for all of its records.
 #
-# An attribute with a literal in the definition has that value in each event. The definition alone maps a native record
-# to an event, so it fixes more there. Context attributes come from placeholders, and ``correlation`` from a relation:
-# without these in the definition they are never present.
+# An attribute with a literal in the definition has that value in each event. Of native records the definition fixes
+# more, since it alone maps them to events. Context attributes come from placeholders, and ``correlation`` from a
+# relation: if the definition has none, they are never present.
 
 VERSION: Final = "specversion"
 
 
-class FixedDestination:
+class FixedValues:
     """The fixed values of one target on one channel, for events or for native records.
 
-    ``unmappable`` is why none of its native records can become an event; '' if some can.
+    ``unmappable`` is the reason why its native records cannot become events; '' if they can.
     """
 
     def __init__(self, matcher: Matcher, channel: int, target: int, *, event: bool) -> None:
         names = {slot.name for slot in matcher.chooser.slots(target, event=event)}
         self._names = frozenset((*names, CORRELATION) if matcher.correlations.has(target) else names)
-        seen = matcher.targets[target]
+        candidate = matcher.targets[target]
         self.unmappable = ""
         if event:
-            self._attributes = _of_events(seen.constraints(event=True) or ())
+            self._attributes = _fixed_by_constraints(candidate.constraints(event=True) or ())
         else:
             program = matcher.mapper.programs[matcher.mapper.program_number(target, channel)]
             self.unmappable = program.unmappable
-            self._attributes = _of_native(program)
+            self._attributes = _fixed_by_mapping(program)
         self._all = not event
 
     def __call__(self, name: str) -> str | None:
@@ -353,8 +353,8 @@ class FixedDestination:
         return self._attributes.get(name.removeprefix(ATTRIBUTE_PREFIX), "" if self._all else None)
 
 
-def _of_events(constraints: tuple[tuple[str, Constraint], ...]) -> dict[str, str | None]:
-    """Return the string attributes with literals; numbers and times may have several notations."""
+def _fixed_by_constraints(constraints: tuple[tuple[str, Constraint], ...]) -> dict[str, str | None]:
+    """Return the string attributes with literals; numbers and times have several notations."""
     values: dict[str, str | None] = {VERSION: "1.0"}
     for key, constraint in constraints:
         if key.startswith("e.") and constraint.kind == "literal" and constraint.type not in TYPED_LITERALS:
@@ -362,8 +362,8 @@ def _of_events(constraints: tuple[tuple[str, Constraint], ...]) -> dict[str, str
     return values
 
 
-def _of_native(program: Program) -> dict[str, str | None]:
-    """Return all attributes of mapped records, with the value if it is the same in each."""
+def _fixed_by_mapping(program: Program) -> dict[str, str | None]:
+    """Return all attributes of mapped records, with the value if it is the same in all."""
     return {attribute.name: attribute.constant for attribute in program.attributes}
 
 
@@ -371,14 +371,13 @@ MAX_LISTED_CODES: Final = 1 << 20
 """Maximum number of pair codes in a lookup array: four megabytes."""
 MAX_CACHED_DECISIONS: Final = 50_000
 """Maximum number of cached decisions by values; above it the cache is cleared."""
-RouteNumbers = np.ndarray[Any, np.dtype[np.int32]]
 
 
 @dataclass(frozen=True, slots=True)
 class RouteDecision:
-    """A route, and topics in the order of :attr:`router.routing.Routes.fields`.
+    """A route, and topics in the order of :attr:`router.routing.Routes.topic_fields`.
 
-    ``fault`` names a value that a sink of the route needs but the record lacks.
+    ``fault`` names the values that a sink of the route needs and the record lacks.
     """
 
     route: int
@@ -390,232 +389,236 @@ class RouteDecision:
 class DefinitionRoutes:
     """The routes of all events, or all native records, of one definition on one channel.
 
-    ``rules`` are the possible routes, in order. ``wanted`` are the values that decide between them: without any,
+    ``rules`` are the possible routes, in order. ``needed_values`` are the values that decide between them: without any,
     ``decision`` is for all records. ``target`` is the definition's number among the plan's targets, negative for none.
     """
 
     target: int
     endpoint: str | None
     rules: tuple[RouteRule, ...] = ()
-    known: Mapping[str, str] | None = None
-    wanted: frozenset[str] = frozenset()
+    fixed_values: Mapping[str, str] | None = None
+    needed_values: frozenset[str] = frozenset()
     decision: RouteDecision | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PairColumns:
-    """Pairs as columns: each with its target's number in the plan, and its endpoint's index in ``names``."""
+    """Pairs as columns: each with its target's number in the plan, and its endpoint's index in ``endpoint_names``."""
 
     targets: IntArray
     endpoints: IntArray
-    names: tuple[str, ...]
+    endpoint_names: tuple[str, ...]
 
     @classmethod
-    def of(cls, pairs: Sequence[DefinitionRoutes]) -> PairColumns:
-        """Return pairs as columns; '' stands for no endpoint."""
+    def from_pairs(cls, pairs: Sequence[DefinitionRoutes]) -> PairColumns:
+        """Convert pairs to columns; without an endpoint it is ''."""
         names = [pair.endpoint or "" for pair in pairs]
-        places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         targets = np.array([pair.target for pair in pairs], np.int64)
-        return cls(targets, np.array([places[name] for name in names], np.int64), tuple(places))
+        return cls(targets, np.array([numbers[name] for name in names], np.int64), tuple(numbers))
 
 
 @dataclass(slots=True)
 class RowDestinations:
-    """Endpoint, route number, and topics (:attr:`router.routing.Routes.fields`) of each row.
+    """Endpoint, route number, and topics (:attr:`router.routing.Routes.topic_fields`) of each row.
 
-    ``numbers`` has the index of each row's pair in ``pairs``, whatever its outcome.
+    ``pair_numbers`` has the index of each row's pair in ``pairs``, also for dead letters.
     """
 
     pairs: PairColumns
-    numbers: IntArray
+    pair_numbers: IntArray
     endpoints: pa.StringArray
     routes: pa.Array
     topics: dict[str, pa.StringArray]
 
-    def endpoint_names(self, rows: Sequence[int]) -> list[str]:
+    def endpoints_of(self, rows: Sequence[int]) -> list[str]:
         """Return the endpoints of these rows; '' for none."""
-        return [self.pairs.names[place] for place in self.pairs.endpoints[self.numbers[list(rows)]].tolist()]
+        numbers = self.pairs.endpoints[self.pair_numbers[list(rows)]]
+        return [self.pairs.endpoint_names[number] for number in numbers.tolist()]
 
 
 class Destinations:
-    """Decides destinations for one plan."""
+    """Assigns routes and topics to rows, for one plan."""
 
     def __init__(self, matcher: Matcher, routes: Routes, limits: SizeLimits) -> None:
         self._matcher = matcher
         self._routes = routes
-        self._fields = routes.fields
+        self._fields = routes.topic_fields
         self._limits = limits
         self._nowhere = RouteDecision(DEFAULT_DEAD_LETTER_ROUTE, (None,) * len(self._fields))
-        self._numbers: dict[int, int] = {}
-        self._by_code: RouteNumbers = np.zeros(0, np.int32)
+        self._pair_by_code: dict[int, int] = {}
+        self._code_table: RouteNumbers = np.zeros(0, np.int32)
         self._pairs: list[DefinitionRoutes] = []
         self._pair_decisions: _DecisionColumns | None = None
-        self._decided: dict[tuple[int, tuple[tuple[str, str], ...]], RouteDecision] = {}
+        self._decision_cache: dict[tuple[int, tuple[tuple[str, str], ...]], RouteDecision] = {}
         self._sinks = {number: frozenset(route.to) for number, route in enumerate(routes.routes)}
-        self._always = np.array([not each.when.letters and routes.always(n) for n, each in enumerate(routes.routes)])
+        always = routes.always_validates
+        self._always = np.array([not each.when.letters and always(n) for n, each in enumerate(routes.routes)])
 
-    def place(self, outcomes: MatchOutcomes, sizes: IntArray) -> RowDestinations:
-        """Return the destinations of all rows of a batch.
+    def assign_rows(self, outcomes: MatchOutcomes, sizes: IntArray) -> RowDestinations:
+        """Assign the destinations of all rows of a batch.
 
-        A row becomes a dead letter here if its route requires a valid body, if a value of its destination is missing,
+        A row becomes a dead letter here if its route rejects an invalid body, if a value of its destination is missing,
         or if it is too large for a sink.
         """
         width = len(self._matcher.targets) + 3
         events = np.where(outcomes.winners >= 0, outcomes.facts.events, 0)
         codes = ((outcomes.facts.channels + 1) * width + outcomes.winners + 2) * 2 + events
-        numbers = self._pairs_of(codes, width)
-        settled = self._layout()
-        pairs, endpoints = settled.pairs, settled.endpoints.take(pa.array(numbers))
-        decided, more = self._decide(outcomes, numbers, settled)
-        settled = settled.with_more(more)
-        routes = settled.routes[decided]
+        numbers = self._pair_numbers(codes, width)
+        known = self._known_decisions()
+        pairs, endpoints = known.pairs, known.endpoints.take(pa.array(numbers))
+        decided, more = self._decide_rows(outcomes, numbers, known)
+        known = known.append(more)
+        routes = known.routes[decided]
         self._reject_invalid(outcomes, routes)
-        self._reject_missing(outcomes, routes, settled, decided)
-        self._limits.reject(outcomes, sizes, routes)
+        self._reject_missing(outcomes, routes, known, decided)
+        self._limits.reject_oversized(outcomes, sizes, routes)
         at = pa.array(decided)
-        topics = {name: column.take(at) for name, column in zip(self._fields, settled.topics, strict=True)}
-        self._letters(outcomes, endpoints, routes, topics)
+        topics = {name: column.take(at) for name, column in zip(self._fields, known.topics, strict=True)}
+        self._route_dead_letters(outcomes, endpoints, routes, topics)
         return RowDestinations(pairs, numbers, endpoints, pa.array(routes), topics)
 
-    def pair(self, channel: int, target: int, *, event: bool) -> DefinitionRoutes:
+    def routes_of_target(self, channel: int, target: int, *, event: bool) -> DefinitionRoutes:
         """Return the routes of a channel's records that match this target."""
         message, endpoint = self._matcher.targets[target].xid, self._matcher.channels[channel].endpoint_of(target)
-        settled = FixedDestination(self._matcher, channel, target, event=event)
-        rules = self._routes.rules(message, endpoint or "", settled)
-        asked = {each.name for rule in rules for each in rule.conditions}
-        topics = {name: full_variable_name(name) for rule in rules for name in self._variables(rule.route)}
-        values = {name: text for name, of in topics.items() if (text := settled(of)) is not None}
-        wanted = asked | {of for name, of in topics.items() if name not in values}
+        fixed_value = FixedValues(self._matcher, channel, target, event=event)
+        rules = self._routes.rules_for(message, endpoint or "", fixed_value)
+        conditional = {each.name for rule in rules for each in rule.conditions}
+        topics = {name: full_variable_name(name) for rule in rules for name in self._topic_variables(rule.route)}
+        values = {name: text for name, of in topics.items() if (text := fixed_value(of)) is not None}
+        needed = conditional | {of for name, of in topics.items() if name not in values}
         fixed = {
             name: text
             for name, text in make_event_values(message, endpoint or "", "", {}).items()
             if name not in topics
         }
-        pair = DefinitionRoutes(target, endpoint, rules, {**fixed, **values}, frozenset(wanted))
-        return pair if wanted else replace(pair, decision=self._decision(pair, {}))
+        pair = DefinitionRoutes(target, endpoint, rules, {**fixed, **values}, frozenset(needed))
+        return pair if needed else replace(pair, decision=self._make_decision(pair, {}))
 
     def needs_bodies(self, channel: int) -> bool:
         """Whether a route validates bodies of that channel that matching does not."""
-        if channel < 0 or self._routes.uniform:
+        if channel < 0 or self._routes.validates_uniformly:
             return False
         checks, bases = self._matcher.checks, self._matcher.chooser.ties.bases
-        own = self._matcher.channels[channel].candidates
+        candidates = self._matcher.channels[channel].candidates
         return any(
             self._always[rule.route]
-            for target in dict.fromkeys((*own, *(base for each in own for base in bases.get(each, ()))))
+            for target in dict.fromkeys((*candidates, *(base for each in candidates for base in bases.get(each, ()))))
             if checks.has_schema(self._matcher.targets[target])
             for event in (False, True)
             if self._matcher.targets[target].constraints(event=event) is not None
-            for rule in self.pair(channel, target, event=event).rules
+            for rule in self.routes_of_target(channel, target, event=event).rules
         )
 
-    def _variables(self, route: int) -> list[str]:
+    def _topic_variables(self, route: int) -> list[str]:
         """Return the variables of the route's topics that depend on the record."""
         used = (self._routes.topics[name] for name in self._sinks[route] if name in self._routes.topics)
         return [name for template in used for name in template.variables if "." in full_variable_name(name)]
 
-    def _pairs_of(self, codes: IntArray, width: int) -> IntArray:
+    def _pair_numbers(self, codes: IntArray, width: int) -> IntArray:
         """Return the pair number of each row, by its code."""
         top = int(codes.max(initial=-1)) + 1
         if top > MAX_LISTED_CODES:
             distinct, inverse = number_distinct(codes)
-            return np.array([self._number(code, width) for code in distinct.tolist()], np.int64)[inverse]
-        if top > len(self._by_code):
-            self._by_code = np.concatenate((self._by_code, np.full(top - len(self._by_code), -1, np.int32)))
-        numbers = self._by_code[codes]
+            return np.array([self._pair_number(code, width) for code in distinct.tolist()], np.int64)[inverse]
+        if top > len(self._code_table):
+            self._code_table = np.concatenate((self._code_table, np.full(top - len(self._code_table), -1, np.int32)))
+        numbers = self._code_table[codes]
         fresh = np.unique(codes[numbers < 0])
         if len(fresh):
-            self._by_code[fresh] = [self._number(code, width) for code in fresh.tolist()]
-            numbers = self._by_code[codes]
+            self._code_table[fresh] = [self._pair_number(code, width) for code in fresh.tolist()]
+            numbers = self._code_table[codes]
         return numbers.astype(np.int64)
 
-    def _number(self, code: int, width: int) -> int:
+    def _pair_number(self, code: int, width: int) -> int:
         """Return the pair number of a code, adding the pair if it is new."""
-        known = self._numbers.get(code)
+        known = self._pair_by_code.get(code)
         if known is None:
             rest, event = divmod(code, 2)
             channel, target = rest // width - 1, rest % width - 2
             if target >= 0:
-                pair = self.pair(channel, target, event=bool(event))
+                pair = self.routes_of_target(channel, target, event=bool(event))
             else:
                 endpoint = self._matcher.channels[channel].endpoint_of(target) if channel >= 0 else None
                 pair = DefinitionRoutes(-1, endpoint, decision=self._nowhere)
-            known = self._numbers[code] = len(self._pairs)
+            known = self._pair_by_code[code] = len(self._pairs)
             self._pairs.append(pair)
             self._pair_decisions = None
         return known
 
-    def _layout(self) -> _DecisionColumns:
+    def _known_decisions(self) -> _DecisionColumns:
         if self._pair_decisions is None:
-            settled = _DecisionColumns.of([pair.decision or self._nowhere for pair in self._pairs], len(self._fields))
-            settled.endpoints = pa.array([pair.endpoint for pair in self._pairs], pa.string())
-            settled.pairs = PairColumns.of(self._pairs)
-            settled.open = np.array([pair.decision is None for pair in self._pairs], bool)
-            self._pair_decisions = settled
+            decisions = [pair.decision or self._nowhere for pair in self._pairs]
+            columns = _DecisionColumns.from_decisions(decisions, len(self._fields))
+            columns.endpoints = pa.array([pair.endpoint for pair in self._pairs], pa.string())
+            columns.pairs = PairColumns.from_pairs(self._pairs)
+            columns.is_open = np.array([pair.decision is None for pair in self._pairs], bool)
+            self._pair_decisions = columns
         return self._pair_decisions
 
-    def _decision(self, pair: DefinitionRoutes, values: Mapping[str, str]) -> RouteDecision:
+    def _make_decision(self, pair: DefinitionRoutes, values: Mapping[str, str]) -> RouteDecision:
         """Return the decision for records of a pair with these values (``context.NAME``, ``attributes.NAME``)."""
-        route = next(rule.route for rule in pair.rules if rule.takes(values))
+        route = next(rule.route for rule in pair.rules if rule.matches(values))
         sinks = self._sinks[route]
-        known = dict(pair.known or {})
-        for name in self._variables(route):
+        known = dict(pair.fixed_values or {})
+        for name in self._topic_variables(route):
             known.setdefault(name, values.get(full_variable_name(name), ""))
         faults: list[str] = []
         topics: dict[str, str] = {}
         for name, template in self._routes.topics.items():
             if name not in sinks:
                 continue
-            missing = template.missing(known) if name in self._routes.strict else ()
+            missing = template.missing(known) if name in self._routes.strict_sinks else ()
             if missing:
                 faults.append(describe_missing(missing, f"the topic of sink {name}"))
             topics[f"topic_{name}"] = template.expand(known, escape="_")
         return RouteDecision(route, tuple(map(topics.get, self._fields)), "; ".join(faults))
 
-    def _decide(
-        self, outcomes: MatchOutcomes, numbers: IntArray, settled: _DecisionColumns
+    def _decide_rows(
+        self, outcomes: MatchOutcomes, numbers: IntArray, known: _DecisionColumns
     ) -> tuple[IntArray, list[RouteDecision]]:
-        """Return the decision of each row: its pair's number, or one after all pairs, and the list of the latter."""
-        rows = np.flatnonzero(settled.open[numbers])
+        """Return each row's decision number, its pair's or one after all pairs, and the decisions of the latter."""
+        rows = np.flatnonzero(known.is_open[numbers])
         if not len(rows):
             return numbers, []
-        pairs, own = number_distinct(numbers[rows])
-        combined = combinations(outcomes, rows, own, [self._pairs[number].wanted for number in pairs.tolist()])
+        pairs, codes = number_distinct(numbers[rows])
+        needed = [self._pairs[number].needed_values for number in pairs.tolist()]
+        combined = combine_values(outcomes, rows, codes, needed)
         decided = numbers.copy()
-        decided[rows] = len(settled.routes) + combined.inverse
+        decided[rows] = len(known.routes) + combined.inverse
         firsts = zip(rows[combined.first].tolist(), combined.values, strict=True)
-        return decided, [self._cached(int(numbers[row]), values) for row, values in firsts]
+        return decided, [self._cached_decision(int(numbers[row]), values) for row, values in firsts]
 
-    def _cached(self, number: int, values: Mapping[str, str]) -> RouteDecision:
+    def _cached_decision(self, number: int, values: Mapping[str, str]) -> RouteDecision:
         key = (number, tuple(values.items()))
-        known = self._decided.get(key)
+        known = self._decision_cache.get(key)
         if known is None:
-            if len(self._decided) >= MAX_CACHED_DECISIONS:
-                self._decided.clear()
-            known = self._decided[key] = self._decision(self._pairs[number], values)
+            if len(self._decision_cache) >= MAX_CACHED_DECISIONS:
+                self._decision_cache.clear()
+            known = self._decision_cache[key] = self._make_decision(self._pairs[number], values)
         return known
 
     def _reject_invalid(self, outcomes: MatchOutcomes, routes: RouteNumbers) -> None:
-        """Turn rows with invalid bodies into dead letters if their route, but not matching, validates them."""
-        if self._routes.uniform:
+        """Turn rows with invalid bodies into dead letters, if their route validates them and matching did not."""
+        if self._routes.validates_uniformly:
             return
         rows = np.flatnonzero(np.where(routes >= 0, self._always[routes], False))
         for row, faults in self._matcher.checks.violations(outcomes.facts, rows, outcomes.winners).items():
             outcomes.nearest[row] = schema_mismatches(faults, self._matcher.targets)
-            _to_dead_letter(outcomes, routes, row, "schema-violation", rejection_detail(faults))
+            _make_dead_letter(outcomes, routes, row, "schema-violation", rejection_detail(faults))
 
     def _reject_missing(
-        self, outcomes: MatchOutcomes, routes: RouteNumbers, settled: _DecisionColumns, decided: IntArray
+        self, outcomes: MatchOutcomes, routes: RouteNumbers, known: _DecisionColumns, decided: IntArray
     ) -> None:
         """Turn rows into dead letters if a sink of their route has no destination for them."""
-        if not settled.faults:
+        if not known.faults:
             return
-        faulty = np.zeros(len(settled.routes), bool)
-        faulty[list(settled.faults)] = True
+        faulty = np.zeros(len(known.routes), bool)
+        faulty[list(known.faults)] = True
         for row in np.flatnonzero(faulty[decided] & (routes >= 0)).tolist():
-            _to_dead_letter(outcomes, routes, row, "sink-rejected", settled.faults[int(decided[row])])
+            _make_dead_letter(outcomes, routes, row, "sink-rejected", known.faults[int(decided[row])])
 
-    def _letters(
+    def _route_dead_letters(
         self,
         outcomes: MatchOutcomes,
         endpoints: pa.StringArray,
@@ -625,59 +628,51 @@ class Destinations:
         """Set the routes and topics of dead letters."""
         rows = list(outcomes.reasons)
         keys = [(endpoints[row].as_py() or "", outcomes.reasons[row]) for row in rows]
-        taking = {each: self._routes.letters(*each) for each in dict.fromkeys(keys)}
-        routes[rows] = [taking[each] for each in keys]
+        route_of = {each: self._routes.dead_letter_route(*each) for each in dict.fromkeys(keys)}
+        routes[rows] = [route_of[each] for each in keys]
         for name, numbers in self._routes.letter_sinks.items():
-            template = self._routes.letter_topics.get(name)
+            template = self._routes.dead_letter_topics.get(name)
             if template is not None:
-                its_keys = (each for each, route in taking.items() if route in numbers)
-                names = {each: template.expand(make_dead_letter_values(*each), escape="_") for each in its_keys}
-                topics[f"letters_{name}"] = _placed(topics[f"letters_{name}"], rows, [*map(names.get, keys)])
+                sink_keys = (each for each, route in route_of.items() if route in numbers)
+                names = {each: template.expand(make_dead_letter_values(*each), escape="_") for each in sink_keys}
+                texts = pa.array([*map(names.get, keys)], pa.string())
+                topics[f"letters_{name}"] = replace_rows(topics[f"letters_{name}"], np.array(rows, np.int64), texts)
 
 
 @dataclass(slots=True)
 class _DecisionColumns:
-    """Decisions as columns: of all known pairs, followed by those that values decided in a batch.
+    """Decisions as columns: those of all known pairs, followed by those of a batch that depend on values.
 
-    ``topics`` are in the order of the fields, ``faults`` by number. ``open`` marks the pairs that values decide.
+    ``topics`` are in the order of the fields, ``faults`` by number. ``is_open`` marks pairs that depend on values.
     """
 
     routes: RouteNumbers
     topics: list[pa.StringArray]
     faults: dict[int, str]
     endpoints: pa.StringArray = field(default_factory=lambda: pa.array([], pa.string()))
-    pairs: PairColumns = field(default_factory=lambda: PairColumns.of(()))
-    open: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
+    pairs: PairColumns = field(default_factory=lambda: PairColumns.from_pairs(()))
+    is_open: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
 
     @classmethod
-    def of(cls, decisions: Sequence[RouteDecision], fields: int) -> _DecisionColumns:
-        """Return decisions as columns."""
-        topics = [pa.array([each.topics[place] for each in decisions], pa.string()) for place in range(fields)]
+    def from_decisions(cls, decisions: Sequence[RouteDecision], fields: int) -> _DecisionColumns:
+        """Convert decisions to columns."""
+        topics = [pa.array([each.topics[field] for each in decisions], pa.string()) for field in range(fields)]
         faults = {number: each.fault for number, each in enumerate(decisions) if each.fault}
         return cls(np.array([each.route for each in decisions], np.int32), topics, faults)
 
-    def with_more(self, decisions: Sequence[RouteDecision]) -> _DecisionColumns:
-        """Return these decisions followed by more."""
+    def append(self, decisions: Sequence[RouteDecision]) -> _DecisionColumns:
+        """Return these decisions followed by *decisions*."""
         if not decisions:
             return self
-        more = _DecisionColumns.of(decisions, len(self.topics))
+        more = _DecisionColumns.from_decisions(decisions, len(self.topics))
         faults = {len(self.routes) + number: fault for number, fault in more.faults.items()}
         topics = [pa.concat_arrays(both) for both in zip(self.topics, more.topics, strict=True)]
         return _DecisionColumns(np.concatenate((self.routes, more.routes)), topics, self.faults | faults)
 
 
-def _to_dead_letter(outcomes: MatchOutcomes, routes: RouteNumbers, row: int, reason: str, detail: str) -> None:
+def _make_dead_letter(outcomes: MatchOutcomes, routes: RouteNumbers, row: int, reason: str, detail: str) -> None:
     """Turn a routed row into a dead letter."""
     outcomes.reasons[row] = reason
     outcomes.details[row] = detail
     outcomes.winners[row] = -1
     routes[row] = DEFAULT_DEAD_LETTER_ROUTE
-
-
-def _placed(column: pa.StringArray, rows: list[int], texts: list[str | None]) -> pa.StringArray:
-    """Return the column with *texts* in these rows."""
-    if not rows:
-        return column
-    indices = np.arange(len(column))
-    indices[rows] = len(column) + np.arange(len(rows))
-    return pa.concat_arrays([column, pa.array(texts, pa.string())]).take(pa.array(indices))

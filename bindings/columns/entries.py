@@ -337,3 +337,12 @@ def _number_pairs(entries: Entries, groups: Int) -> tuple[list[tuple[int, str]],
     if len(present) > 1:
         return entries.distinct_pairs(groups)
     return [(group, name) for group in present for name in entries.names], entries.codes.astype(np.int64)
+
+
+def replace_rows(texts: pa.Array, rows: Int, new: pa.Array) -> pa.Array:
+    """Replace the values in these rows by *new*."""
+    if not len(rows):
+        return texts
+    indices = np.arange(len(texts))
+    indices[rows] = len(texts) + np.arange(len(rows))
+    return pa.concat_arrays([texts, new]).take(pa.array(indices))

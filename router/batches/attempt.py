@@ -28,7 +28,7 @@ from collections.abc import Container, Mapping
 from typing import ClassVar
 
 from router.evaluation.outputs import Tally
-from router.writing.outcomes import NOTHING, REASON, HeldBack, Outcomes, Receipts, Rejections
+from router.writing.outcomes import NOTHING, SINK_REJECTED, HeldBack, Outcomes, Receipts, Rejections
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 
@@ -102,7 +102,7 @@ def attempt(outcomes: Outcomes, batch: BatchId, writer: BatchWriter, journal: Jo
         else:
             rejections = writer.withhold_events(events, batch, aside)
         writer.reject_held(rejections, held, batch, receipts)
-        tally.reject(rejections.counts, REASON)
+        tally.reject(rejections.counts, SINK_REJECTED)
         if journal.writes_letters:
             letters = outcomes.letters(rejections)
             journal.spill(letters, tally, rejections)

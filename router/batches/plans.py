@@ -24,7 +24,7 @@ from router.watching.shadow import EpochPair
 from router.writing.kafka_records import KafkaRecords, SingleWrite
 from router.writing.outcomes import SparkOutcomes, save_to_kafka
 from router.writing.staging import BatchId, RowsForSink, SinkRows, StagingPass, results_of
-from router.writing.writer import BatchWriter, Counted, Nulled, Timed, uncounted, untimed
+from router.writing.writer import AddTime, BatchWriter, CountNulls, CountWrite, uncounted, untimed
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
@@ -193,10 +193,10 @@ def _counts(texts: Accumulator[dict[str, str]], plan: Plan) -> Tally:
 def load(
     spark: SparkSession,
     plan: Plan,
-    counted: Counted,
+    counted: CountWrite,
     tallies: dict[str, Accumulator[dict[str, str]]] | None = None,
-    timed: Timed = untimed,
-    nulled: Nulled = uncounted,
+    timed: AddTime = untimed,
+    nulled: CountNulls = uncounted,
 ) -> LoadedPlan:
     """Broadcast a compiled plan to the workers; *tallies* are the accumulators of the plans before it."""
     known = {} if tallies is None else tallies

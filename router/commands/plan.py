@@ -35,7 +35,7 @@ from router.dead_letters.reading import parse_time_option, read_latest
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, find_marks, make_redactor, parse_marks
 from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
 from router.evaluation.comparing import (
-    KINDS,
+    DIFFERENCE_LABELS,
     CatalogOutcome,
     ChangedRecord,
     Chunk,
@@ -44,7 +44,7 @@ from router.evaluation.comparing import (
     SinksByRoute,
     catalog_notes,
     compare_outcomes,
-    count_groups,
+    count_differences,
 )
 from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS
 from router.evaluation.plan import Plan
@@ -101,7 +101,7 @@ def make_inbox_chunk(batch: pa.RecordBatch) -> Chunk:
 
 def to_dead_letter(chunk: Chunk, row: int, reason: str) -> DeadLetter:
     """Return a record as a dead letter, so that it can be redacted."""
-    binding, parts, body = chunk.taken_apart(row)
+    binding, parts, body = chunk.split_record(row)
     return DeadLetter(
         id="",
         reason=reason,
@@ -112,7 +112,7 @@ def to_dead_letter(chunk: Chunk, row: int, reason: str) -> DeadLetter:
         native=binding.build(parts),
         body=body,
         epoch="",
-        position=chunk.position(row),
+        position=chunk.position_of(row),
         received=None,
         failed=None,
         attempts=0,
@@ -158,13 +158,13 @@ class ChangeSampler:
 
     def make_sample(self, chunk: Chunk, changed: ChangedRecord) -> ChangedSample:
         """Return the redacted sample of one record."""
-        before, after = changed.verdicts()
+        before, after = changed.load_outcomes()
         reasons = (before.reason, after.reason)
         reason = _VIOLATION if _VIOLATION in reasons else next(filter(None, reasons), "")
         redaction = self._redactor.redact(to_dead_letter(chunk, changed.row, reason))
         shown = [_redact_outcome(one, other, redaction) for one, other in ((before, after), (after, before))]
         cause = _cut(self._cause(changed.kinds[0], before, after, redaction))
-        return ChangedSample(chunk.position(changed.row), changed.kinds, shown[0], shown[1], cause)
+        return ChangedSample(chunk.position_of(changed.row), changed.kinds, shown[0], shown[1], cause)
 
     def _cause(self, kind: DifferenceKind, before: CatalogOutcome, after: CatalogOutcome, redaction: Redaction) -> str:
         if kind == "dead-letter" and before.message in self._new.definitions:
@@ -252,9 +252,9 @@ class ChangeTally:
 
     def add(self, chunk: Chunk, compared: Comparison, sample: Callable[[Chunk, ChangedRecord], ChangedSample]) -> None:
         """Count the outcomes of a chunk, and add samples up to the limit."""
-        self.outcomes += compared.outcomes
+        self.outcomes += compared.outcome_count
         self.changed += len(compared.changed)
-        for group, number in count_groups(compared.changed).items():
+        for group, number in count_differences(compared.changed).items():
             self.kinds[group[0]] += number
             known = group in self.groups or len(self.groups) < MAX_PAIRS
             self.groups[group if known else (group[0], *OTHERS)] += number
@@ -276,12 +276,12 @@ class ChangeTally:
             **epochs,
             "outcomes": self.outcomes,
             "unchanged": self.outcomes - self.changed,
-            "changed": {kind: self.kinds[kind] for kind in KINDS},
+            "changed": {kind: self.kinds[kind] for kind in DIFFERENCE_LABELS},
             "groups": [
                 {"kind": kind, "before": before, "after": after, "outcomes": number}
                 for (kind, before, after), number in self.groups.most_common()
             ],
-            "samples": [sample.to_json() for kind in KINDS for sample in self.samples.get(kind, ())],
+            "samples": [sample.to_json() for kind in DIFFERENCE_LABELS for sample in self.samples.get(kind, ())],
             "places": [{"place": each.name, "records": each.records, "notes": each.notes} for each in places],
             "notes": list(notes),
         }
@@ -397,7 +397,7 @@ class RecordSelection:
         """Yield the chunks; raise BrokerUnreachable if brokers do not respond."""
         try:
             for chunk in chunks:
-                self._seen.update(chunk.positions())
+                self._seen.update(chunk.iter_positions())
                 yield chunk
         except (KafkaUnreachable, RangeUnreadable) as error:
             raise BrokerUnreachable(f"{name}: {error}", hint=_NO_STATE_HINT) from error
@@ -430,7 +430,7 @@ class RecordSelection:
                 start = view.advance_position(number, first, rows[number] - share, end)
                 for batch in view.read_spans(number, view.plan_spans(number, start, end)):
                     chunk = make_inbox_chunk(self._filter_since(batch))
-                    self._seen.update(chunk.positions())
+                    self._seen.update(chunk.iter_positions())
                     yield chunk
         except (InboxDamaged, InboxFormatError) as error:
             # A running router may remove routed segments while they are read here.
@@ -490,7 +490,7 @@ def write_report(tally: ChangeTally, places: Iterable[RecordFeed], notes: Iterab
         console.print(to_text(to_one_line(f"{feed.name}: {summary}")))
     for note in notes:
         console.print(to_text(("note", "yellow"), to_one_line(f": {note}")))
-    for kind, words in KINDS.items():
+    for kind, words in DIFFERENCE_LABELS.items():
         if not tally.kinds[kind]:
             continue
         console.print(to_text((f"{words}: {tally.kinds[kind]}", _STYLES.get(kind, "bold yellow"))))
@@ -507,7 +507,7 @@ def write_report(tally: ChangeTally, places: Iterable[RecordFeed], notes: Iterab
 
 
 def _iter_sample_lines(sample: ChangedSample) -> Iterator[str]:
-    others = f" (also {', '.join(KINDS[kind] for kind in sample.kinds[1:])})" if sample.kinds[1:] else ""
+    others = f" (also {', '.join(DIFFERENCE_LABELS[kind] for kind in sample.kinds[1:])})" if sample.kinds[1:] else ""
     yield f"    {sample.position}{others}"
     yield f"      before: {_format_outcome(sample.before)}"
     yield f"      after:  {_format_outcome(sample.after)}"
@@ -623,7 +623,7 @@ def plan(
         # now.
         require_trusted(clients_of(settings, old_catalog, before.sources), Pins(Path(settings.state)))
     feeds: list[RecordFeed] = []
-    tally, ways = ChangeTally(samples), SinksByRoute.of(settings)
+    tally, ways = ChangeTally(samples), SinksByRoute.from_settings(settings)
     for feed in _iter_feeds(selection, before, read, records or ()):
         feeds.append(feed)
         for chunk in feed.iter_chunks():

@@ -200,7 +200,7 @@ class TapSampler:
 
     def __init__(self, plan: Plan, redactor: Redactor, choice: SampleFilter) -> None:
         self._plan, self._redactor, self._choice = plan, redactor, choice
-        self._ways = SinksByRoute.of(plan.settings)
+        self._ways = SinksByRoute.from_settings(plan.settings)
         self.evaluated = 0
 
     def iter_samples(self, chunk: Chunk, limit: int) -> Iterator[TapSample]:
@@ -227,13 +227,13 @@ class TapSampler:
 
     def _make_sample(self, chunk: Chunk, decided: RoutedOutcomes, row: int) -> TapSample:
         outcomes, columns = decided.outcomes, decided.columns
-        source = int(decided.sources[row])
+        source = int(decided.source_rows[row])
         endpoint, message = (decided.column(name)[row].as_py() for name in ("endpoint", "message"))
         reason = outcomes.reasons.get(row)
         redaction = self._redactor.redact(to_dead_letter(chunk, source, reason or ""))
         shown, detail = redaction.letter, outcomes.details.get(row, "")
         body = format_body(shown.body) if shown.body is not None else []
-        size = len(chunk.taken_apart(source)[2] or b"")
+        size = len(chunk.split_record(source)[2] or b"")
         document = {
             "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "position": shown.position,
@@ -244,7 +244,7 @@ class TapSampler:
             "reason": reason,
             "detail": _cut(redaction.redact_detail(reason, detail)),
             "nearest": [_shorten(redaction.redact_near(each)) for each in outcomes.nearest.get(row, ())[:MAX_NEAREST]],
-            "sinks": list(self._ways.sinks(int(columns["route"][row].as_py()))),
+            "sinks": list(self._ways.sinks_of(int(columns["route"][row].as_py()))),
             "topics": _redact_topics(columns, row, redaction, routed=message is not None),
             "before": {
                 "native": [[_cut(path), _cut(text)] for path, text in islice(iter_values(shown.native), MAX_VALUES)],
@@ -255,7 +255,7 @@ class TapSampler:
             "after": None if message is None else _make_event_values(chunk, decided, row, redaction),
             "epoch": self._plan.epoch,
         }
-        time = arrival_times(chunk.rows.column("received").slice(source, 1))[0].as_py() if chunk.pushed else None
+        time = arrival_times(chunk.rows.column("received").slice(source, 1))[0].as_py() if chunk.is_pushed else None
         record = Record(shown.protocol, shown.native, shown.body, endpoint, time, shown.position)
         return TapSample(document, record, _parse_json(shown.body))
 
@@ -276,7 +276,7 @@ def _event_attributes(chunk: Chunk, decided: RoutedOutcomes, row: int) -> dict[s
         reading = decided.outcomes.facts.readings.get(row)
         if reading is not None:
             return dict(reading.envelope.attributes)
-        binding, parts, body = chunk.taken_apart(int(decided.sources[row]))
+        binding, parts, body = chunk.split_record(int(decided.source_rows[row]))
         return dict(binding.read_envelope(parts, body, lambda: False).attributes)
     return {
         "datacontenttype" if each["key"] == CONTENT_TYPE else each["key"].removeprefix(ATTRIBUTE): (

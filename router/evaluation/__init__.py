@@ -1,1 +1,1 @@
-"""Judging: the plan, and the Spark columns that turn rows of a source into outcomes."""
+"""Evaluation: the compiled plan, and the outcomes of source rows as Arrow columns and Spark rows."""

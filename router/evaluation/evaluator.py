@@ -25,7 +25,7 @@ from bindings.kafka.record_columns import SOURCE_SCHEMA
 from bindings.parts import Part
 from bindings.protocols import binding_of
 from router.evaluation.outputs import RoutedOutcomes
-from router.evaluation.plan import TOPIC, Evaluator
+from router.evaluation.plan import TOPIC_PREFIX, Evaluator
 from router.matching.inbox_columns import concat_record_columns, inbox_parts, read_inbox_rows, read_kafka_rows
 from router.matching.index.classes import IntArray
 from router.matching.record_columns import NO_SOURCE, RecordColumns
@@ -40,77 +40,77 @@ if TYPE_CHECKING:
 Kind = Literal["kafka", "inbox", "letters"]
 
 
-# A memory limit for evaluation in a Python worker of Spark.
+# The memory limit for evaluation in a Python worker of Spark.
 #
 # Above the limit a worker gets a ``MemoryError``, which fails its task with a reason. Without it the kernel would kill
 # some process of the machine. The limit applies only while our code runs: Spark's own code hangs if it has no memory
 # left to report an error.
 
-ENVIRONMENT: Final = {"MIMALLOC_ARENA_EAGER_COMMIT": "0"}
+WORKER_ENVIRONMENT: Final = {"MIMALLOC_ARENA_EAGER_COMMIT": "0"}
 """For the workers: otherwise Arrow's allocator reserves a gigabyte at once."""
-SETTING: Final = "memory.worker"
+MEMORY_SETTING: Final = "memory.worker"
 _STATM: Final = Path("/proc/self/statm")
-_DATA: Final = 5
+_DATA_FIELD: Final = 5
 _MIB: Final = 2**20
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Process:
-    """A worker: its bytes before any plan (``bare``), its current plan, and its memory ceiling with that plan."""
+class _WorkerState:
+    """The state of a worker: its memory before any plan, its current plan, and its memory limit with that plan."""
 
-    bare: int | None = None
-    plan: Evaluator | None = None
-    ceiling: int = 0
-
-
-_process: Final = _Process()
+    base_bytes: int | None = None
+    evaluator: Evaluator | None = None
+    memory_limit: int = 0
 
 
-def load(judge: Broadcast[Evaluator]) -> Evaluator:
-    """Return the compiled plan, in a worker. The memory of the plan does not count against the limit."""
-    before = data_bytes()
-    if _process.bare is None:
-        _process.bare = before
-    plan = judge.value
-    if plan is not _process.plan:
-        if _process.plan is not None:
+_process: Final = _WorkerState()
+
+
+def load_evaluator(broadcast: Broadcast[Evaluator]) -> Evaluator:
+    """Return the compiled plan in a worker. The memory of the plan does not count against the limit."""
+    before = private_memory_bytes()
+    if _process.base_bytes is None:
+        _process.base_bytes = before
+    evaluator = broadcast.value
+    if evaluator is not _process.evaluator:
+        if _process.evaluator is not None:
             gc.unfreeze()
-        _process.plan = plan
+        _process.evaluator = evaluator
         # A compiled plan has hundreds of thousands of permanent objects: garbage collection need not visit them, nor
         # those from before the fork.
         gc.collect()
         gc.freeze()
-        _process.ceiling = _process.bare + max(0, data_bytes() - before) + plan.memory
-    return plan
+        _process.memory_limit = _process.base_bytes + max(0, private_memory_bytes() - before) + evaluator.memory_limit
+    return evaluator
 
 
-def within_memory_limit(plan: Evaluator, rows: int, judge: Callable[[], T]) -> T:
-    """Return the result of *judge*, run within the memory limit of the loaded plan; *rows* is for the error message.
+def run_within_memory_limit(evaluator: Evaluator, rows: int, call: Callable[[], T]) -> T:
+    """Return the result of *call*, run within the worker's memory limit; *rows* is for the error message.
 
     Raises:
         MemoryError: it needs more memory than the limit; names the setting. Its memory is free again.
     """
     try:
-        return _limited(_process.ceiling, judge)
+        return _run_limited(_process.memory_limit, call)
     except MemoryError:
         pass  # The traceback would keep all that was allocated.
     raise MemoryError(
-        f"evaluating {rows} records needs more memory than {SETTING} allows a Python worker, "
-        f"{plan.memory // _MIB} MiB; raise {SETTING}"
+        f"evaluating {rows} records needs more memory than {MEMORY_SETTING} allows a Python worker, "
+        f"{evaluator.memory_limit // _MIB} MiB; raise {MEMORY_SETTING}"
     )
 
 
-def data_bytes() -> int:
+def private_memory_bytes() -> int:
     """Return the bytes that count against the limit: private writable memory, also if not resident."""
     try:
-        return int(_STATM.read_text().split()[_DATA]) * resource.getpagesize()
+        return int(_STATM.read_text().split()[_DATA_FIELD]) * resource.getpagesize()
     except OSError:
         return 0  # Not Linux: the limit then applies to growth only, if at all.
 
 
-def _limited(ceiling: int, call: Callable[[], T]) -> T:
+def _run_limited(ceiling: int, call: Callable[[], T]) -> T:
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         ceiling = min(ceiling, hard)
@@ -121,30 +121,32 @@ def _limited(ceiling: int, call: Callable[[], T]) -> T:
         resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
 
 
-HEADER: Final = "headers."
+HEADER_PREFIX: Final = "headers."
 INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
 
 
-def evaluate_kafka(judge: Evaluator, rows: pa.RecordBatch) -> RoutedOutcomes:
+def evaluate_kafka(evaluator: Evaluator, rows: pa.RecordBatch) -> RoutedOutcomes:
     """Evaluate an Arrow batch of Kafka rows (``SOURCE_SCHEMA``)."""
     topics = pc.dictionary_encode(rows.column("topic"))
-    numbers = [judge.channels.get(f"{TOPIC}{topic}", -1) for topic in topics.dictionary.to_pylist()]
+    numbers = [evaluator.channel_numbers.get(f"{TOPIC_PREFIX}{topic}", -1) for topic in topics.dictionary.to_pylist()]
     channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
-    facts = read_kafka_rows(rows, judge.matcher, judge.reader, channels, bodies=bool(judge.bodies))
-    outcomes = judge.matcher.match(facts)
+    columns = read_kafka_rows(
+        rows, evaluator.matcher, evaluator.kafka_reader, channels, bodies=bool(evaluator.topics_with_bodies)
+    )
+    outcomes = evaluator.matcher.match(columns)
     arrivals = rows.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
     sizes = pc.add(*(pc.fill_null(pc.binary_length(rows.column(name)), 0) for name in ("key", "value")))
-    return judge.outputs.decide(outcomes, arrivals, sizes.to_numpy(zero_copy_only=False).astype(np.int64))
+    return evaluator.outputs.route_outcomes(outcomes, arrivals, sizes.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
-def evaluate_inbox(judge: Evaluator, batch: pa.RecordBatch) -> RoutedOutcomes:
+def evaluate_inbox(evaluator: Evaluator, batch: pa.RecordBatch) -> RoutedOutcomes:
     """Evaluate an Arrow batch of inbox rows."""
-    outcomes = judge.matcher.match(_facts_of_inbox(judge, batch))
-    return judge.outputs.decide(outcomes, _arrivals(batch), _sizes(batch))
+    outcomes = evaluator.matcher.match(_read_inbox_batch(evaluator, batch))
+    return evaluator.outputs.route_outcomes(outcomes, _arrival_milliseconds(batch), _body_sizes(batch))
 
 
-def evaluate_dead_letters(judge: Evaluator, batch: pa.RecordBatch) -> RoutedOutcomes:
-    """Evaluate an Arrow batch of dead letters, with the columns of inbox rows, as their sources would now.
+def evaluate_dead_letters(evaluator: Evaluator, batch: pa.RecordBatch) -> RoutedOutcomes:
+    """Evaluate an Arrow batch of dead letters as new records of their sources; its columns are those of inbox rows.
 
     Kafka records are read as Kafka rows, so that their events have exactly the same bytes.
     """
@@ -152,42 +154,42 @@ def evaluate_dead_letters(judge: Evaluator, batch: pa.RecordBatch) -> RoutedOutc
     known = np.array([_is_kafka(name) for name in protocols.dictionary.to_pylist()], bool)
     is_kafka = known[protocols.indices.to_numpy()]
     kafka, rest = np.flatnonzero(is_kafka), np.flatnonzero(~is_kafka)
-    facts: list[RecordColumns] = []
+    columns: list[RecordColumns] = []
     arrivals, sizes = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
     if len(kafka):
-        rows = _kafka_letters(batch.take(pa.array(kafka)))
+        rows = _to_kafka_rows(batch.take(pa.array(kafka)))
         sizes[kafka] = [len(row["key"] or b"") + len(row["value"] or b"") for row in rows]
         arrivals[kafka] = [row["timestamp"] or 0 for row in rows]
-        facts.append(_facts_of_kafka_letters(judge, rows, kafka))
+        columns.append(_read_kafka_batch(evaluator, rows, kafka))
     if len(rest):
         others = batch.take(pa.array(rest))
-        arrivals[rest], sizes[rest] = _arrivals(others), _sizes(others)
-        facts.append(_placed(_facts_of_inbox(judge, others), rest))
-    both = facts[0] if len(facts) == 1 else concat_record_columns(facts[0], facts[1], judge.matcher.keys)
-    return judge.outputs.decide(judge.matcher.match(both), arrivals, sizes)
+        arrivals[rest], sizes[rest] = _arrival_milliseconds(others), _body_sizes(others)
+        columns.append(_with_row_numbers(_read_inbox_batch(evaluator, others), rest))
+    both = columns[0] if len(columns) == 1 else concat_record_columns(columns[0], columns[1], evaluator.matcher.keys)
+    return evaluator.outputs.route_outcomes(evaluator.matcher.match(both), arrivals, sizes)
 
 
-def _facts_of_inbox(judge: Evaluator, batch: pa.RecordBatch) -> RecordColumns:
-    return read_inbox_rows(batch, judge.matcher, judge.channels, judge.outputs.attributes)
+def _read_inbox_batch(evaluator: Evaluator, batch: pa.RecordBatch) -> RecordColumns:
+    return read_inbox_rows(batch, evaluator.matcher, evaluator.channel_numbers, evaluator.outputs.used_attributes)
 
 
-def _arrivals(batch: pa.RecordBatch) -> IntArray:
+def _arrival_milliseconds(batch: pa.RecordBatch) -> IntArray:
     """Return when rows arrived, in milliseconds; 0 if unknown."""
     moments = batch.column("received").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     milliseconds: IntArray = pc.fill_null(moments, 0).to_numpy() // 1000
     return milliseconds
 
 
-def _sizes(batch: pa.RecordBatch) -> IntArray:
+def _body_sizes(batch: pa.RecordBatch) -> IntArray:
     """Return the bytes of bodies."""
     sizes: IntArray = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy().astype(np.int64)
     return sizes
 
 
-def _placed(facts: RecordColumns, numbers: IntArray) -> RecordColumns:
-    """Return the facts with the row numbers *numbers* of the batch."""
-    sources = np.where(facts.sources == NO_SOURCE, NO_SOURCE, numbers[facts.sources])
-    return replace(facts, sources=sources, batches=frozenset(int(numbers[at]) for at in facts.batches))
+def _with_row_numbers(columns: RecordColumns, numbers: IntArray) -> RecordColumns:
+    """Return the columns with the row numbers *numbers* of the batch."""
+    sources = np.where(columns.sources == NO_SOURCE, NO_SOURCE, numbers[columns.sources])
+    return replace(columns, sources=sources, batches=frozenset(int(numbers[at]) for at in columns.batches))
 
 
 def _is_kafka(protocol: str | None) -> bool:
@@ -195,32 +197,32 @@ def _is_kafka(protocol: str | None) -> bool:
     return binding is not None and binding.protocol == KAFKA
 
 
-def _kafka_letters(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return Kafka's dead letters as rows of its source, with the endpoint; the column ``received`` is not used."""
-    columns = ("endpoint", "properties", "body")
-    rows = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+def _to_kafka_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return dead letters of Kafka as rows of its source, with the endpoint; ``received`` is not used."""
+    names = ("endpoint", "properties", "body")
+    rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
     return [{**source_row(inbox_parts(parts)), "value": body, "endpoint": xid} for xid, parts, body in rows]
 
 
 def source_row(parts: Sequence[Part]) -> dict[str, Any]:
     """Return the row of Spark's Kafka source, without its value, for a record's parts."""
-    scalars = {part.key: part for part in parts if not part.key.startswith(HEADER)}
+    scalars = {part.key: part for part in parts if not part.key.startswith(HEADER_PREFIX)}
     row: dict[str, Any] = {name: int(scalars[name].value or b"0") if name in scalars else None for name in INTEGERS}
     row["topic"] = scalars["topic"].text if "topic" in scalars else None
     row["key"] = scalars["key"].value if "key" in scalars else None
-    headers = (part for part in parts if part.key.startswith(HEADER))
-    row["headers"] = [{"key": part.key.removeprefix(HEADER), "value": part.value} for part in headers]
+    headers = (part for part in parts if part.key.startswith(HEADER_PREFIX))
+    row["headers"] = [{"key": part.key.removeprefix(HEADER_PREFIX), "value": part.value} for part in headers]
     return row
 
 
-def _facts_of_kafka_letters(judge: Evaluator, rows: Sequence[Mapping[str, Any]], numbers: IntArray) -> RecordColumns:
-    """Return the facts of Kafka rows with the row numbers *numbers* of the batch."""
+def _read_kafka_batch(evaluator: Evaluator, rows: Sequence[Mapping[str, Any]], numbers: IntArray) -> RecordColumns:
+    """Read Kafka rows as columns, with the row numbers *numbers* of the batch."""
     # As when the record was read, the topic decides the channel. If no source reads it now, the endpoint decides.
-    places = judge.channels
-    channels = [places.get(f"{TOPIC}{row['topic']}", places.get(row["endpoint"] or "", -1)) for row in rows]
+    known = evaluator.channel_numbers
+    channels = [known.get(f"{TOPIC_PREFIX}{row['topic']}", known.get(row["endpoint"] or "", -1)) for row in rows]
     table = pa.RecordBatch.from_pylist([{n: row[n] for n in SOURCE_SCHEMA.names} for row in rows], SOURCE_SCHEMA)
-    facts = read_kafka_rows(table, judge.matcher, judge.reader, np.array(channels, np.int64))
-    return _placed(facts, numbers)
+    columns = read_kafka_rows(table, evaluator.matcher, evaluator.kafka_reader, np.array(channels, np.int64))
+    return _with_row_numbers(columns, numbers)
 
 
 EVALUATORS: Final[Mapping[Kind, Callable[[Evaluator, pa.RecordBatch], RoutedOutcomes]]] = {
@@ -231,9 +233,10 @@ EVALUATORS: Final[Mapping[Kind, Callable[[Evaluator, pa.RecordBatch], RoutedOutc
 """The evaluation function for each kind of source."""
 
 
-def evaluate(kind: Kind, judge: Evaluator, rows: pa.RecordBatch) -> RoutedOutcomes:
+def evaluate(kind: Kind, evaluator: Evaluator, rows: pa.RecordBatch) -> RoutedOutcomes:
     """Evaluate an Arrow batch of source rows, with the shadow catalog beside it, if there is one."""
-    return EVALUATORS[kind](judge, rows) if judge.shadow is None else judge.shadow.beside(kind, judge, rows)
+    shadow = evaluator.shadow
+    return EVALUATORS[kind](evaluator, rows) if shadow is None else shadow.evaluate_with_shadow(kind, evaluator, rows)
 
 
 class TallyAccumulator(AccumulatorParam[dict[str, str]]):
@@ -243,7 +246,7 @@ class TallyAccumulator(AccumulatorParam[dict[str, str]]):
     """
 
     def zero(self, value: dict[str, str]) -> dict[str, str]:
-        """Return no tallies."""
+        """Return the empty value."""
         return {}
 
     def addInPlace(self, value1: dict[str, str], value2: dict[str, str]) -> dict[str, str]:
@@ -253,18 +256,18 @@ class TallyAccumulator(AccumulatorParam[dict[str, str]]):
 
 
 @dataclass(slots=True)
-class _Task:
-    """The current task of this worker, and how many of its Arrow batches were evaluated."""
+class _TaskState:
+    """The current Spark task of this worker, and the number of its Arrow batches so far."""
 
     attempt: int = -1
     batches: int = 0
 
 
-_task: Final = _Task()
+_task: Final = _TaskState()
 
 
-def _place() -> str:
-    """Return the number of an Arrow batch in its job: the same in every evaluation."""
+def _next_batch_id() -> str:
+    """Return the id of the next Arrow batch in its Spark job; a repeated evaluation gives the same ids."""
     context = TaskContext.get()
     attempt, partition = (context.taskAttemptId(), context.partitionId()) if context else (0, 0)
     if attempt != _task.attempt:
@@ -278,33 +281,33 @@ Batches = Iterator[pa.RecordBatch]
 
 def evaluate_batches(
     kind: Kind,
-    judge: Broadcast[Evaluator],
+    broadcast: Broadcast[Evaluator],
     tallies: Accumulator[dict[str, str]],
     render: Callable[[Evaluator, pa.RecordBatch, RoutedOutcomes], pa.RecordBatch],
     batches: Batches,
 ) -> Batches:
-    """Evaluate Arrow batches of source rows in a worker, and yield what *render* makes of each; add up their counts.
+    """Evaluate Arrow batches of source rows in a worker; yield the result of *render* for each, and add up the tallies.
 
     Raises:
         MemoryError: an Arrow batch needs more memory than the limit.
     """
-    plan = load(judge)
+    evaluator = load_evaluator(broadcast)
 
-    def rendered(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, str | None]:
-        outcomes = evaluate(kind, plan, rows)
-        return render(plan, rows, outcomes), outcomes.counts
+    def evaluate_and_render(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, str | None]:
+        outcomes = evaluate(kind, evaluator, rows)
+        return render(evaluator, rows, outcomes), outcomes.tally
 
     for rows in batches:
-        place = _place()
-        made, counts = within_memory_limit(plan, rows.num_rows, partial(rendered, rows))
-        if counts is not None:
-            tallies.add({place: counts})
-        yield made
+        number = _next_batch_id()
+        rendered, tally = run_within_memory_limit(evaluator, rows.num_rows, partial(evaluate_and_render, rows))
+        if tally is not None:
+            tallies.add({number: tally})
+        yield rendered
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPass:
-    """Columns and a function for workers, kept in the JVM of the current session to be applied to many batches.
+    """Columns and a function for workers, cached in the JVM of the Spark session and applied to many batches.
 
     Creating them takes hundreds of calls to the JVM; applying them takes two.
     """
@@ -316,23 +319,23 @@ class WorkerPass:
     def of(
         cls, columns: Sequence[Column], names: Sequence[str], function: Callable[[Batches], Batches], schema: StructType
     ) -> WorkerPass:
-        """Create a pass that selects *columns*, called *names*, and has *function* make rows of *schema* from them."""
+        """Create a pass that selects *columns*, called *names*, and maps them to rows of *schema* with *function*."""
         from pyspark.sql import functions as F
         from pyspark.sql.classic.column import _to_java_column, _to_seq
         from pyspark.sql.pandas.functions import pandas_udf
         from pyspark.util import PythonEvalType
 
         udf = pandas_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
-        return cls(_to_seq(session_context(), columns, _to_java_column), udf(*map(F.col, names))._jc)
+        return cls(_to_seq(spark_context(), columns, _to_java_column), udf(*map(F.col, names))._jc)
 
     def of_rows(self, rows: DataFrame) -> DataFrame:
-        """Return what the workers make of *rows*, as ``rows.select(...).mapInArrow(...)`` does."""
+        """Apply the function to *rows*, as ``rows.select(...).mapInArrow(...)`` does."""
         from pyspark.sql.classic.dataframe import DataFrame as Classic
 
         return Classic(rows._jdf.select(self.columns).mapInArrow(self.function, False, None), rows.sparkSession)
 
 
-def session_context() -> SparkContext:
+def spark_context() -> SparkContext:
     """Return the current session's context without a call to the JVM."""
     from pyspark import SparkContext
 

@@ -21,32 +21,31 @@ from catalog.values import YEAR_10000
 from router.evaluation.forwarding import (
     HEADERS,
     PARTITION_KEY,
-    Filling,
+    PartialColumn,
     RelationColumns,
-    attributes_from_json,
-    attributes_of,
-    data_from_json,
-    forwarded_headers_of,
-    forwarded_name,
-    key_of,
-    keys_of,
-    scattered,
-    typed_from_json,
-    typed_of,
+    binary_attributes,
+    binary_typed_names,
+    forwarded_header_name,
+    forwarded_headers,
+    json_attributes,
+    json_data,
+    json_typed_names,
+    merge_columns,
+    partition_key_of,
+    partition_keys,
 )
 from router.matching.index.classes import IntArray
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.record_columns import EVENT_MEDIA, NO_SOURCE, SCHEMA_ID, ExactReading, RecordColumns
-from router.routing import Destinations, Routes, SizeLimits, sizes_of
+from router.routing import Destinations, Routes, SizeLimits, row_sizes
 
 if TYPE_CHECKING:
     from catalog.definitions.constraints import MatchCandidate
     from router.routing import RowDestinations
 
-# The tally of one Arrow batch reaches the driver through an accumulator.
+# The tally of an Arrow batch reaches the driver through an accumulator.
 #
-# Definitions are counted by their numbers in the plan: with thousands of them, names would be most of what workers send
-# and the driver adds up.
+# Definitions are counted by their numbers in the plan: with thousands of them, their names would be most of a tally.
 #
 # The accumulator is reset for each attempt and read only if it succeeds; Spark applies the updates of each successful
 # task once. (``observe`` never returns a result for a write command such as a Kafka batch: tested with Spark 4.2.)
@@ -57,7 +56,7 @@ EMPTY: Final = "empty"
 """The outcome of an empty batch of events: evaluated, but written nowhere."""
 ShadowKey = tuple[str, str, str, str, str, str]
 """The epochs of the active and the shadow catalog, endpoint, result or difference, and both outcomes."""
-BUCKETS: Final = 64
+MAX_ARRIVAL_BUCKETS: Final = 64
 """Maximum number of arrival times counted separately in an Arrow batch."""
 
 
@@ -66,7 +65,7 @@ class Tally:
     """Counts of a whole batch: records by (endpoint, outcome, reason), by (endpoint, definition), by arrival in ms.
 
     ``rows`` counts source records, each of which may have several events; ``bytes`` their keys and bodies. ``spilled``
-    counts dead letters stored in files. ``ties`` counts routed records by endpoint for which ``match.ambiguous``
+    counts dead letters stored in files. ``ties`` counts the routed records by endpoint that ``match.ambiguous``
     decided. ``ids`` counts routed records with a schema id by definition, id, and what it decided. ``routes`` has
     outcomes and bytes by endpoint and route number. ``shadow`` has what the shadow catalog would change. Known only
     after the write: ``delivered`` outcomes by sink and endpoint, ``delivered_bytes``, and ``missing``, the outcomes
@@ -89,12 +88,12 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Outcomes in the batch, with empty batches of events, which are written nowhere."""
+        """Number of outcomes in the batch, including empty batches of events."""
         return self.records.total()
 
     @property
     def dead(self) -> int:
-        """Dead letters in the batch."""
+        """Number of dead letters in the batch."""
         return sum(count for (_, outcome, _), count in self.records.items() if outcome == DEAD_LETTER)
 
     def add(self, other: Tally) -> None:
@@ -107,20 +106,20 @@ class Tally:
         self.ties.update(other.ties)
         self.rows += other.rows
         for (endpoint, route), (count, size) in other.routes.items():
-            self.route(endpoint, route, count, size)
+            self.add_route(endpoint, route, count, size)
         self.delivered.update(other.delivered)
         self.delivered_bytes.update(other.delivered_bytes)
         self.missing += other.missing
         self.shadow.update(other.shadow)
         self.ids.update(other.ids)
 
-    def route(self, endpoint: str, route: int, count: int, size: int) -> None:
+    def add_route(self, endpoint: str, route: int, count: int, size: int) -> None:
         """Add outcomes of an endpoint on a route."""
-        before, taken = self.routes.get((endpoint, route), (0, 0))
-        self.routes[endpoint, route] = (before + count, taken + size)
+        known, bytes_ = self.routes.get((endpoint, route), (0, 0))
+        self.routes[endpoint, route] = (known + count, bytes_ + size)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts as JSON, without those by route: each plan has its own route numbers."""
+        """Return the counts as JSON, without ``routes``: route numbers belong to a plan."""
         return {
             "records": [[*key, count] for key, count in self.records.items()],
             "definitions": [[*pair, count] for pair, count in self.definitions.items()],
@@ -147,7 +146,7 @@ class Tally:
         for sink, endpoint, count, size in form.get("delivered", ()):
             total.delivered[sink, endpoint] = count
             total.delivered_bytes[sink, endpoint] = size
-        total.shadow.update(_shadowed(form))
+        total.shadow.update(_shadow_counts(form))
         total.ids.update({(message, name, by): count for message, name, by, count in form.get("ids", ())})
         return total
 
@@ -159,8 +158,8 @@ class Tally:
             self.definitions[endpoint, message] -= count
 
 
-def tally(
-    placed: RowDestinations,
+def encode_tally(
+    destinations: RowDestinations,
     reasons: Mapping[int, str],
     tied: Sequence[int],
     order: IntArray,
@@ -173,7 +172,7 @@ def tally(
     rows: int = 0,
     empty: Mapping[str, int] | None = None,
 ) -> str | None:
-    """Return the tally of the outcomes in *order* of *rows* records with *size* bytes, as text; None if empty.
+    """Return the tally of the outcomes in *order*, of *rows* records with *size* bytes, as JSON; None if empty.
 
     ``reasons`` has the reason of each dead letter, ``tied`` the routed outcomes that ``match.ambiguous`` decided,
     ``sizes`` the bytes of each outcome, ``empty`` the empty batches of events by endpoint, ``ids`` counts by target,
@@ -181,22 +180,22 @@ def tally(
     """
     if not rows and not len(order):
         return None
-    counted = np.zeros(len(placed.numbers), bool)
-    counted[order] = True
-    dead = [row for row in reasons if counted[row]]
-    letters = Counter((endpoint, reasons[row]) for row, endpoint in zip(dead, placed.endpoint_names(dead), strict=True))
-    counted[dead] = False
+    is_routed = np.zeros(len(destinations.pair_numbers), bool)
+    is_routed[order] = True
+    dead = [row for row in reasons if is_routed[row]]
+    letters = Counter(zip(destinations.endpoints_of(dead), [reasons[row] for row in dead], strict=True))
+    is_routed[dead] = False
     form: dict[str, Any] = {
-        "routed": _routed(placed, np.flatnonzero(counted)),
+        "routed": _count_routed(destinations, np.flatnonzero(is_routed)),
         "letters": sorted([endpoint, reason, count] for (endpoint, reason), count in letters.items()),
-        "arrivals": _histogram(arrivals),
+        "arrivals": _count_arrivals(arrivals),
         "spilled": spilled,
         "bytes": size,
         "rows": rows,
-        "routes": _by_route(placed, order, sizes),
+        "routes": _count_by_route(destinations, order, sizes),
     }
     if tied:
-        form["ties"] = sorted(Counter(placed.endpoint_names(tied)).items())
+        form["ties"] = sorted(Counter(destinations.endpoints_of(tied)).items())
     if empty:
         form["empty"] = sorted(empty.items())
     if ids:
@@ -205,7 +204,7 @@ def tally(
 
 
 def collect(texts: Iterable[str], targets: Sequence[MatchCandidate]) -> Tally:
-    """Add up the tallies of all Arrow batches of one batch; *targets* are those of its plan."""
+    """Add up the tallies of the Arrow batches of one batch; *targets* are those of its plan."""
     total = Tally()
     routed: dict[str, tuple[list[int], list[int]]] = {}
     for text in texts:
@@ -224,74 +223,74 @@ def collect(texts: Iterable[str], targets: Sequence[MatchCandidate]) -> Tally:
         for number, name, by, count in form.get("ids", ()):
             total.ids[targets[number].xid, name, by] += count
         for endpoint, route, count, size in form.get("routes", ()):
-            total.route(endpoint, route, count, size)
-        total.shadow.update(_shadowed(form))
+            total.add_route(endpoint, route, count, size)
+        total.shadow.update(_shadow_counts(form))
         total.rows += form.get("rows", 0)
         total.spilled += form["spilled"]
         total.bytes += form["bytes"]
         total.arrivals.update({int(at): count for at, count in form["arrivals"]})
     for endpoint, (numbers, counts) in routed.items():
-        distinct, places = np.unique(np.array(numbers, np.int64), return_inverse=True)
+        distinct, inverse = np.unique(np.array(numbers, np.int64), return_inverse=True)
         sums = np.zeros(len(distinct), np.int64)
-        np.add.at(sums, places, np.array(counts, np.int64))
+        np.add.at(sums, inverse, np.array(counts, np.int64))
         for number, count in zip(distinct.tolist(), sums.tolist(), strict=True):
             total.definitions[endpoint, targets[number].xid] += count
     return total
 
 
-def _shadowed(form: Mapping[str, Any]) -> dict[ShadowKey, int]:
+def _shadow_counts(form: Mapping[str, Any]) -> dict[ShadowKey, int]:
     lines: list[list[Any]] = form.get("shadow", [])
     return {
         (before, after, endpoint, what, was, now): count for before, after, endpoint, what, was, now, count in lines
     }
 
 
-def _routed(placed: RowDestinations, rows: IntArray) -> list[list[Any]]:
-    """Return for each endpoint the targets of these rows with their counts."""
-    counts = np.bincount(placed.numbers[rows], minlength=len(placed.pairs.targets))
-    there = np.flatnonzero(counts)
-    endpoints = placed.pairs.endpoints[there]
-    there = there[np.argsort(endpoints, kind="stable")]
-    endpoints = placed.pairs.endpoints[there]
+def _count_routed(destinations: RowDestinations, rows: IntArray) -> list[list[Any]]:
+    """Count the targets of these rows, by endpoint."""
+    pairs = destinations.pairs
+    counts = np.bincount(destinations.pair_numbers[rows], minlength=len(pairs.targets))
+    used = np.flatnonzero(counts)
+    used = used[np.argsort(pairs.endpoints[used], kind="stable")]
+    endpoints = pairs.endpoints[used]
     bounds = np.flatnonzero(np.diff(endpoints)) + 1
     return [
-        [placed.pairs.names[endpoints_of[0]], placed.pairs.targets[own].tolist(), counts[own].tolist()]
-        for endpoints_of, own in zip(np.split(endpoints, bounds), np.split(there, bounds), strict=True)
+        [pairs.endpoint_names[same[0]], pairs.targets[own].tolist(), counts[own].tolist()]
+        for same, own in zip(np.split(endpoints, bounds), np.split(used, bounds), strict=True)
         if len(own)
     ]
 
 
-def _by_route(placed: RowDestinations, order: IntArray, sizes: IntArray) -> list[list[Any]]:
-    """Return outcomes and bytes for each endpoint and route."""
+def _count_by_route(destinations: RowDestinations, order: IntArray, sizes: IntArray) -> list[list[Any]]:
+    """Count outcomes and their bytes, by endpoint and route."""
     if not len(order):
         return []
-    routes = placed.routes.to_numpy(zero_copy_only=False)[order]
+    routes = destinations.routes.to_numpy(zero_copy_only=False)[order]
     low = int(routes.min())
     width = int(routes.max()) - low + 1
-    codes = placed.pairs.endpoints[placed.numbers[order]] * width + (routes - low)
+    codes = destinations.pairs.endpoints[destinations.pair_numbers[order]] * width + (routes - low)
     counts = np.bincount(codes)
-    taken = np.bincount(codes, weights=sizes[order])
+    bytes_ = np.bincount(codes, weights=sizes[order])
     return sorted(
-        [placed.pairs.names[code // width], low + code % width, int(counts[code]), int(taken[code])]
+        [destinations.pairs.endpoint_names[code // width], low + code % width, int(counts[code]), int(bytes_[code])]
         for code in np.flatnonzero(counts).tolist()
     )
 
 
-def _histogram(arrivals: IntArray) -> list[list[int]]:
+def _count_arrivals(arrivals: IntArray) -> list[list[int]]:
     # A time out of range says nothing about latency.
     known = arrivals[(arrivals > 0) & (arrivals < YEAR_10000)]
     if not len(known):
         return []
     low = int(known.min())
-    step = max(1, (int(known.max()) - low) // BUCKETS)
+    step = max(1, (int(known.max()) - low) // MAX_ARRIVAL_BUCKETS)
     counts = np.bincount((known - low) // step)
     return [[low + value * step, int(counts[value])] for value in np.flatnonzero(counts).tolist()]
 
 
-# The columns that the match UDF returns to Spark.
+# The columns of outcomes.
 #
-# One list of structs per input row, since a CloudEvents batch has several events. Bodies and headers of unchanged
-# records are not among them: they never leave the JVM. Attributes have the names of Kafka's binary mode.
+# An input row has several outcomes if it is a CloudEvents batch. Bodies and headers of unchanged records are not among
+# the columns: the source row has them. Attributes have the names of Kafka's binary mode.
 
 _RULES: Final = tuple(binding.rule for binding in BINDINGS.values())
 Pairs = list[tuple[str, bytes | None]]
@@ -301,24 +300,24 @@ Pairs = list[tuple[str, bytes | None]]
 class RoutedOutcomes:
     """The outcomes of a batch with their routes.
 
-    ``columns`` has the names of :func:`output_type`, with a row for each row of facts; without the context, which is
-    costly and not always needed. ``order`` has the rows that are outcomes, in the order of their input rows,
-    ``offsets`` the range of each input row in it; ``counts`` is the tally.
+    ``columns`` has the columns of :func:`output_type`, except the context, which is costly and not always needed.
+    ``order`` has the rows that are outcomes, in the order of their input rows, ``offsets`` the range of each input row
+    in it. ``tally`` is the tally as JSON, None if empty.
     """
 
     outcomes: MatchOutcomes
     columns: dict[str, pa.Array]
     order: IntArray
     offsets: Any
-    counts: str | None
+    tally: str | None
 
     def column(self, name: str) -> pa.Array:
         """Return a column by name, including the context."""
         return self.outcomes.contexts if name == "context" else self.columns[name]
 
     @property
-    def sources(self) -> IntArray:
-        """The input row of each row of facts, negative if it is no outcome."""
+    def source_rows(self) -> IntArray:
+        """The input row of each row, negative if it is no outcome."""
         return self.outcomes.facts.sources
 
 
@@ -326,64 +325,63 @@ class OutputBuilder:
     """Builds the outcome columns of batches for one plan."""
 
     def __init__(
-        self, matcher: Matcher, routes: Routes, limits: SizeLimits, relating: RelationColumns | None = None
+        self, matcher: Matcher, routes: Routes, limits: SizeLimits, relations: RelationColumns | None = None
     ) -> None:
         self._limits = limits
         self._channels = matcher.channels
-        self._relating = relating
+        self._relations = relations
         self.destinations = Destinations(matcher, routes, limits)
         self._xids = pa.array([target.xid for target in matcher.targets], pa.string())
         self._ids = matcher.ids
-        self.type = output_type(routes, relating, ids=matcher.ids.finds_any)
-        self.attributes = routes.attributes
-        """CloudEvents attributes that routes and topics use."""
+        self.outcome_type = output_type(routes, relations, ids=matcher.ids.finds_any)
+        self.used_attributes = routes.used_attributes
+        """The CloudEvents attributes that routes and topics use."""
 
     def needs_bodies(self, channel: int) -> bool:
         """Whether a route may validate bodies of that channel against schemas."""
         return self.destinations.needs_bodies(channel)
 
-    def decide(self, outcomes: MatchOutcomes, arrivals: IntArray, sizes: IntArray) -> RoutedOutcomes:
+    def route_outcomes(self, outcomes: MatchOutcomes, arrivals: IntArray, sizes: IntArray) -> RoutedOutcomes:
         """Return the outcomes of a batch with their routes.
 
         ``arrivals`` has the arrival of each input row in milliseconds, ``sizes`` the bytes of its key and body.
         """
         facts = outcomes.facts
-        width = facts.columns.rows
-        own = sizes_of(facts, sizes)
-        placed = self.destinations.place(outcomes, own)
-        spilled = self._limits.spilled(outcomes, own, placed.routes)
-        decided = [row for row in outcomes.ties if row not in outcomes.reasons]
+        count = facts.columns.rows
+        bytes_ = row_sizes(facts, sizes)
+        destinations = self.destinations.assign_rows(outcomes, bytes_)
+        spilled = self._limits.find_spilled(outcomes, bytes_, destinations.routes)
+        tied = [row for row in outcomes.ties if row not in outcomes.reasons]
         messages = self._xids.take(pa.array(outcomes.winners, mask=outcomes.winners < 0))
         columns: dict[str, pa.Array] = {
             "message": messages,
-            "endpoint": placed.endpoints,
-            "reason": sparse(outcomes.reasons, width, pa.string()),
-            "detail": sparse(outcomes.details, width, pa.string()),
-            "nearest": sparse(_as_json(outcomes.nearest), width, pa.string()),
-            "ambiguous": sparse({row: outcomes.ties[row] for row in decided}, width, pa.string()),
-            "route": placed.routes,
-            "spilled": sparse(dict.fromkeys(spilled, True), width, pa.bool_()),
-            **placed.topics,
-            **_exact(outcomes),
-            **(self._relating.columns(outcomes) if self._relating is not None else {}),
+            "endpoint": destinations.endpoints,
+            "reason": sparse_column(outcomes.reasons, count, pa.string()),
+            "detail": sparse_column(outcomes.details, count, pa.string()),
+            "nearest": sparse_column(_encode_explanations(outcomes.nearest), count, pa.string()),
+            "ambiguous": sparse_column({row: outcomes.ties[row] for row in tied}, count, pa.string()),
+            "route": destinations.routes,
+            "spilled": sparse_column(dict.fromkeys(spilled, True), count, pa.bool_()),
+            **destinations.topics,
+            **_codec_columns(outcomes),
+            **(self._relations.build(outcomes) if self._relations is not None else {}),
             **({SCHEMA_ID: self._ids.ids_of_rows(facts)} if self._ids.finds_any else {}),
         }
-        order, offsets = in_order(facts, len(sizes))
+        order, offsets = order_by_source(facts, len(sizes))
         arrived = arrivals[facts.sources[order]]
-        taken = int(sizes.sum())
-        kept: dict[str, int] = {"spilled": len(spilled), "size": taken, "rows": len(sizes)}
-        ids, empty = self._ids.count_routed(facts, outcomes.winners, order), self._empty(facts)
-        counts = tally(placed, outcomes.reasons, decided, order, arrived, own, empty=empty, ids=ids, **kept)
-        return RoutedOutcomes(outcomes, columns, order, offsets, counts)
+        ids, empty = self._ids.count_routed(facts, outcomes.winners, order), self._count_empty_batches(facts)
+        more: dict[str, Any] = {"spilled": len(spilled), "size": int(sizes.sum()), "rows": len(sizes), "empty": empty}
+        tally = encode_tally(destinations, outcomes.reasons, tied, order, arrived, bytes_, ids=ids, **more)
+        return RoutedOutcomes(outcomes, columns, order, offsets, tally)
 
-    def _empty(self, facts: RecordColumns) -> Counter[str]:
-        """Return the number of empty batches of events by endpoint, "" if unknown."""
-        named = (self._channels[each].endpoint_of(-1) if each >= 0 else None for each in facts.empty)
-        return Counter(name or "" for name in named)
+    def _count_empty_batches(self, facts: RecordColumns) -> Counter[str]:
+        """Count the empty batches of events by endpoint, "" if unknown."""
+        names = (self._channels[each].endpoint_of(-1) if each >= 0 else None for each in facts.empty)
+        return Counter(name or "" for name in names)
 
 
-def output_type(routes: Routes, relating: RelationColumns | None = None, *, ids: bool = False) -> pa.StructType:
-    """Return the struct type of one outcome, with a topic per Kafka sink, and relations; with *ids* the schema id."""
+def output_type(routes: Routes, relations: RelationColumns | None = None, *, ids: bool = False) -> pa.StructType:
+    """Return the struct type of an outcome; it has a topic per Kafka sink, relations, and with *ids* the schema id."""
     fields: list[tuple[str, pa.DataType]] = [
         ("message", pa.string()),
         ("endpoint", pa.string()),
@@ -394,70 +392,70 @@ def output_type(routes: Routes, relating: RelationColumns | None = None, *, ids:
         ("context", pa.map_(pa.string(), pa.string())),
         ("attributes", HEADERS),
         ("typed", pa.string()),
-        ("passed", HEADERS),
+        ("forwarded", HEADERS),
         ("data", pa.binary()),
-        ("came", pa.binary()),
+        ("batch_event", pa.binary()),
         ("replaced", pa.bool_()),
-        ("place", pa.int32()),
+        ("position_in_batch", pa.int32()),
         ("route", pa.int32()),
         ("spilled", pa.bool_()),
         ("key", pa.binary()),
     ]
-    fields += [(name, pa.string()) for name in routes.fields]
-    fields += relating.fields if relating is not None else []
+    fields += [(name, pa.string()) for name in routes.topic_fields]
+    fields += relations.fields if relations is not None else []
     fields += [(SCHEMA_ID, pa.string())] if ids else []
     return pa.struct(fields)
 
 
-def in_order(facts: RecordColumns, rows: int) -> tuple[IntArray, Any]:
-    """Return the rows of facts in the order of their input rows, and the offsets of each input row's range."""
+def order_by_source(facts: RecordColumns, rows: int) -> tuple[IntArray, Any]:
+    """Return the rows in the order of their input rows, and the offsets of each input row's range."""
     real = np.flatnonzero(facts.sources != NO_SOURCE)
     order = real[np.argsort(facts.sources[real], kind="stable")]
     counts = np.bincount(facts.sources[real], minlength=rows)
     return order, np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
-def sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
+def sparse_column(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
     """Return a column with *values* by row, and null elsewhere."""
-    return scattered(rows, kind, [_filling(values, kind)])
+    return merge_columns(rows, kind, [_partial_column(values, kind)])
 
 
-def _filling(values: Mapping[int, Any], kind: pa.DataType) -> Filling:
+def _partial_column(values: Mapping[int, Any], kind: pa.DataType) -> PartialColumn:
     return np.fromiter(values, np.int64, len(values)), pa.array(list(values.values()), kind)
 
 
-def _as_json(nearest: Mapping[int, list[dict[str, Any]]]) -> dict[int, str]:
-    """Return explanations by row as JSON; equal rows share one text."""
+def _encode_explanations(nearest: Mapping[int, list[dict[str, Any]]]) -> dict[int, str]:
+    """Return explanations by row as JSON texts; an explanation of several rows is encoded once."""
     texts = {id(each): json.dumps(each) for each in {id(each): each for each in nearest.values()}.values()}
     return {row: texts[id(each)] for row, each in nearest.items()}
 
 
-def _exact(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
-    """Return the columns of rows that the JVM cannot render: rows that the codec read, and mapped rows."""
+def _codec_columns(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
+    """Return the columns of rows whose source row does not have the event: read by the codec, or mapped."""
     rows = outcomes.facts.columns.rows
     mapped = set(outcomes.mapped.tolist())
     attributes: dict[int, Pairs] = {}
-    passed: dict[int, Pairs] = {}
+    forwarded: dict[int, Pairs] = {}
     data: dict[int, bytes | None] = {}
-    came: dict[int, bytes | None] = {}
-    places: dict[int, int] = {}
+    batch_events: dict[int, bytes | None] = {}
+    positions: dict[int, int] = {}
     keys: dict[int, bytes | None] = {}
     typed: dict[int, str] = {}
     for row, reading in outcomes.facts.readings.items():
         if reading.place >= 0:
-            places[row] = reading.place
+            positions[row] = reading.place
             data[row] = reading.body
         if outcomes.winners[row] < 0:
-            if (key := key_of(reading)) is not None:
+            if (key := partition_key_of(reading)) is not None:
                 keys[row] = key
             if reading.place >= 0:
-                # A dead letter from a batch of events has the one event only.
-                passed[row] = _headers_of_one(reading)
+                # The dead letter of a batch of events has this event only.
+                forwarded[row] = _batch_event_headers(reading)
             continue
-        passed[row] = _passed(reading, int(outcomes.facts.protocols[row]))
+        forwarded[row] = _forwarded_headers(reading, int(outcomes.facts.protocols[row]))
         if row not in mapped:
-            attributes[row] = _attributes(reading)
-            if (key := key_of(reading)) is not None:
+            attributes[row] = _kafka_attributes(reading)
+            if (key := partition_key_of(reading)) is not None:
                 keys[row] = key
             if (names := typed_names(reading.envelope.attributes)) is not None:
                 typed[row] = names
@@ -465,94 +463,95 @@ def _exact(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
             data[row] = reading.envelope.data
             if reading.place >= 0:
                 # A sink may still reject it; extracting it then would parse the whole batch for each event.
-                came[row] = reading.body
-    settled = outcomes.facts.settled
-    datas = [_filling(data, pa.binary()), *(data_from_json(outcomes, each) for each in settled)]
+                batch_events[row] = reading.body
+    by_columns = outcomes.facts.settled
+    datas = [_partial_column(data, pa.binary()), *(json_data(outcomes, each) for each in by_columns)]
     replaced = np.zeros(rows, bool)
-    replaced[np.concatenate([own for own, _ in datas])] = True
-    listed = _filling({row: _entries(pairs) for row, pairs in passed.items()}, HEADERS)
+    replaced[np.concatenate([numbers for numbers, _ in datas])] = True
+    headers = [_header_column(forwarded), *(forwarded_headers(outcomes, each) for each in by_columns)]
     return {
-        "attributes": _all_attributes(outcomes, attributes),
-        "typed": _typed(outcomes, typed),
-        "passed": scattered(rows, HEADERS, [listed, *(forwarded_headers_of(outcomes, each) for each in settled)]),
-        "data": scattered(rows, pa.binary(), datas),
-        "came": sparse(came, rows, pa.binary()),
+        "attributes": _attribute_column(outcomes, attributes),
+        "typed": _typed_column(outcomes, typed),
+        "forwarded": merge_columns(rows, HEADERS, headers),
+        "data": merge_columns(rows, pa.binary(), datas),
+        "batch_event": sparse_column(batch_events, rows, pa.binary()),
         "replaced": pa.array(replaced),
-        "place": sparse(places, rows, pa.int32()),
-        "key": _keys(outcomes, keys),
+        "position_in_batch": sparse_column(positions, rows, pa.int32()),
+        "key": _key_column(outcomes, keys),
     }
 
 
-def _attributes(reading: ExactReading) -> Pairs:
+def _kafka_attributes(reading: ExactReading) -> Pairs:
     attributes = reading.envelope.attributes
     pairs: Pairs = [(f"ce_{name}", text.encode()) for name, text in attributes.items() if name != "datacontenttype"]
     content = attributes.get("datacontenttype")
     return pairs if content is None else [*pairs, (CONTENT_TYPE, content.encode())]
 
 
-def _headers(reading: ExactReading) -> Pairs:
+def _record_headers(reading: ExactReading) -> Pairs:
     return [
         (part.key.removeprefix("headers."), part.value) for part in reading.parts if part.key.startswith("headers.")
     ]
 
 
-def _headers_of_one(reading: ExactReading) -> Pairs:
+def _batch_event_headers(reading: ExactReading) -> Pairs:
     """Return the headers of one event of a batch: the message's headers with the event's media type."""
-    headers = _headers(reading)
+    headers = _record_headers(reading)
     if not any(name.lower() == CONTENT_TYPE for name, _ in headers):
         headers.append((CONTENT_TYPE, EVENT_MEDIA))
     return [(name, EVENT_MEDIA if name.lower() == CONTENT_TYPE else value) for name, value in headers]
 
 
-def _passed(reading: ExactReading, protocol: int) -> Pairs:
+def _forwarded_headers(reading: ExactReading, protocol: int) -> Pairs:
     """Return the headers that are not CloudEvents attributes, in order."""
     rule = _RULES[protocol]
     pairs: Pairs = []
     for part in reading.parts:
-        name = forwarded_name(part.key)
+        name = forwarded_header_name(part.key)
         if name is not None and not (reading.envelope.is_event and attribute_of_key(part.key, rule) is not None):
             pairs.append((name, part.value))
     return pairs
 
 
-def _all_attributes(outcomes: MatchOutcomes, exact: Mapping[int, Pairs]) -> pa.Array:
+def _attribute_column(outcomes: MatchOutcomes, exact: Mapping[int, Pairs]) -> pa.Array:
     """Return the attributes of mapped rows, of rows that the codec read, and of rows whose parts are columns."""
     mapped = outcomes.attributes
-    fillings = [_filling({row: _entries(pairs) for row, pairs in exact.items()}, HEADERS)]
+    parts = [_header_column(exact)]
     for each in outcomes.facts.settled:
-        fillings += (attributes_of(outcomes, each), attributes_from_json(outcomes, each))
+        parts += (binary_attributes(outcomes, each), json_attributes(outcomes, each))
     if len(mapped):
         names = mapped.values.field("key")
         kafka = pc.if_else(
             pc.equal(names, "datacontenttype"), CONTENT_TYPE, pc.binary_join_element_wise(ATTRIBUTE, names, "")
         )
         entries = pa.StructArray.from_arrays([kafka, mapped.values.field("value")], names=["key", "value"])
-        fillings.append((outcomes.mapped, pa.ListArray.from_arrays(mapped.offsets, entries).cast(HEADERS)))
-    return scattered(outcomes.facts.columns.rows, HEADERS, fillings)
+        parts.append((outcomes.mapped, pa.ListArray.from_arrays(mapped.offsets, entries).cast(HEADERS)))
+    return merge_columns(outcomes.facts.columns.rows, HEADERS, parts)
 
 
-def _typed(outcomes: MatchOutcomes, exact: Mapping[int, str]) -> pa.StringArray:
+def _typed_column(outcomes: MatchOutcomes, exact: Mapping[int, str]) -> pa.StringArray:
     """Return :func:`bindings.events.typed_names` of each event; null if all attributes are strings."""
-    fillings = [_filling(exact, pa.string())]
+    parts = [_partial_column(exact, pa.string())]
     for each in outcomes.facts.settled:
-        fillings += (typed_of(outcomes, each), typed_from_json(outcomes, each))
-    return scattered(outcomes.facts.columns.rows, pa.string(), fillings)
+        parts += (binary_typed_names(outcomes, each), json_typed_names(outcomes, each))
+    return merge_columns(outcomes.facts.columns.rows, pa.string(), parts)
 
 
-def _keys(outcomes: MatchOutcomes, keys: Mapping[int, bytes | None]) -> pa.Array:
-    """Return the partition keys of rows with attributes here; the JVM finds those of its own rows.
+def _key_column(outcomes: MatchOutcomes, keys: Mapping[int, bytes | None]) -> pa.Array:
+    """Return the partition keys of rows whose source row does not have them.
 
-    *keys* are those of rows that the codec read, also if they are no event, for key order
-    (:mod:`router.writing.outcomes`).
+    *keys* are those of rows that the codec read, events or not; key order needs them (:mod:`router.writing.outcomes`).
     """
-    fillings = [_filling(keys, pa.binary()), *(keys_of(outcomes, each) for each in outcomes.facts.settled)]
+    by_columns = (partition_keys(outcomes, each) for each in outcomes.facts.settled)
+    parts = [_partial_column(keys, pa.binary()), *by_columns]
     mapped = outcomes.attributes
     if len(mapped):
-        places = np.flatnonzero(pc.equal(mapped.values.field("key"), PARTITION_KEY).to_numpy(zero_copy_only=False))
-        owners = np.searchsorted(mapped.offsets.to_numpy(), places, "right") - 1
-        fillings.append((outcomes.mapped[owners], mapped.values.field("value").take(pa.array(places))))
-    return scattered(outcomes.facts.columns.rows, pa.binary(), fillings)
+        at = np.flatnonzero(pc.equal(mapped.values.field("key"), PARTITION_KEY).to_numpy(zero_copy_only=False))
+        owners = np.searchsorted(mapped.offsets.to_numpy(), at, "right") - 1
+        parts.append((outcomes.mapped[owners], mapped.values.field("value").take(pa.array(at))))
+    return merge_columns(outcomes.facts.columns.rows, pa.binary(), parts)
 
 
-def _entries(pairs: Pairs) -> list[dict[str, Any]]:
-    return [{"key": name, "value": value} for name, value in pairs]
+def _header_column(pairs: Mapping[int, Pairs]) -> PartialColumn:
+    entries = {row: [{"key": name, "value": value} for name, value in each] for row, each in pairs.items()}
+    return _partial_column(entries, HEADERS)

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 VERSION: Final = version("xregistry-router")
-"""The installed version; a release does not finish batches of another release."""
-TOPIC: Final = "kafka:"
-"""Prefix of the name of a channel that is a topic."""
+"""The installed version; batches of another version cannot be finished."""
+TOPIC_PREFIX: Final = "kafka:"
+"""Prefix of channel names that are topics."""
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
@@ -62,7 +62,7 @@ class Plan:
 
     @cached_property
     def epoch(self) -> str:
-        """The catalog's content hash, which every record carries."""
+        """The catalog's content hash; every written record has it."""
         return self.catalog.epoch
 
     @cached_property
@@ -73,13 +73,13 @@ class Plan:
     @cached_property
     def frames(self) -> Mapping[str, FrameSettings]:
         """The framing of Kafka bodies with schema ids, by endpoint."""
-        return self.frames_anew()
+        return self.create_frames()
 
-    def frames_anew(self) -> dict[str, FrameSettings]:
-        """Return :attr:`frames` with separate registry clients, for another thread."""
+    def create_frames(self) -> dict[str, FrameSettings]:
+        """Create :attr:`frames` with separate registry clients, for another thread."""
         return frame_settings(self.settings, [each.settings for each in self.sources])
 
-    def unidentified(self) -> Iterator[tuple[Source, tuple[str, ...]]]:
+    def iter_unresolved_sources(self) -> Iterator[tuple[Source, tuple[str, ...]]]:
         """Yield Kafka sources whose schema ids cannot be resolved, with the definitions that this affects.
 
         With ``auto`` framing, JSON definitions are not affected: no frame begins like JSON.
@@ -89,17 +89,17 @@ class Plan:
             frames = self.frames[source.endpoint]
             if not source.topic or frames.framing == "none" or frames.registry is not None or frames.required:
                 continue
-            known = (self.catalog.definitions.get(xid) for xid in self.catalog.endpoints[source.endpoint].candidates)
-            concerned = tuple(
+            xids = self.catalog.endpoints[source.endpoint].candidates
+            affected = tuple(
                 each.xid
-                for each in known
+                for each in map(self.catalog.definitions.get, xids)
                 if each is not None
                 and rule.can_have_frames(each)
                 and rule.declared_ids(each, None) is None
                 and not (frames.framing == "auto" and rule.is_json(each))
             )
-            if concerned:
-                yield source, concerned
+            if affected:
+                yield source, affected
 
     @cached_property
     def _sink_frames(self) -> SinkFrames:
@@ -120,13 +120,13 @@ class Plan:
             xids = [xid for xid in endpoint.candidates if xid in self.catalog.definitions]
             return self._sink_frames.frames_for(sink, xids, register=register)
         numbers = self.routes.event_sinks.get(sink, ())
-        taken = (
+        xids_of_sink = (
             xid
             for source in self.sources
             for xid in self.catalog.endpoints[source.endpoint].candidates
-            if any(rule.route in numbers for rule in self.routes.rules(xid, source.endpoint, lambda name: None))
+            if any(rule.route in numbers for rule in self.routes.rules_for(xid, source.endpoint, lambda name: None))
         )
-        return self._sink_frames.frames_for(sink, taken, register=register)
+        return self._sink_frames.frames_for(sink, xids_of_sink, register=register)
 
     @cached_property
     def queries(self) -> Mapping[str, tuple[Source, ...]]:
@@ -139,32 +139,32 @@ class Plan:
         return Routes(self.settings)
 
     @cached_property
-    def relates(self) -> bool:
-        """Whether some definition has a relation to another, which the lineage then names."""
+    def has_relations(self) -> bool:
+        """Whether some definition has a relation to another; the lineage then names it."""
         return any(definition.relation is not None for definition in self.catalog.definitions.values())
 
     @cached_property
-    def rare(self) -> tuple[str, ...]:
+    def optional_lineage(self) -> tuple[str, ...]:
         """The lineage columns that only some plans have."""
         ids = (SCHEMA_ID,) if self.judge.matcher.ids.finds_any else ()
-        return (*(RELATED if self.relates else ()), *ids)
+        return (*(RELATED if self.has_relations else ()), *ids)
 
     @property
     def pairs(self) -> bool:
         """Whether messages are paired by relations."""
-        return self.relates and self.settings.relations is not None
+        return self.has_relations and self.settings.relations is not None
 
     @cached_property
     @pause_gc()
     def judge(self) -> Evaluator:
-        """The compiled matcher and outputs, broadcast to the workers once per plan."""
+        """The compiled plan for the workers, which is broadcast once."""
         match = self.settings.match
         builder = ChannelBuilder(self.catalog, hop_by_hop=match.hop_by_hop, ambiguous=match.ambiguous)
         numbers: dict[str, int] = {}
-        shared: dict[str, list[Source]] = {}
+        by_channel: dict[str, list[Source]] = {}
         for source in self.sources:
-            shared.setdefault(source.channel, []).append(source)
-        for channel, members in shared.items():
+            by_channel.setdefault(source.channel, []).append(source)
+        for channel, members in by_channel.items():
             context = {name: value for member in reversed(members) for name, value in member.context.items()}
             number = len(builder.channels)
             builder.add_endpoints(
@@ -172,12 +172,13 @@ class Plan:
             )
             numbers[channel] = number
             numbers.update({member.endpoint: number for member in members})
-        payloads = PayloadValidation(self.catalog)
-        matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart, builder.tie_breaker())
-        relating = RelationColumns.of(matcher, self.catalog, pairs=self.pairs) if self.relates else None
-        outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings), relating)
-        wanted = any(self.settings.sinks[name].typed for name in self.routes.event_sinks)
-        typed = _typed(self.catalog) if wanted else Catalog()
+        payloads, validate = PayloadValidation(self.catalog), self.routes.matching_validation
+        matcher = Matcher(builder.targets, builder.channels, payloads, validate, builder.tie_breaker())
+        catalog = self.catalog
+        relations = RelationColumns.from_catalog(matcher, catalog, pairs=self.pairs) if self.has_relations else None
+        outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings), relations)
+        has_typed = any(self.settings.sinks[name].typed for name in self.routes.event_sinks)
+        typed = _typed_definitions(catalog) if has_typed else Catalog()
         return Evaluator(matcher, outputs, numbers, divide_memory(self.settings).worker, typed)
 
     @cached_property
@@ -200,46 +201,47 @@ class Plan:
 class Evaluator:
     """A compiled plan in a worker: the matcher, the output builder, channel numbers by name.
 
-    ``memory`` is the limit of a worker in bytes. ``typed`` has the definitions with their schemas, if a sink has typed
-    columns. ``shadow`` is the shadow catalog.
+    ``memory_limit`` is the limit of a worker in bytes. ``typed_catalog`` has the definitions with their schemas, if a
+    sink has typed columns. ``shadow`` is the shadow catalog.
     """
 
     matcher: Matcher
     outputs: OutputBuilder
-    channels: Mapping[str, int]
-    memory: int
-    typed: Catalog = field(default_factory=Catalog)
+    channel_numbers: Mapping[str, int]
+    memory_limit: int
+    typed_catalog: Catalog = field(default_factory=Catalog)
     shadow: Shadow | None = None
-    reader: KafkaColumnReader = field(init=False)
-    """Reads Kafka rows."""
-    bodies: frozenset[str] = field(init=False)
-    """Topics whose bodies may have to be validated against schemas."""
+    kafka_reader: KafkaColumnReader = field(init=False)
+    """The reader of Kafka rows."""
+    topics_with_bodies: frozenset[str] = field(init=False)
+    """The topics whose bodies may have to be validated against schemas."""
 
     def __post_init__(self) -> None:
         matcher, outputs = self.matcher, self.outputs
         sniffs = any(matcher.sniffs(number, KAFKA) for number in range(len(matcher.channels)))
-        attributes = (f"e.{name}" for name in outputs.attributes)
-        object.__setattr__(self, "reader", KafkaColumnReader((*matcher.keys, *attributes), sniffs=sniffs))
-        topics = {name.removeprefix(TOPIC): number for name, number in self.channels.items() if name.startswith(TOPIC)}
-        bodies = (
+        attributes = (f"e.{name}" for name in outputs.used_attributes)
+        object.__setattr__(self, "kafka_reader", KafkaColumnReader((*matcher.keys, *attributes), sniffs=sniffs))
+        numbers = self.channel_numbers.items()
+        topics = {name.removeprefix(TOPIC_PREFIX): number for name, number in numbers if name.startswith(TOPIC_PREFIX)}
+        needing = (
             name
             for name, number in topics.items()
             if matcher.checks.needs_bodies(number) or outputs.needs_bodies(number)
         )
-        object.__setattr__(self, "bodies", frozenset(bodies))
+        object.__setattr__(self, "topics_with_bodies", frozenset(needing))
 
 
-def _typed(catalog: Catalog) -> Catalog:
-    """Return a catalog with only the schemas and the definitions that have one."""
-    linked = {xid: each for xid, each in catalog.definitions.items() if each.schemakey in catalog.schemas}
-    return Catalog(definitions=linked, schemas=catalog.schemas, epoch=catalog.epoch)
+def _typed_definitions(catalog: Catalog) -> Catalog:
+    """Return a catalog with only the schemas, and the definitions that have one."""
+    definitions = {xid: each for xid, each in catalog.definitions.items() if each.schemakey in catalog.schemas}
+    return Catalog(definitions=definitions, schemas=catalog.schemas, epoch=catalog.epoch)
 
 
 def plan_of(document: bytes, *, environ: Mapping[str, str], base: Path) -> Plan:
     """Compile a plan from its stored document; secrets are resolved from the current environment.
 
     Raises:
-        BatchPinError: the document is of another format or router version, whose outcomes may differ.
+        BatchPinError: the document is of another format or router version, so outcomes may differ.
     """
     form: dict[str, Any] = msgspec.json.decode(document)
     if form.get("format") != FORMAT or form.get("version") != VERSION:
@@ -257,9 +259,9 @@ def read_catalog(settings: Settings) -> Catalog:
     Raises:
         CatalogUnavailable: it cannot be read, or has no usable definition.
     """
-    read = settings.catalog
+    source = settings.catalog
     try:
-        catalog = load(read.source, fetcher=make_catalog_fetcher(settings), base_uri=read.base_uri)
+        catalog = load(source.source, fetcher=make_catalog_fetcher(settings), base_uri=source.base_uri)
     except DocumentError as error:
         unavailable = CatalogUnavailable(f"catalog: {error}", hint=error.hint or "correct catalog.source")
         unavailable.awaited = error.file if error.transient else ""

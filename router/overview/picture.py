@@ -21,8 +21,8 @@ from catalog.model import Finding
 from router.evaluation.outputs import DEAD_LETTER, EMPTY, ROUTED
 from router.evaluation.plan import Plan
 from router.matching.schema_validation import is_decided_by_schema
-from router.realtime import settled_types
-from router.routing import DEFAULT_DEAD_LETTER_ROUTE, FixedDestination, Known, RouteRule, letter_number
+from router.realtime import find_fast_types
+from router.routing import DEFAULT_DEAD_LETTER_ROUTE, FixedValue, FixedValues, RouteRule, to_dead_letter_route
 from router.settings import REASONS, Settings, event_routes
 from router.settings.checks import dead_letter_sinks, event_sinks
 from router.settings.routes import (
@@ -406,12 +406,12 @@ def _find_unvalidated(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[s
     matcher = plan.judge.matcher
     # Where there is neither envelope nor protocol, the schema decides whatever the settings say.
     free = {each.xid for each in matcher.targets if matcher.checks.has_schema(each) and not is_decided_by_schema(each)}
-    loose = {flow.message for flow in flows if not all(plan.routes.always(way.route) for way in flow.ways)}
+    loose = {flow.message for flow in flows if not all(plan.routes.always_validates(way.route) for way in flow.ways)}
     return iter(sorted(free & loose))
 
 
 def _find_batch_only(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
-    settled = {each.message for each in settled_types(plan)}
+    settled = {each.message for each in find_fast_types(plan)}
     # Records that are no events are mapped, which takes the matcher.
     return iter(
         dict.fromkeys(flow.message for flow in flows if flow.records != "events" or flow.message not in settled)
@@ -482,10 +482,10 @@ def _iter_flows(plan: Plan) -> Iterator[DefinitionFlow]:
             for records, event in kinds:
                 if judge.matcher.targets[target].constraints(event=event) is None:
                     continue
-                settled = FixedDestination(judge.matcher, number, target, event=event)
+                settled = FixedValues(judge.matcher, number, target, event=event)
                 if settled.unmappable:
                     continue
-                pair = judge.outputs.destinations.pair(number, target, event=event)
+                pair = judge.outputs.destinations.routes_of_target(number, target, event=event)
                 known = _make_lookup(judge.matcher.targets[target].xid, pair.endpoint or "", settled)
                 by_records[records] = tuple(_make_route(plan.settings, rule, known) for rule in pair.rules)
             if len(by_records) == 2 and by_records["events"] == by_records["native"]:
@@ -499,11 +499,12 @@ def _iter_letter_flows(plan: Plan) -> Iterator[LetterFlow]:
     endpoints = (*sorted({source.endpoint for source in plan.sources}), UNKNOWN)
     groups: dict[tuple[int, ...], list[str]] = {}
     for endpoint in endpoints:
-        groups.setdefault(tuple(plan.routes.letters(endpoint, reason) for reason in REASONS), []).append(endpoint)
+        routes = tuple(plan.routes.dead_letter_route(endpoint, reason) for reason in REASONS)
+        groups.setdefault(routes, []).append(endpoint)
     for routes, members in groups.items():
         for route in dict.fromkeys(routes):
             reasons = tuple(reason for reason, taken in zip(REASONS, routes, strict=True) if taken == route)
-            number = None if route == DEFAULT_DEAD_LETTER_ROUTE else letter_number(route)
+            number = None if route == DEFAULT_DEAD_LETTER_ROUTE else to_dead_letter_route(route)
             names = plan.settings.dead_letters.sinks if number is None else plan.settings.routes[number].to
             aims = tuple(
                 RouteTarget(name, _locate(plan.settings, name, lambda name: None, letters=True)) for name in names
@@ -511,18 +512,18 @@ def _iter_letter_flows(plan: Plan) -> Iterator[LetterFlow]:
             yield LetterFlow((ALL,) if len(groups) == 1 else tuple(members), reasons, number, aims)
 
 
-def _make_route(settings: Settings, rule: RouteRule, known: Known) -> PossibleRoute:
+def _make_route(settings: Settings, rule: RouteRule, known: FixedValue) -> PossibleRoute:
     names = dict.fromkeys(settings.routes[rule.route].to)
     aims = tuple(RouteTarget(name, _locate(settings, name, known)) for name in names)
     return PossibleRoute(rule.route, {each.name: each.globs for each in rule.conditions}, aims)
 
 
-def _make_lookup(message: str, endpoint: str, settled: FixedDestination) -> Known:
+def _make_lookup(message: str, endpoint: str, settled: FixedValues) -> FixedValue:
     fixed = make_event_values(message, endpoint, "", {})
     return lambda name: fixed[name] if full_variable_name(name) in fixed else settled(full_variable_name(name))
 
 
-def _locate(settings: Settings, name: str, known: Known, *, letters: bool = False) -> str:
+def _locate(settings: Settings, name: str, known: FixedValue, *, letters: bool = False) -> str:
     """Return the destination at a sink, as far as it is known; references in settings are not resolved."""
     sink = settings.sinks[name]
     if sink.remote is not None:
@@ -534,7 +535,7 @@ def _locate(settings: Settings, name: str, known: Known, *, letters: bool = Fals
     return sink.destination(lambda template, escape: _fill_template(template, known, escape), letters=letters)
 
 
-def _fill_template(template: DestinationTemplate, known: Known, escape: Callable[[str], str]) -> str:
+def _fill_template(template: DestinationTemplate, known: FixedValue, escape: Callable[[str], str]) -> str:
     values = {name: text for name in template.variables if (text := known(name)) is not None}
     if isinstance(template, NameTemplate) and len(values) == len(template.variables):
         return template.expand(values)

@@ -1,1 +1,1 @@
-"""Records and events as Arrow columns and as JSON text, a whole array at a time; pure functions without Spark."""
+"""Records and events as Arrow columns and JSON texts, rendered a whole array at a time without Spark."""

@@ -1,4 +1,4 @@
-"""Routed events as the columns of tables, and native records as JSON."""
+"""Render routed events as the columns of tables and as structured events, and native records as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Entries, Int, encode_base64, is_not_null
+from bindings.columns.entries import Bool, Entries, Int, encode_base64, is_not_null, replace_rows
 from bindings.envelope import ATTRIBUTE_NAME, DATA, EVENT_MEDIA, AttributeRule, attribute_of_key, decode_header
 from bindings.events import DEFAULT_CONTENT_TYPE, build_data_member, encode_event, restore_types
 from bindings.kafka.binding import RULE
@@ -22,171 +22,170 @@ from catalog.record import MAX_DEPTH
 from catalog.schemas.contract import is_json
 from catalog.values import media_type_of
 from router.rendering.texts import (
-    COLUMNS,
-    EVENT,
-    NONE_OF_THEM,
+    ATTRIBUTE_COLUMNS,
+    EVENT_TYPE,
+    NO_ROWS,
     TEXT_MAP,
     Bytes,
-    Pieces,
-    Source,
-    as_text,
-    attribute_of,
-    attributes_of,
-    data_of,
-    entry_texts,
-    escaped,
-    moments,
+    SourceKind,
+    TextPieces,
+    attribute_of_header,
+    bytes_and_offsets,
+    concat_texts,
+    decode_texts,
+    escape_json,
+    event_attributes,
+    find_owners,
+    join_entries,
+    join_runs,
+    merge_texts,
     native_json,
-    or_empty,
-    or_null,
-    owners_of,
+    nulls_to_empty,
+    nulls_to_json,
+    parse_instants,
     parts_of_raw,
-    placed,
     render_event,
-    replaced,
-    rows_of,
-    runs,
-    together,
+    take_rows,
 )
 
-# Native records (MATCHING.md#records) of many rows as JSON, without bodies, as the exact codec writes them.
-
-# Native records of rows that hold parts, as inbox and dead letters do, as JSON without bodies.
+# Native records (MATCHING.md#records) as JSON without bodies, as the exact codec encodes them.
 #
-# Entries become text by what their keys mean in the protocol's layout: items of a list, members of a map, members of
-# the record. A row is *odd* where that is not all: members that repeat or come apart, and protocols with a form of
-# their own.
+# Rows of the inbox and of dead letters have a list of parts. The key of a part says whether it is an item of a list, an
+# entry of a map, or a member of the record. A *fallback row* is left to the exact codec: its members repeat or are
+# not adjacent, or its protocol has another form of records.
 
 _SCALAR, _LIST, _MAP = range(3)
-_BEGINS, _FOLLOWS, _GOES_ON = range(3)
-"""An entry begins its row, begins another member of it, or is one more item of the member before."""
+_BEGINS, _FOLLOWS, _CONTINUES = range(3)
+"""An entry begins its row, begins another member, or continues the member before."""
 _LABELS: Final = pa.array(["", '"value":', '"value_base64":'])
 _ENDS: Final = pa.array(["", "", "}", "}]", "", "}"])
-"""What follows an entry, by its role and whether it is the last of its member."""
-_SAME_JSON: Final = r"^(?:0|-?[1-9][0-9]{0,17}|true|false|null)$"
-"""JSON that decoding and encoding do not change."""
+"""The text after an entry, by its role and whether it is the last of its member."""
+_CANONICAL_JSON: Final = r"^(?:0|-?[1-9][0-9]{0,17}|true|false|null)$"
+"""JSON that decoding and encoding would not change."""
 _NO_LISTS: Final = NativeForm()
 
 
-def parts_texts(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
-    """Return the native records of rows with ``protocol`` and ``properties``, and which rows are odd."""
+def inbox_native_texts(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
+    """Render the native records of rows with ``protocol`` and ``properties``; return also the fallback rows."""
     protocols = pc.fill_null(pc.struct_field(raw, "protocol"), "").dictionary_encode()
     bindings = [binding_of(name) or BINDINGS["HTTP"] for name in protocols.dictionary.to_pylist()]
     numbers = protocols.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     lists = pc.struct_field(raw, "properties")
     entries, kinds = Entries(lists), lists.flatten().field("type")
-    layout = _layout(entries, [binding.form or _NO_LISTS for binding in bindings], numbers)
-    labels, values = _part_values(entries, kinds, layout)
-    ends = _ENDS.take(pa.array(layout.roles * 2 + layout.last))
-    texts = together(layout.begins, _LABELS.take(pa.array(labels)), values, ends)
-    odd = np.array([binding.form is None for binding in bindings], bool)[numbers] | _odd(entries, layout)
-    return together("{", runs(texts, entries.offsets), "}"), odd
+    layout = _layout_entries(entries, [binding.form or _NO_LISTS for binding in bindings], numbers)
+    labels, values = _encode_values(entries, kinds, layout)
+    ends = _ENDS.take(pa.array(layout.roles * 2 + layout.is_last))
+    texts = concat_texts(layout.prefixes, _LABELS.take(pa.array(labels)), values, ends)
+    fallback = np.array([binding.form is None for binding in bindings], bool)[numbers]
+    texts = concat_texts("{", join_runs(texts, entries.offsets), "}")
+    return texts, fallback | _find_fallback_rows(entries, layout)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    """Per entry: its role, its member's number, what is written before its value, where it stands among others."""
+class _EntryLayout:
+    """Per entry: its role, the number of its member, the text before its value, and its position in row and member."""
 
     roles: Int
-    members: Int
-    begins: pa.StringArray
-    places: Int
-    last: Bool
+    member_numbers: Int
+    prefixes: pa.StringArray
+    positions: Int
+    is_last: Bool
 
 
-def _layout(entries: Entries, forms: Sequence[NativeForm], numbers: Int) -> _Layout:
-    pairs, meant = entries.distinct_pairs(numbers)
-    meanings = [_meaning(key, forms[number]) for number, key in pairs]
+def _layout_entries(entries: Entries, forms: Sequence[NativeForm], numbers: Int) -> _EntryLayout:
+    pairs, pair_numbers = entries.distinct_pairs(numbers)
+    meanings = [_role_of_key(key, forms[number]) for number, key in pairs]
     known = {member: number for number, member in enumerate(dict.fromkeys(member for _, member, _ in meanings))}
-    roles = np.array([role for role, _, _ in meanings], np.int64)[meant]
-    members = np.array([known[member] for _, member, _ in meanings], np.int64)[meant]
+    roles = np.array([role for role, _, _ in meanings], np.int64)[pair_numbers]
+    members = np.array([known[member] for _, member, _ in meanings], np.int64)[pair_numbers]
     same = np.zeros(len(roles) + 1, bool)
     same[1:-1] = (entries.owners[1:] == entries.owners[:-1]) & (members[1:] == members[:-1]) & (roles[1:] != _SCALAR)
-    places = np.where(same[:-1], _GOES_ON, _FOLLOWS)
+    positions = np.where(same[:-1], _CONTINUES, _FOLLOWS)
     offsets = entries.offsets
-    places[offsets[:-1][np.diff(offsets) > 0]] = _BEGINS
-    pieces = [piece for meaning in meanings for piece in _begins(*meaning)]
-    begins = pa.array(pieces, pa.string()).take(pa.array(meant * 3 + places))
-    return _Layout(roles, members, begins, places, ~same[1:])
+    positions[offsets[:-1][np.diff(offsets) > 0]] = _BEGINS
+    pieces = [piece for meaning in meanings for piece in _entry_prefixes(*meaning)]
+    begins = pa.array(pieces, pa.string()).take(pa.array(pair_numbers * 3 + positions))
+    return _EntryLayout(roles, members, begins, positions, ~same[1:])
 
 
-def _meaning(key: str, form: NativeForm) -> tuple[int, str, str]:
-    """Return role, member and name of parts of that key; the name of a member without parts is empty."""
+def _role_of_key(key: str, form: NativeForm) -> tuple[int, str, str]:
+    """Return the role of a part by its key, with the names of the member and of the entry in it, or ""."""
     member, _, name = key.partition(".")
     if member in form.lists:
         return _LIST, member, name
     return (_MAP, member, name) if member in form.maps else (_SCALAR, key, "")
 
 
-def _begins(role: int, member: str, name: str) -> tuple[str, str, str]:
-    opened, named = _quoted(member), _quoted(name)
+def _entry_prefixes(role: int, member: str, name: str) -> tuple[str, str, str]:
+    opened, named = _to_json_string(member), _to_json_string(name)
     if role == _SCALAR:
         return f"{opened}:", f",{opened}:", ""
     begin = f'{opened}:[{{"name":{named},' if role == _LIST else f"{opened}:{{{named}:"
     return begin, f",{begin}", f',{{"name":{named},' if role == _LIST else f",{named}:"
 
 
-def _quoted(text: str) -> str:
+def _to_json_string(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-def _part_values(entries: Entries, kinds: pa.StringArray, layout: _Layout) -> tuple[Int, pa.StringArray]:
-    """Return the label and the JSON of each entry's value, as :func:`bindings.parts.native_of` has it."""
+def _encode_values(entries: Entries, kinds: pa.StringArray, layout: _EntryLayout) -> tuple[Int, pa.StringArray]:
+    """Encode the value of each entry as JSON, as :func:`bindings.parts.native_of` does; return also its label."""
     listed = layout.roles == _LIST
     labels = listed.astype(np.int64)
-    texts, broken = as_text(entries.values)
-    values = or_null(together('"', escaped(texts), '"'))
+    texts, broken = decode_texts(entries.values)
+    values = nulls_to_json(concat_texts('"', escape_json(texts), '"'))
     if len(broken):
-        # A list has an item that is no text as base64; elsewhere it is text with marks for what is none.
+        # Invalid UTF-8 is base64 in a list; elsewhere it is text with replacement characters.
         labels[broken] *= 2
         coded = np.flatnonzero(labels == 2)
-        values = replaced(values, coded, together('"', encode_base64(rows_of(entries.values, coded)), '"'))
+        values = replace_rows(values, coded, concat_texts('"', encode_base64(take_rows(entries.values, coded)), '"'))
         shown = broken[~listed[broken]]
         texts_shown = [
-            _quoted(value.decode("utf-8", "replace")) for value in rows_of(entries.values, shown).to_pylist()
+            _to_json_string(value.decode("utf-8", "replace")) for value in take_rows(entries.values, shown).to_pylist()
         ]
-        values = replaced(values, shown, pa.array(texts_shown, pa.string()))
+        values = replace_rows(values, shown, pa.array(texts_shown, pa.string()))
     if kinds.null_count == len(kinds):
         return labels, values
-    there = entries.values.is_valid().to_numpy(zero_copy_only=False)
-    binary = np.flatnonzero(_equal(kinds, BINARY_KIND) & there & ~listed)
-    coded_texts = encode_base64(rows_of(entries.values, binary))
+    present = entries.values.is_valid().to_numpy(zero_copy_only=False)
+    binary = np.flatnonzero(_is_kind(kinds, BINARY_KIND) & present & ~listed)
+    coded_texts = encode_base64(take_rows(entries.values, binary))
     dotted = np.array(["." in name for name in entries.names], bool)[entries.codes[binary]]
-    objects = pc.if_else(pa.array(dotted), together('{"base64":"', coded_texts, '"}'), together('"', coded_texts, '"'))
-    values = replaced(values, binary, objects)
-    json = np.flatnonzero(_equal(kinds, JSON_KIND) & there)
+    strings = concat_texts('"', coded_texts, '"')
+    objects = pc.if_else(pa.array(dotted), concat_texts('{"base64":', strings, "}"), strings)
+    values = replace_rows(values, binary, objects)
+    json = np.flatnonzero(_is_kind(kinds, JSON_KIND) & present)
     labels[json] = listed[json]
-    return labels, replaced(values, json, _json_values(rows_of(entries.values, json)))
+    return labels, replace_rows(values, json, _normalize_json(take_rows(entries.values, json)))
 
 
-def _json_values(values: pa.BinaryArray) -> pa.StringArray:
-    """Return JSON texts as they come out of decoding and encoding."""
-    texts, _ = as_text(values)
-    same = pc.fill_null(pc.match_substring_regex(texts, _SAME_JSON), False).to_numpy(zero_copy_only=False)
+def _normalize_json(values: pa.BinaryArray) -> pa.StringArray:
+    """Return JSON texts as decoding and encoding would."""
+    texts, _ = decode_texts(values)
+    same = pc.fill_null(pc.match_substring_regex(texts, _CANONICAL_JSON), False).to_numpy(zero_copy_only=False)
     other = np.flatnonzero(~same)
-    distinct = rows_of(values, other).dictionary_encode()
+    distinct = take_rows(values, other).dictionary_encode()
     read = (native_of([Part("value", value, JSON_KIND)], _NO_LISTS) for value in distinct.dictionary.to_pylist())
     written = pa.array([msgspec.json.encode(native["value"]).decode() for native in read], pa.string())
-    return replaced(texts, other, written.take(distinct.indices))
+    return replace_rows(texts, other, written.take(distinct.indices))
 
 
-def _equal(kinds: pa.StringArray, kind: str) -> Bool:
+def _is_kind(kinds: pa.StringArray, kind: str) -> Bool:
     equal: Bool = pc.fill_null(pc.equal(kinds, kind), False).to_numpy(zero_copy_only=False)
     return equal
 
 
-def _odd(entries: Entries, layout: _Layout) -> Bool:
-    """Return the rows where a member stands twice, or has one name twice: the last would count."""
-    begun = np.flatnonzero(layout.places != _GOES_ON)
-    odd = _repeated(entries, begun, layout.members)
+def _find_fallback_rows(entries: Entries, layout: _EntryLayout) -> Bool:
+    """Find the rows where a member or a name in a member is repeated: only the last one would count."""
+    begun = np.flatnonzero(layout.positions != _CONTINUES)
+    fallback = _rows_with_repeats(entries, begun, layout.member_numbers)
     named = np.flatnonzero(layout.roles == _MAP)
-    odd |= _repeated(entries, named, entries.codes.astype(np.int64))
+    fallback |= _rows_with_repeats(entries, named, entries.codes.astype(np.int64))
     bare = np.array(["." not in name for name in entries.names], bool)[entries.codes[named]]
-    return odd | entries.rows_with(named[bare])
+    return fallback | entries.rows_with(named[bare])
 
 
-def _repeated(entries: Entries, at: Int, numbers: Int) -> Bool:
-    """Return the rows where two of the entries *at* have the same number."""
+def _rows_with_repeats(entries: Entries, at: Int, numbers: Int) -> Bool:
+    """Find the rows where two of the entries *at* have the same number."""
     width = int(numbers.max(initial=0)) + 1
     pairs = np.sort(entries.owners[at] * width + numbers[at])
     rows = np.zeros(entries.rows, bool)
@@ -197,83 +196,81 @@ def _repeated(entries: Entries, at: Int, numbers: Int) -> Bool:
 _NUMBERS: Final = ("partition", "offset", "timestamp")
 
 
-def native_texts(kind: Source, raw: pa.StructArray, place: pa.Int32Array) -> pa.StringArray:
-    """Return the native record of each row as JSON, without the body.
+def native_texts(kind: SourceKind, raw: pa.StructArray, place: pa.Int32Array) -> pa.StringArray:
+    """Render the native record of each row as JSON, without the body.
 
     ``raw`` has the columns of the source without the body (``RAW_COLUMNS`` in :mod:`router.evaluation.outcome_rows`).
-    ``place`` is that of an event in its batch, null outside of one.
+    ``place`` is the number of an event in its batch, null outside of a batch.
     """
     if kind == "kafka":
-        texts, odd = _of_kafka(raw)
+        texts, fallback = _kafka_native_texts(raw)
     else:
-        texts, odd = parts_texts(raw)
-    odd |= place.is_valid().to_numpy(zero_copy_only=False)
-    rows = np.flatnonzero(odd | texts.is_null().to_numpy(zero_copy_only=False))
+        texts, fallback = inbox_native_texts(raw)
+    fallback |= place.is_valid().to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(fallback | texts.is_null().to_numpy(zero_copy_only=False))
     if not len(rows):
         return texts
-    some = pa.array(rows)
-    given = zip(raw.take(some).to_pylist(), place.take(some).to_pylist(), strict=True)
-    exact = [native_json(*parts_of_raw(row, kind, at)) for row, at in given]
-    return replaced(texts, rows, pa.array(exact, pa.string()))
+    at = pa.array(rows)
+    records = zip(raw.take(at).to_pylist(), place.take(at).to_pylist(), strict=True)
+    exact = [native_json(*parts_of_raw(row, kind, number)) for row, number in records]
+    return replace_rows(texts, rows, pa.array(exact, pa.string()))
 
 
-def _of_kafka(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
-    """Return the texts of rows of Kafka, null where a member is null that records of Kafka have; and odd rows."""
+def _kafka_native_texts(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
+    """Render rows of Kafka, null if a required member is null; return also the fallback rows."""
     lists = pc.struct_field(raw, "headers")
     headers = Entries(lists)
     numbers = [pc.struct_field(raw, name).cast(pa.string()) for name in _NUMBERS]
-    some = pa.array(np.diff(headers.offsets) > 0)
-    listed = entry_texts(
-        headers.names, headers.codes, headers.offsets, lambda name: f'{{"name":"{name}",', _values(headers.values), "}"
-    )
-    texts = together(
+    has_headers = pa.array(np.diff(headers.offsets) > 0)
+    names, codes, values = headers.names, headers.codes, _header_values(headers.values)
+    listed = join_entries(names, codes, headers.offsets, lambda name: f'{{"name":"{name}",', values, "}")
+    texts = concat_texts(
         '{"topic":"',
-        escaped(pc.struct_field(raw, "topic")),
+        escape_json(pc.struct_field(raw, "topic")),
         '","partition":',
         numbers[0],
         ',"offset":',
         numbers[1],
         ',"timestamp":',
         numbers[2],
-        pc.if_else(some, together(',"headers":[', listed, "]"), ""),
-        or_empty(_member("key", pc.struct_field(raw, "key"))),
+        pc.if_else(has_headers, concat_texts(',"headers":[', listed, "]"), ""),
+        nulls_to_empty(_bytes_member("key", pc.struct_field(raw, "key"))),
         "}",
     )
     return texts, headers.rows_with(np.flatnonzero(lists.flatten().field("key").is_null()))
 
 
-def _member(name: str, values: pa.BinaryArray) -> pa.StringArray:
-    """Return a member that is text or base64, with a comma before it; null for null."""
-    texts, broken = as_text(values)
-    members = together(f',"{name}":"', escaped(texts), '"')
+def _bytes_member(name: str, values: pa.BinaryArray) -> pa.StringArray:
+    """Render a member that is text or base64, after a comma; null for null."""
+    texts, broken = decode_texts(values)
+    members = concat_texts(f',"{name}":"', escape_json(texts), '"')
     encoded = encode_base64(values.take(pa.array(broken)))
-    return replaced(members, broken, together(f',"{name}_base64":"', encoded, '"'))
+    return replace_rows(members, broken, concat_texts(f',"{name}_base64":"', encoded, '"'))
 
 
-def _values(values: pa.BinaryArray) -> pa.StringArray:
-    """Return the member with an entry's value: text, base64 or null."""
-    texts, broken = as_text(values)
-    members = together('"value":"', escaped(texts), '"')
+def _header_values(values: pa.BinaryArray) -> pa.StringArray:
+    """Render the member with a header's value: text, base64 or null."""
+    texts, broken = decode_texts(values)
+    members = concat_texts('"value":"', escape_json(texts), '"')
     if members.null_count:
         members = pc.fill_null(members, '"value":null')
         coded = encode_base64(values.take(pa.array(broken)))
-        members = replaced(members, broken, together('"value_base64":"', coded, '"'))
+        members = replace_rows(members, broken, concat_texts('"value_base64":"', coded, '"'))
     return members
 
 
 # Routed events as the columns of tables.
-
-# The attributes of many events at once: those that outcomes give, else what the records themselves carry.
 #
-# Columns settle ordinary rows. A row is *odd* where they may not: repeated or malformed names, values that are no
-# UTF-8, media types of whole events. Being odd costs time and changes nothing else.
+# The attributes of an event are those of the outcome, or else those of the source record. Columns serve ordinary rows.
+# A *fallback row* is read by the exact codec: it has repeated or malformed names, invalid UTF-8, or the media type of
+# structured events. The result is the same, only slower.
 
 CONTENT_TYPE: Final = "datacontenttype"
 _VERSION: Final = "specversion"
 _NONE: Final = -1
-"""The code of what is no attribute."""
-_ODD: Final = -2
-"""The code of what the exact reading has to look at."""
+"""The code of a part that is no attribute."""
+_FALLBACK: Final = -2
+"""The code of a part that makes its row a fallback row."""
 _NO_NUMBERS: Final = pa.array([b"NaN", b"Infinity", b"-Infinity"])
 
 
@@ -281,7 +278,7 @@ _NO_NUMBERS: Final = pa.array([b"NaN", b"Infinity", b"-Infinity"])
 class Attributes:
     """Attributes of *rows* events, in the order of the rows and within a row as the event has them.
 
-    ``codes`` are places in ``names``. ``odd`` marks the rows that have none here: the exact reading decides.
+    ``codes`` are indices in ``names``. ``fallback`` marks rows that the exact codec must read; they have no entries.
     """
 
     rows: int
@@ -289,19 +286,19 @@ class Attributes:
     names: tuple[str, ...]
     codes: Int
     texts: pa.StringArray
-    odd: Bool
+    fallback: Bool
 
-    def of(self, name: str) -> Bool:
-        """Return which entries are of that attribute."""
+    def entries_of(self, name: str) -> Bool:
+        """Return which entries have that attribute."""
         entries: Bool = self.codes == (self.names.index(name) if name in self.names else _NONE)
         return entries
 
 
 @dataclass(frozen=True, slots=True)
-class _Carriers:
-    """Entries that may carry attributes: ``numbers`` name each row's rule, *prefix* stands before names in part keys.
+class _AttributeEntries:
+    """Entries that may be attributes: ``numbers`` has the rule of each row, ``prefix`` precedes names in part keys.
 
-    ``kinds`` are those of parts (:mod:`bindings.parts`), None where all values are texts.
+    ``kinds`` are those of parts (:mod:`bindings.parts`), None if all values are texts.
     """
 
     entries: Entries
@@ -310,8 +307,8 @@ class _Carriers:
     prefix: str
     kinds: pa.StringArray | None = None
 
-    def unusual(self, kept: Int, values: pa.BinaryArray) -> Bool:
-        """Return which of the entries *kept* are of a kind of their own, or may be: ``NaN`` where values are typed."""
+    def find_unusual(self, kept: Int, values: pa.BinaryArray) -> Bool:
+        """Return which of the entries *kept* are or may be no strings: ``NaN`` where values are typed."""
         unusual = np.zeros(len(kept), bool)
         if self.kinds is not None and self.kinds.null_count < len(self.kinds):
             unusual |= self.kinds.is_valid().to_numpy(zero_copy_only=False)[kept]
@@ -320,97 +317,95 @@ class _Carriers:
         return unusual
 
 
-def attributes_of_rows(kind: Source, raw: pa.StructArray, given: pa.ListArray, place: pa.Int32Array) -> Attributes:
-    """Return the attributes of routed rows; for what the arrays are see :func:`router.rendering.events.event_columns`.
+def read_attributes(kind: SourceKind, raw: pa.StructArray, given: pa.ListArray, place: pa.Int32Array) -> Attributes:
+    """Return the attributes of routed rows; for the arguments see :func:`event_columns`.
 
-    In rows that are not odd they are those of :func:`router.rendering.texts.attributes_of`, in the same order.
+    Except in fallback rows they are those of :func:`router.rendering.texts.event_attributes`, in the same order.
     """
-    own = given.is_null().to_numpy(zero_copy_only=False)
-    if not own.any():
-        return _given(given)
-    alone = place.is_null().to_numpy(zero_copy_only=False)
+    from_record = given.is_null().to_numpy(zero_copy_only=False)
+    if not from_record.any():
+        return _attributes_of_headers(given)
+    single = place.is_null().to_numpy(zero_copy_only=False)
     if kind == "kafka":
         entries = Entries(pc.struct_field(raw, "headers"))
-        carried = _carried(_Carriers(entries, [RULE], np.zeros(len(raw), np.int64), "headers."), own & alone)
+        carriers = _AttributeEntries(entries, [RULE], np.zeros(len(raw), np.int64), "headers.")
+        read = _read_binary_attributes(carriers, from_record & single)
     else:
-        carried = _carried_by_parts(raw, own & alone)
-    carried.odd[own & ~alone] = True
-    return carried if own.all() else _joined(_given(given), carried)
+        read = _attributes_of_parts(raw, from_record & single)
+    read.fallback[from_record & ~single] = True
+    return read if from_record.all() else _merge_attributes(_attributes_of_headers(given), read)
 
 
-def _given(lists: pa.ListArray) -> Attributes:
-    """Return attributes that stand as headers of Kafka's binary mode."""
+def _attributes_of_headers(lists: pa.ListArray) -> Attributes:
+    """Return the attributes in headers of Kafka's binary mode."""
     entries = Entries(lists)
-    names, codes = _numbered([attribute_of(name) for name in entries.names])
-    texts, _ = as_text(entries.values)
+    names, codes = _number_names([attribute_of_header(name) for name in entries.names])
+    texts, _ = decode_texts(entries.values)
     attributes = Attributes(
         entries.rows, entries.owners, names, codes[entries.codes], texts, np.zeros(entries.rows, bool)
     )
-    return _sound(attributes, texts.is_null().to_numpy(zero_copy_only=False))
+    return _drop_fallback_rows(attributes, texts.is_null().to_numpy(zero_copy_only=False))
 
 
-def _carried_by_parts(raw: pa.StructArray, mine: Bool) -> Attributes:
+def _attributes_of_parts(raw: pa.StructArray, chosen: Bool) -> Attributes:
     protocols = pc.fill_null(pc.struct_field(raw, "protocol"), "").dictionary_encode()
     bindings = [binding_of(name) or BINDINGS["HTTP"] for name in protocols.dictionary.to_pylist()]
     numbers = protocols.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     has_headers = np.array([binding.binary for binding in bindings], bool)[numbers]
     lists = pc.struct_field(raw, "properties")
     rules, kinds = [binding.rule for binding in bindings], lists.flatten().field("type")
-    return _carried(_Carriers(Entries(lists), rules, numbers, "", kinds), mine & has_headers)
+    return _read_binary_attributes(_AttributeEntries(Entries(lists), rules, numbers, "", kinds), chosen & has_headers)
 
 
-def _carried(carriers: _Carriers, mine: Bool) -> Attributes:
-    """Return the attributes of binary mode in rows that are *mine*, as ``Binding.read_envelope`` has them without a
-    body.
-    """
+def _read_binary_attributes(carriers: _AttributeEntries, chosen: Bool) -> Attributes:
+    """Return the attributes of the *chosen* rows in binary mode, as ``Binding.read_envelope`` does without a body."""
     entries, rules, numbers = carriers.entries, carriers.rules, carriers.numbers
-    pairs, places = entries.distinct_pairs(numbers)
-    asked = [(f"{carriers.prefix}{name}", rules[number]) for number, name in pairs]
-    names, codes = _numbered([_attribute(key, rule) for key, rule in asked])
-    entry_codes = codes[places]
+    pairs, pair_numbers = entries.distinct_pairs(numbers)
+    keys = [(f"{carriers.prefix}{name}", rules[number]) for number, name in pairs]
+    names, codes = _number_names([_attribute_of_part(key, rule) for key, rule in keys])
+    entry_codes = codes[pair_numbers]
     # A header without a value counts as absent.
-    there = entries.values.is_valid().to_numpy(zero_copy_only=False)
-    kept = np.flatnonzero((entry_codes != _NONE) & mine[entries.owners] & there)
-    last = np.array([_is_media(key, rule) for key, rule in asked], bool)[places[kept]]
+    present = entries.values.is_valid().to_numpy(zero_copy_only=False)
+    kept = np.flatnonzero((entry_codes != _NONE) & chosen[entries.owners] & present)
+    last = np.array([_is_content_type(key, rule) for key, rule in keys], bool)[pair_numbers[kept]]
     order = np.argsort(entries.owners[kept] * 2 + last, kind="stable")
     kept, last = kept[order], last[order]
     values = entries.values.take(pa.array(kept))
-    texts, _ = as_text(values)
-    doubtful = texts.is_null().to_numpy(zero_copy_only=False) | carriers.unusual(kept, values)
-    doubtful[last] |= _event_media(texts.filter(pa.array(last)))
+    texts, _ = decode_texts(values)
+    doubtful = texts.is_null().to_numpy(zero_copy_only=False) | carriers.find_unusual(kept, values)
+    doubtful[last] |= _is_event_media(texts.filter(pa.array(last)))
     encoded = np.array([rule.encoded for rule in rules], bool)[numbers[entries.owners[kept]]] & ~last
-    texts = _decoded(texts, encoded, doubtful)
-    odd = np.zeros(entries.rows, bool)
-    return _events_only(
-        _sound(Attributes(entries.rows, entries.owners[kept], names, entry_codes[kept], texts, odd), doubtful)
-    )
+    texts = _decode_headers(texts, encoded, doubtful)
+    fallback = np.zeros(entries.rows, bool)
+    attributes = Attributes(entries.rows, entries.owners[kept], names, entry_codes[kept], texts, fallback)
+    return _drop_non_events(_drop_fallback_rows(attributes, doubtful))
 
 
-def _attribute(key: str, rule: AttributeRule) -> str | int:
-    """Return the attribute that parts of that key give, or the code of none or of odd."""
-    if _is_media(key, rule):
+def _attribute_of_part(key: str, rule: AttributeRule) -> str | int:
+    """Return the attribute of parts with that key, or the code of none or of a fallback row."""
+    if _is_content_type(key, rule):
         return CONTENT_TYPE
     name = attribute_of_key(key, rule)
     if name is None or (name == CONTENT_TYPE and not rule.own_datacontenttype):
         return _NONE
     if name == DATA or not ATTRIBUTE_NAME.fullmatch(name):
-        return _ODD if rule.strict else _NONE
+        return _FALLBACK if rule.strict else _NONE
     return name
 
 
-def _is_media(key: str, rule: AttributeRule) -> bool:
+def _is_content_type(key: str, rule: AttributeRule) -> bool:
     return key == rule.content_type or key.lower() == rule.content_type == "headers.content-type"
 
 
-def _numbered(attributes: Sequence[str | int]) -> tuple[tuple[str, ...], Int]:
-    """Return the names among these, and for each its place there; codes stay what they are."""
-    places: dict[str, int] = {}
-    codes = [each if isinstance(each, int) else places.setdefault(each, len(places)) for each in attributes]
-    return tuple(places), np.array(codes, np.int64)
+def _number_names(attributes: Sequence[str | int]) -> tuple[tuple[str, ...], Int]:
+    """Return the distinct names, and the index of each in them; codes stay as they are."""
+    numbers: dict[str, int] = {}
+    codes = [each if isinstance(each, int) else numbers.setdefault(each, len(numbers)) for each in attributes]
+    return tuple(numbers), np.array(codes, np.int64)
 
 
-def _event_media(texts: pa.StringArray) -> Bool:
-    """Return which content types are of whole events, whose attributes are in the body."""
+def _is_event_media(texts: pa.StringArray) -> Bool:
+    """Return which content types are those of structured events, whose attributes are in the body."""
     distinct = texts.dictionary_encode()
     events = [
         text is not None and media_type_of(text).startswith(EVENT_MEDIA) for text in distinct.dictionary.to_pylist()
@@ -419,98 +414,98 @@ def _event_media(texts: pa.StringArray) -> Bool:
     return whole
 
 
-def _decoded(texts: pa.StringArray, encoded: Bool, doubtful: Bool) -> pa.StringArray:
-    """Return header values decoded, of which most have none of the marks of an encoding."""
+def _decode_headers(texts: pa.StringArray, encoded: Bool, doubtful: Bool) -> pa.StringArray:
+    """Decode the *encoded* header values; most of them need no decoding."""
     if not encoded.any():
         return texts
     marked = pc.or_(pc.match_substring(texts, "%"), pc.starts_with(texts, '"'))
     at = np.flatnonzero(encoded & pc.fill_null(marked, False).to_numpy(zero_copy_only=False))
-    plain = [decode_header(text) for text in texts.take(pa.array(at)).to_pylist()]
-    doubtful[at] |= np.array([text is None for text in plain], bool)
-    return replaced(texts, at, pa.array(plain, pa.string()))
+    decoded = [decode_header(text) for text in texts.take(pa.array(at)).to_pylist()]
+    doubtful[at] |= np.array([text is None for text in decoded], bool)
+    return replace_rows(texts, at, pa.array(decoded, pa.string()))
 
 
-def _sound(attributes: Attributes, doubtful: Bool) -> Attributes:
-    """Return the attributes without those of rows that are odd: with a doubtful entry, or one name twice."""
-    owners, codes, odd = attributes.owners, attributes.codes, attributes.odd
-    odd[owners[doubtful | (codes == _ODD)]] = True
-    width = len(attributes.names) - _ODD
-    ordered = np.sort(owners * width + codes - _ODD)
-    odd[ordered[1:][ordered[1:] == ordered[:-1]] // width] = True
-    return _kept(attributes, ~odd[owners]) if odd.any() else attributes
+def _drop_fallback_rows(attributes: Attributes, doubtful: Bool) -> Attributes:
+    """Drop the attributes of fallback rows: those with a doubtful entry, or a repeated name."""
+    owners, codes, fallback = attributes.owners, attributes.codes, attributes.fallback
+    fallback[owners[doubtful | (codes == _FALLBACK)]] = True
+    width = len(attributes.names) - _FALLBACK
+    ordered = np.sort(owners * width + codes - _FALLBACK)
+    fallback[ordered[1:][ordered[1:] == ordered[:-1]] // width] = True
+    return _filter_attributes(attributes, ~fallback[owners]) if fallback.any() else attributes
 
 
-def _events_only(attributes: Attributes) -> Attributes:
-    """Return the attributes without those of rows that are no events in binary mode."""
+def _drop_non_events(attributes: Attributes) -> Attributes:
+    """Drop the attributes of rows that are no events in binary mode."""
     events = np.zeros(attributes.rows, bool)
-    events[attributes.owners[attributes.of(_VERSION)]] = True
+    events[attributes.owners[attributes.entries_of(_VERSION)]] = True
     kept = events[attributes.owners]
-    return attributes if kept.all() else _kept(attributes, kept)
+    return attributes if kept.all() else _filter_attributes(attributes, kept)
 
 
-def _kept(attributes: Attributes, kept: Bool) -> Attributes:
+def _filter_attributes(attributes: Attributes, kept: Bool) -> Attributes:
     return Attributes(
         attributes.rows,
         attributes.owners[kept],
         attributes.names,
         attributes.codes[kept],
         attributes.texts.filter(pa.array(kept)),
-        attributes.odd,
+        attributes.fallback,
     )
 
 
-def _joined(one: Attributes, other: Attributes) -> Attributes:
-    """Return the attributes of two groups of rows of one batch."""
-    names, codes = _numbered((*one.names, *other.names))
+def _merge_attributes(one: Attributes, other: Attributes) -> Attributes:
+    """Merge the attributes of two groups of rows of one batch."""
+    names, codes = _number_names((*one.names, *other.names))
     owners = np.concatenate((one.owners, other.owners))
     order = np.argsort(owners, kind="stable")
-    mine, others = codes[: len(one.names)], codes[len(one.names) :]
+    own, others = codes[: len(one.names)], codes[len(one.names) :]
     return Attributes(
         one.rows,
         owners[order],
         names,
-        np.concatenate((mine[one.codes], others[other.codes]))[order],
+        np.concatenate((own[one.codes], others[other.codes]))[order],
         pa.concat_arrays([one.texts, other.texts]).take(pa.array(order)),
-        one.odd | other.odd,
+        one.fallback | other.fallback,
     )
 
 
-def event_columns(kind: Source, raw: pa.StructArray, attributes: pa.ListArray, place: pa.Int32Array) -> pa.StructArray:
-    """Return the struct ``EVENT`` of each routed row.
+def event_columns(kind: SourceKind, raw: pa.StructArray, given: pa.ListArray, place: pa.Int32Array) -> pa.StructArray:
+    """Return the columns of routed events, of type ``EVENT_TYPE``.
 
     ``raw`` has the columns of the source without the body (``RAW_COLUMNS`` in :mod:`router.evaluation.outcome_rows`).
-    ``attributes`` are an outcome's, as headers of Kafka's binary mode, null where the record's
-    own serve; ``place`` is that of an event in its batch, null outside of one. The arrays are of one length, and may be
-    slices. Every row comes out as :func:`router.rendering.texts.render_event` has it.
+    ``given`` are attributes as headers of Kafka's binary mode, null if those of the record serve. ``place`` is the
+    number of an event in its batch, null outside of a batch. The arrays may be slices. Each row is as
+    :func:`router.rendering.texts.render_event` renders it.
     """
-    resolved = attributes_of_rows(kind, raw, attributes, place)
-    named = _named(resolved)
-    times = named["time"]
+    attributes = read_attributes(kind, raw, given, place)
+    standard = _standard_columns(attributes)
+    times = standard["time"]
     columns = [
-        *(named[name] for name in COLUMNS),
-        moments(times),
+        *(standard[name] for name in ATTRIBUTE_COLUMNS),
+        parse_instants(times),
         times,
-        _extensions(resolved),
+        _extension_maps(attributes),
         native_texts(kind, raw, place),
     ]
-    events = pa.StructArray.from_arrays(columns, fields=list(EVENT))
-    odd = np.flatnonzero(resolved.odd)
-    if not len(odd):
+    events = pa.StructArray.from_arrays(columns, fields=list(EVENT_TYPE))
+    rows = np.flatnonzero(attributes.fallback)
+    if not len(rows):
         return events
-    some = pa.array(odd)
-    rows = zip(raw.take(some).to_pylist(), attributes.take(some).to_pylist(), place.take(some).to_pylist(), strict=True)
-    exact = [render_event(*parts_of_raw(row, kind, at), given) for row, given, at in rows]
-    return replaced(events, odd, pa.array(exact, EVENT))
+    at = pa.array(rows)
+    records = zip(*(array.take(at).to_pylist() for array in (raw, given, place)), strict=True)
+    exact = [render_event(*parts_of_raw(row, kind, number), own) for row, own, number in records]
+    return replace_rows(events, rows, pa.array(exact, EVENT_TYPE))
 
 
-def _named(attributes: Attributes) -> dict[str, pa.StringArray]:
-    """Return the attributes that have a column of their own, by name."""
-    return {name: column_of(attributes, name) for name in (*COLUMNS, "time")}
+def _standard_columns(attributes: Attributes) -> dict[str, pa.StringArray]:
+    """Return the attributes with a separate column, by name."""
+    return {name: attribute_values(attributes, name) for name in (*ATTRIBUTE_COLUMNS, "time")}
 
 
-def column_of(attributes: Attributes, name: str) -> pa.StringArray:
-    """Return the attribute of that name for each row, null where an event has none."""
-    entries = np.flatnonzero(attributes.of(name))
+def attribute_values(attributes: Attributes, name: str) -> pa.StringArray:
+    """Return an attribute of each row; null if missing."""
+    entries = np.flatnonzero(attributes.entries_of(name))
     if not len(entries):
         return pa.nulls(attributes.rows, pa.string())
     indices = np.full(attributes.rows, -1, np.int64)
@@ -518,9 +513,9 @@ def column_of(attributes: Attributes, name: str) -> pa.StringArray:
     return attributes.texts.take(pa.array(indices, mask=indices < 0))
 
 
-def _extensions(attributes: Attributes) -> pa.MapArray:
-    """Return the attributes without a column, in their order."""
-    columns = {*COLUMNS, "time"}
+def _extension_maps(attributes: Attributes) -> pa.MapArray:
+    """Return the attributes without a separate column, in order."""
+    columns = {*ATTRIBUTE_COLUMNS, "time"}
     other = np.array([name not in columns for name in attributes.names], bool)
     entries = np.flatnonzero(other[attributes.codes])
     counts = np.bincount(attributes.owners[entries], minlength=attributes.rows)
@@ -530,162 +525,160 @@ def _extensions(attributes: Attributes) -> pa.MapArray:
     return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, texts).cast(TEXT_MAP)
 
 
-# Routed events in structured mode: JSON with their data in it.
-
-# The data of JSON events: which bodies are JSON that may stand there as they are, decided for many at once.
+# Routed events in structured mode: JSON that includes the data.
 #
-# msgspec reads the bodies as the items of one array, which shows each to be JSON. That no object in them has a key
-# twice, which ``bindings.events`` refuses as well, is seen from the places of quotes and braces. The exact reading
-# decides what neither settles.
+# Bodies that are JSON are embedded unchanged. msgspec decodes many bodies as the items of one array, which proves that
+# each is JSON. ``bindings.events`` also rejects objects with a repeated key: the positions of quotes and braces show
+# whether there is one. The exact codec decides the rest.
 
-_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_QUOTE, _BACKSLASH, _COLON, _OPEN, _CLOSE, _STRUCTURED_LIST = (ord(each) for each in '"\\:{}[')
-_BLANK: Final = 0x20
-_BLANKS: Final = np.frombuffer(b" \t\r\n", np.uint8)
-_WORD: Final = 8
-"""Bytes at the begin and at the end of a key that are looked at."""
-_MASKS: Final = np.array([(1 << 8 * length) - 1 for length in range(_WORD + 1)], np.uint64)
+_ARRAY_DECODER: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_QUOTE, _BACKSLASH, _COLON, _OPEN, _CLOSE, _BRACKET = (ord(each) for each in '"\\:{}[')
+_SPACE: Final = 0x20
+_WHITESPACE: Final = np.frombuffer(b" \t\r\n", np.uint8)
+_WORD_BYTES: Final = 8
+"""Number of bytes at the begin and at the end of a key that its hash covers."""
+_MASKS: Final = np.array([(1 << 8 * length) - 1 for length in range(_WORD_BYTES + 1)], np.uint64)
 _FACTORS: Final = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
-Words = npt.NDArray[np.uint64]
+UInt64s = npt.NDArray[np.uint64]
 
 
-def data_members(data: pa.BinaryArray, types: pa.StringArray, barred: Bool | None = None) -> Pieces:
-    """Return the member ``data`` or ``data_base64`` of events, with a comma before it; nothing where there are no data.
+def data_members(data: pa.BinaryArray, types: pa.StringArray, barred: Bool | None = None) -> TextPieces:
+    """Render the member ``data`` or ``data_base64`` of events after a comma; nothing without data.
 
-    *types* are the content types. It is what :func:`bindings.events.build_data_member` has for each, but for *barred*
-    data, which are base64 where they are JSON.
+    *types* are the content types. The result is that of :func:`bindings.events.build_data_member`, except that JSON of
+    *barred* rows is base64.
     """
     kinds = types.dictionary_encode()
     are_json = np.array([*map(is_json, kinds.dictionary.to_pylist()), False])
     json = are_json[pc.fill_null(kinds.indices, -1).to_numpy(zero_copy_only=False)]
-    there = data.is_valid().to_numpy(zero_copy_only=False)
-    whole = np.flatnonzero(json & there if barred is None else json & there & ~barred)
-    whole = whole[embeddable(rows_of(data, whole))]
+    left = data.is_valid().to_numpy(zero_copy_only=False)
+    whole = np.flatnonzero(json & left if barred is None else json & left & ~barred)
+    whole = whole[can_embed(take_rows(data, whole))]
     if len(whole) == len(data):
         return [',"data":', data.view(pa.string())]
-    text = np.flatnonzero(~json & there & is_not_null(types))
-    texts, broken = as_text(rows_of(data, text))
+    text = np.flatnonzero(~json & left & is_not_null(types))
+    texts, broken = decode_texts(take_rows(data, text))
     text, texts = np.delete(text, broken), texts.drop_null()
-    there[whole] = there[text] = False
-    rest = np.flatnonzero(there)
+    left[whole] = left[text] = False
+    rest = np.flatnonzero(left)
     parts = (
-        (whole, together(',"data":', rows_of(data, whole).view(pa.string()))),
-        (text, together(',"data":"', escaped(texts), '"')),
-        (rest, together(',"data_base64":"', encode_base64(rows_of(data, rest)), '"')),
+        (whole, concat_texts(',"data":', take_rows(data, whole).view(pa.string()))),
+        (text, concat_texts(',"data":"', escape_json(texts), '"')),
+        (rest, concat_texts(',"data_base64":"', encode_base64(take_rows(data, rest)), '"')),
     )
-    return [placed(len(data), *parts)]
+    return [merge_texts(len(data), *parts)]
 
 
-def embeddable(bodies: pa.BinaryArray) -> Bool:
-    """Return which of these JSON bodies :func:`bindings.events.build_data_member` takes as ``data``; a null is none."""
-    texts, _ = as_text(bodies)
-    taken = np.zeros(len(bodies), bool)
+def can_embed(bodies: pa.BinaryArray) -> Bool:
+    """Return which bodies :func:`bindings.events.build_data_member` would embed as ``data``; false for null."""
+    texts, _ = decode_texts(bodies)
+    embedded = np.zeros(len(bodies), bool)
     rows = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
-    rows = rows[_without_blanks_around(rows_of(texts, rows))]
-    asked = rows_of(texts, rows)
-    settled = sound_json(asked) & ~_escapes_twice(asked)
-    sound = np.flatnonzero(settled)
-    settled[sound[_doubtful(rows_of(asked, sound))]] = False
-    taken[rows[settled]] = True
-    for row in rows[~settled].tolist():
-        taken[row] = "data" in build_data_member(DEFAULT_CONTENT_TYPE, bodies[row].as_py())
-    return taken
+    rows = rows[_is_trimmed(take_rows(texts, rows))]
+    candidates = take_rows(texts, rows)
+    proven = is_plain_json(candidates) & ~_has_double_backslash(candidates)
+    plain = np.flatnonzero(proven)
+    proven[plain[_find_doubtful(take_rows(candidates, plain))]] = False
+    embedded[rows[proven]] = True
+    for row in rows[~proven].tolist():
+        embedded[row] = "data" in build_data_member(DEFAULT_CONTENT_TYPE, bodies[row].as_py())
+    return embedded
 
 
-def sound_json(texts: pa.StringArray) -> Bool:
-    """Return which of these texts, of which none is null, are JSON without blanks around it.
+def is_plain_json(texts: pa.StringArray) -> Bool:
+    """Return which texts are JSON without surrounding whitespace. No text may be null.
 
-    Some that are JSON may be left out, such as those with the escape of a lone surrogate.
+    It may be false for valid JSON, such as the escape of a lone surrogate.
     """
-    sizes = np.diff(data_of(texts)[1])
-    # With a comma behind each they are the items of one array.
-    data, places = data_of(together(texts, ","))
-    sound = np.zeros(len(texts), bool)
-    waiting = [(0, len(texts))]
-    while waiting:
-        begin, end = waiting.pop()
+    sizes = np.diff(bytes_and_offsets(texts)[1])
+    # With a comma after each they are the items of one array.
+    data, places = bytes_and_offsets(concat_texts(texts, ","))
+    plain = np.zeros(len(texts), bool)
+    ranges = [(0, len(texts))]
+    while ranges:
+        begin, end = ranges.pop()
         if begin == end:
             continue
-        items = _items(b"".join((b"[", data[places[begin] : places[end] - 1].data, b"]")))
+        items = _split_array(b"".join((b"[", data[places[begin] : places[end] - 1].data, b"]")))
         # Texts that are JSON only together, such as "[1" and "2]", are items of other lengths.
         if len(items) == end - begin and (np.array([*map(len, items)]) == sizes[begin:end]).all():
-            sound[begin:end] = True
+            plain[begin:end] = True
         elif end - begin > 1:
             middle = (begin + end) // 2
-            waiting += [(begin, middle), (middle, end)]
-    return sound
+            ranges += [(begin, middle), (middle, end)]
+    return plain
 
 
-def _items(array: bytes) -> list[msgspec.Raw]:
+def _split_array(array: bytes) -> list[msgspec.Raw]:
     try:
-        return _ARRAY.decode(array)
+        return _ARRAY_DECODER.decode(array)
     except (msgspec.DecodeError, RecursionError):
         return []
 
 
-def _without_blanks_around(texts: pa.StringArray) -> Bool:
-    """Return which texts are not empty and begin and end with something that is no blank."""
-    data, places = data_of(texts)
-    some = np.diff(places) > 0
-    edges = np.stack((places[:-1][some], places[1:][some] - 1))
-    some[some] = ~np.isin(data[edges], _BLANKS).any(axis=0)
-    return some
+def _is_trimmed(texts: pa.StringArray) -> Bool:
+    """Return which texts are not empty and neither begin nor end with whitespace."""
+    data, places = bytes_and_offsets(texts)
+    trimmed = np.diff(places) > 0
+    edges = np.stack((places[:-1][trimmed], places[1:][trimmed] - 1))
+    trimmed[trimmed] = ~np.isin(data[edges], _WHITESPACE).any(axis=0)
+    return trimmed
 
 
-def _escapes_twice(texts: pa.StringArray) -> Bool:
-    """Return which texts have two backslashes side by side: there only counting shows whether a quote ends a string."""
-    data, places = data_of(texts)
+def _has_double_backslash(texts: pa.StringArray) -> Bool:
+    """Return which texts have adjacent backslashes, so that a quote after them may end a string or not."""
+    data, places = bytes_and_offsets(texts)
     doubled = np.zeros(len(texts), bool)
-    escapes = _escapes(data)
-    doubled[owners_of(places, escapes[1:][np.diff(escapes) == 1])] = True
+    escapes = _find_backslashes(data)
+    doubled[find_owners(places, escapes[1:][np.diff(escapes) == 1])] = True
     return doubled
 
 
-def _doubtful(texts: pa.StringArray) -> Int:
-    """Return which of these JSON texts may not be taken after all: those that are null, nest deeply or repeat a key."""
-    data, places = data_of(texts)
-    levels = np.diff(np.searchsorted(np.flatnonzero((data == _OPEN) | (data == _STRUCTURED_LIST)), places))
+def _find_doubtful(texts: pa.StringArray) -> Int:
+    """Find the JSON texts that may not be embedded: those that are ``null``, nest deeply or repeat a key."""
+    data, places = bytes_and_offsets(texts)
+    levels = np.diff(np.searchsorted(np.flatnonzero((data == _OPEN) | (data == _BRACKET)), places))
     null = (np.diff(places) == len("null")) & (data[places[:-1]] == ord("n"))
-    strings = _Strings(data)
+    strings = _JsonStrings(data)
     keys = strings.keys
     rows = np.repeat(np.arange(len(texts)), np.diff(np.searchsorted(keys[0], places)))
-    repeated = _structured_repeated(_marks(data, *keys, rows))
+    repeated = _find_repeats(_hash_keys(data, *keys, rows))
     if len(repeated):
-        # The same key may be in several objects of a text. Which object it is in takes longer to say.
+        # The same key may be in different objects of a text; finding the object of a key takes longer.
         again = np.zeros(len(texts), bool)
         again[rows[repeated]] = True
         at = np.flatnonzero(again[rows])
         begins, ends = keys[0][at], keys[1][at]
-        repeated = at[_structured_repeated(_marks(data, begins, ends, strings.objects(begins)))]
+        repeated = at[_find_repeats(_hash_keys(data, begins, ends, strings.object_numbers(begins)))]
     doubts = np.concatenate((strings.doubts, keys[0][repeated]))
-    return np.union1d(owners_of(places, doubts), np.flatnonzero((levels >= MAX_DEPTH) | null))
+    return np.union1d(find_owners(places, doubts), np.flatnonzero((levels >= MAX_DEPTH) | null))
 
 
-def _escapes(data: Bytes) -> Int:
+def _find_backslashes(data: Bytes) -> Int:
     marks = data == _BACKSLASH
-    return np.flatnonzero(marks) if marks.any() else NONE_OF_THEM
+    return np.flatnonzero(marks) if marks.any() else NO_ROWS
 
 
-class _Strings:
-    """Where the strings of JSON texts, which follow each other in *data*, open and close; no backslash is escaped.
+class _JsonStrings:
+    """The positions of strings in adjacent JSON texts without escaped backslashes.
 
-    ``keys`` are the begins and ends of those that are keys, ``doubts`` places in texts that may have other keys.
+    ``keys`` are the begins and ends of keys, ``doubts`` positions in texts whose keys are uncertain.
     """
 
     def __init__(self, data: Bytes) -> None:
         self._data = data
-        escapes = _escapes(data)
+        escapes = _find_backslashes(data)
         quotes = np.flatnonzero(data == _QUOTE)
         if len(escapes):
             quotes = quotes[data[quotes - 1] != _BACKSLASH]
         self._opened, self._closed = quotes[::2], quotes[1::2]
-        # What ends with a quote, a whole text that is a string, has no colon behind it: the next text begins otherwise.
-        behind = data[np.minimum(self._closed + 1, len(data) - 1)]
-        are_keys = behind == _COLON
+        # A text that is a string ends with a quote, but has no colon after it: the next text begins otherwise.
+        after = data[np.minimum(self._closed + 1, len(data) - 1)]
+        are_keys = after == _COLON
         self.keys = self._opened[are_keys] + 1, self._closed[are_keys]
-        self.doubts = np.concatenate((self._closed[behind <= _BLANK], self._in_keys(escapes)))
+        self.doubts = np.concatenate((self._closed[after <= _SPACE], self._select_in_keys(escapes)))
 
-    def _in_keys(self, places: Int) -> Int:
+    def _select_in_keys(self, places: Int) -> Int:
         begins, ends = self.keys
         if not len(begins) or not len(places):
             return places[:0]
@@ -693,46 +686,46 @@ class _Strings:
         inside: Int = places[(within >= 0) & (places < ends[within])]
         return inside
 
-    def objects(self, keys: Int) -> Int:
-        """Return a number for the object that each of these keys is in."""
+    def object_numbers(self, keys: Int) -> Int:
+        """Return the number of the object that each of these keys is in."""
         data = self._data
         braces = np.flatnonzero((data == _OPEN) | (data == _CLOSE))
         braces = braces[np.searchsorted(self._opened, braces) == np.searchsorted(self._closed, braces)]
         opens = data[braces] == _OPEN
         depths = np.cumsum(np.where(opens, 1, -1))
         before = np.searchsorted(braces, keys) - 1
-        # Behind a closing brace it is the object that opened last at the depth which is left.
+        # After a closing brace it is the object that opened last at the remaining depth.
         later = np.flatnonzero(~opens[before])
         if len(later):
             begins = np.flatnonzero(opens)
             order = begins[np.argsort(depths[begins], kind="stable")]
             ranks = depths[order] * len(data) + braces[order]
-            wanted = depths[before[later]] * len(data) + keys[later]
-            before[later] = order[np.searchsorted(ranks, wanted) - 1]
+            ranked = depths[before[later]] * len(data) + keys[later]
+            before[later] = order[np.searchsorted(ranks, ranked) - 1]
         return before
 
 
-def _marks(data: Bytes, begins: Int, ends: Int, groups: Int) -> Words:
-    """Return numbers that are the same for keys that are the same in one group; seldom for others."""
-    padded = np.concatenate((data, np.zeros(_WORD, np.uint8)))
-    words = np.ndarray(len(padded) - _WORD + 1, "<u8", padded, strides=(1,))
+def _hash_keys(data: Bytes, begins: Int, ends: Int, groups: Int) -> UInt64s:
+    """Hash keys with their groups: equal keys of a group have equal hashes, others rarely."""
+    padded = np.concatenate((data, np.zeros(_WORD_BYTES, np.uint8)))
+    words = np.ndarray(len(padded) - _WORD_BYTES + 1, "<u8", padded, strides=(1,))
     lengths = ends - begins
     marks = words[begins]
-    marks &= _MASKS[np.minimum(lengths, _WORD)]
+    marks &= _MASKS[np.minimum(lengths, _WORD_BYTES)]
     marks *= _FACTORS[0]
-    long = np.flatnonzero(lengths > _WORD)
-    marks[long] += words[ends[long] - _WORD] * _FACTORS[1]
+    long = np.flatnonzero(lengths > _WORD_BYTES)
+    marks[long] += words[ends[long] - _WORD_BYTES] * _FACTORS[1]
     lengths += groups << 32
     marks += lengths.view(np.uint64) * _FACTORS[2]
     return marks
 
 
-def _structured_repeated(marks: Words) -> Int:
-    """Return which numbers are there more than once."""
+def _find_repeats(marks: UInt64s) -> Int:
+    """Find the positions of numbers that occur more than once."""
     ordered = np.sort(marks)
     repeats = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(repeats):
-        return NONE_OF_THEM
+        return NO_ROWS
     nearest = repeats[np.minimum(np.searchsorted(repeats, marks), len(repeats) - 1)]
     return np.flatnonzero(nearest == marks)
 
@@ -740,33 +733,34 @@ def _structured_repeated(marks: Words) -> Int:
 _DATA: Final = ("data", "data_base64")
 
 
-def structured_events(
-    kind: Source,
+def encode_structured_events(
+    kind: SourceKind,
     raw: pa.StructArray,
     attributes: pa.ListArray,
     place: pa.Int32Array,
     body: pa.BinaryArray,
     typed: pa.StringArray,
 ) -> pa.BinaryArray:
-    """Return each routed row as a structured event, as :func:`bindings.events.encode_event` writes it.
+    """Encode each routed row as a structured event, as :func:`bindings.events.encode_event` does.
 
-    ``body`` holds the data of the events, ``typed`` the names of attributes that are no texts; the other arrays are
-    those of :func:`router.rendering.events.event_columns`.
+    ``body`` has the data of the events, ``typed`` the names of attributes that are not strings; for the other arguments
+    see :func:`event_columns`.
     """
-    resolved = attributes_of_rows(kind, raw, attributes, place)
+    resolved = read_attributes(kind, raw, attributes, place)
     offsets = np.searchsorted(resolved.owners, np.arange(resolved.rows + 1))
-    members = entry_texts(resolved.names, resolved.codes, offsets, '"{}":"'.format, escaped(resolved.texts), '"')
-    texts = together("{", members, *data_members(body, column_of(resolved, CONTENT_TYPE)), "}").cast(pa.binary())
-    odd = resolved.odd | (np.diff(offsets) == 0) | is_not_null(typed)
+    members = join_entries(resolved.names, resolved.codes, offsets, '"{}":"'.format, escape_json(resolved.texts), '"')
+    data_pieces = data_members(body, attribute_values(resolved, CONTENT_TYPE))
+    texts = concat_texts("{", members, *data_pieces, "}").cast(pa.binary())
+    fallback = resolved.fallback | (np.diff(offsets) == 0) | is_not_null(typed)
     for name in _DATA:
-        odd[resolved.owners[resolved.of(name)]] = True
-    rows = np.flatnonzero(odd)
+        fallback[resolved.owners[resolved.entries_of(name)]] = True
+    rows = np.flatnonzero(fallback)
     if not len(rows):
         return texts
-    some = pa.array(rows)
-    each = zip(*(array.take(some).to_pylist() for array in (raw, attributes, place, body, typed)), strict=True)
+    at = pa.array(rows)
+    records = zip(*(array.take(at).to_pylist() for array in (raw, attributes, place, body, typed)), strict=True)
     exact = [
-        encode_event(restore_types(attributes_of(*parts_of_raw(row, kind, at), given), names), data)
-        for row, given, at, data, names in each
+        encode_event(restore_types(event_attributes(*parts_of_raw(row, kind, number), own), names), data)
+        for row, own, number, data, names in records
     ]
-    return replaced(texts, rows, pa.array(exact, pa.binary()))
+    return replace_rows(texts, rows, pa.array(exact, pa.binary()))

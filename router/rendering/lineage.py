@@ -1,13 +1,13 @@
-"""What an outgoing event says of its way through the router: the ``xrouter-*`` headers (MATCHING.md#what-comes-out).
+"""The lineage headers of outgoing events: ``xrouter-*`` (MATCHING.md#what-comes-out).
 
 | header | value |
 |---|---|
 | ``xrouter-message`` | the xid of the message definition |
 | ``xrouter-context`` | the context attributes, a JSON object |
-| ``xrouter-lineage`` | a JSON object: ``endpoint``, ``epoch``, ``position``, and what only some events have |
+| ``xrouter-lineage`` | a JSON object: ``endpoint``, ``epoch``, ``position``, and optional members |
 
-With ``lineage: separate`` each member of ``xrouter-lineage`` is a header of its own, as before. This module
-writes all three forms: one event (message sinks), columns (Kafka sinks), and Spark columns (real-time mode).
+With ``lineage: separate`` each member of ``xrouter-lineage`` is a separate header. This module has
+three renderings: one event (message sinks), columns (Kafka sinks), and Spark columns (real-time mode).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import is_not_null
+from bindings.columns.entries import is_not_null, replace_rows
 from bindings.kafka.record_columns import LINEAGE
 from router.settings.values import LineageForm
 
@@ -32,8 +32,8 @@ MEMBERS: Final = ("endpoint", "epoch", "position")
 _JSON: Final = f"{LINEAGE}lineage"
 
 
-def lineage_of(message: str, context: str, members: Mapping[str, str], form: LineageForm) -> dict[str, str]:
-    """Return the headers of one event, by name; *context* is JSON, *members* has ``MEMBERS`` and what is rare."""
+def lineage_headers(message: str, context: str, members: Mapping[str, str], form: LineageForm) -> dict[str, str]:
+    """Return the headers of one event, by name; *context* is JSON, *members* has ``MEMBERS`` and optional members."""
     if not form:
         return {}
     if form == "separate":
@@ -43,24 +43,24 @@ def lineage_of(message: str, context: str, members: Mapping[str, str], form: Lin
             f"{LINEAGE}context": context,
             **{f"{LINEAGE}{name}": text for name, text in members.items() if name not in MEMBERS},
         }
-    return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: _text_of(members)}
+    return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: _encode_members(members)}
 
 
-def lineage_columns(
+def lineage_header_columns(
     message: pa.StringArray, context: pa.StringArray, members: Mapping[str, pa.StringArray], form: LineageForm
 ) -> dict[str, pa.StringArray]:
-    """Return the headers of many events as columns, by name: the values that :func:`lineage_of` has for each row.
+    """Return the headers of many events as columns, by name, as :func:`lineage_headers` does for one.
 
-    A null among the rare *members* is no member; with ``separate`` no header.
+    A null optional member is left out.
     """
     if form == "separate":
-        own = {f"{LINEAGE}{name}": members[name] for name in MEMBERS}
-        rare = {f"{LINEAGE}{name}": texts for name, texts in members.items() if name not in MEMBERS}
-        return {f"{LINEAGE}message": message, **own, f"{LINEAGE}context": context, **rare}
-    return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: _texts_of(members)}
+        required = {f"{LINEAGE}{name}": members[name] for name in MEMBERS}
+        optional = {f"{LINEAGE}{name}": texts for name, texts in members.items() if name not in MEMBERS}
+        return {f"{LINEAGE}message": message, **required, f"{LINEAGE}context": context, **optional}
+    return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: _encode_member_columns(members)}
 
 
-def lineage_in_spark(
+def lineage_spark_columns(
     message: Column, context: Column, members: Mapping[str, Column], form: LineageForm
 ) -> dict[str, Column]:
     """Return the headers of one event as Spark columns, by name; *members* has ``MEMBERS`` only, in this order."""
@@ -70,41 +70,39 @@ def lineage_in_spark(
         own = {f"{LINEAGE}{name}": members[name] for name in MEMBERS}
         return {f"{LINEAGE}message": message, **own, f"{LINEAGE}context": context}
     pieces: list[Column] = []
-    for place, name in enumerate(MEMBERS):
-        pieces += [F.lit(f'{"{,"[place > 0]}"{name}":"'), members[name], F.lit('"')]
+    for index, name in enumerate(MEMBERS):
+        pieces += [F.lit(f'{"{,"[index > 0]}"{name}":"'), members[name], F.lit('"')]
     return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: F.concat(*pieces, F.lit("}"))}
 
 
-def _text_of(members: Mapping[str, str]) -> str:
+def _encode_members(members: Mapping[str, str]) -> str:
     return msgspec.json.encode(members).decode()
 
 
-def _texts_of(members: Mapping[str, pa.StringArray]) -> pa.StringArray:
+def _encode_member_columns(members: Mapping[str, pa.StringArray]) -> pa.StringArray:
     # Ids of endpoints, epochs and positions have no character that JSON escapes.
     pieces: list[pa.StringArray | str] = []
-    for place, name in enumerate(MEMBERS):
-        pieces += [f'{"{,"[place > 0]}"{name}":"', members[name], '"']
+    for index, name in enumerate(MEMBERS):
+        pieces += [f'{"{,"[index > 0]}"{name}":"', members[name], '"']
     texts = pc.binary_join_element_wise(*pieces, "}", "")
-    rare = {name: values for name, values in members.items() if name not in MEMBERS}
-    rows = np.flatnonzero(np.logical_or.reduce([np.zeros(len(texts), bool), *map(is_not_null, rare.values())]))
+    optional = {name: values for name, values in members.items() if name not in MEMBERS}
+    rows = np.flatnonzero(np.logical_or.reduce([np.zeros(len(texts), bool), *map(is_not_null, optional.values())]))
     if not len(rows):
         return texts
     at = pa.array(rows)
-    taken = {name: values.take(at).to_pylist() for name, values in members.items()}
+    columns = {name: values.take(at).to_pylist() for name, values in members.items()}
     exact = [
-        _text_of({name: text for name, text in zip(taken, row, strict=True) if text is not None})
-        for row in zip(*taken.values(), strict=True)
+        _encode_members({name: text for name, text in zip(columns, row, strict=True) if text is not None})
+        for row in zip(*columns.values(), strict=True)
     ]
-    mask = np.zeros(len(texts), bool)
-    mask[rows] = True
-    return pc.replace_with_mask(texts, pa.array(mask), pa.array(exact, pa.string()))
+    return replace_rows(texts, rows, pa.array(exact, pa.string()))
 
 
-def context_text(context: Mapping[str, str]) -> str:
-    """Return the context attributes of one event as JSON."""
+def encode_context(context: Mapping[str, str]) -> str:
+    """Encode the context attributes of one event as JSON."""
     return json.dumps(dict(context), ensure_ascii=False, separators=(",", ":"))
 
 
-def lineage_name(form: LineageForm) -> str:
-    """Return a form as text, '' for no headers; for a column of a Spark table."""
+def encode_lineage_form(form: LineageForm) -> str:
+    """Encode a form as text for a column of a Spark table; '' for no headers."""
     return form if form == "separate" else "one" * bool(form)

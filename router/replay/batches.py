@@ -46,7 +46,7 @@ from router.state.ledger import (
     only_waits,
 )
 from router.writing.outcomes import (
-    REASON,
+    SINK_REJECTED,
     HeldBack,
     HeldRecord,
     Outcomes,
@@ -301,11 +301,11 @@ def _outcomes_of(
         elif dead is not None:
             yield Outcome(letter.id, dead.reason, dead.detail)
         elif rejected is not None:
-            yield Outcome(letter.id, REASON, rejected)
+            yield Outcome(letter.id, SINK_REJECTED, rejected)
         elif only and not set(only) & set(plan.settings.routes[rows[0].route].to):
             # It may have been given another name; to call the letter settled would lose the record there.
             why = "is not in the route of the record any more, so nothing was sent"
-            yield Outcome(letter.id, REASON, detail_of(dict.fromkeys(only, why)))
+            yield Outcome(letter.id, SINK_REJECTED, detail_of(dict.fromkeys(only, why)))
         else:
             yield Outcome(letter.id)
 
@@ -442,10 +442,10 @@ def missing_sinks(ledger: LetterLedger, letter: DeadLetter, entry: LedgerEntry |
     """
     if entry is not None:
         for happening in reversed(ledger.history(letter.id)):
-            named = sinks_of(happening.detail) if happening.reason == REASON else ()
+            named = sinks_of(happening.detail) if happening.reason == SINK_REJECTED else ()
             if named:
                 return named
-    return sinks_of(letter.detail) if letter.reason == REASON and not only_waits(letter.detail) else ()
+    return sinks_of(letter.detail) if letter.reason == SINK_REJECTED and not only_waits(letter.detail) else ()
 
 
 def batches(chosen: Iterable[SelectedDeadLetter], size: int, turns: ReplayOrder | None = None) -> Iterator[ReplayBatch]:

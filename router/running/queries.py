@@ -429,7 +429,7 @@ class Queries:
             if (seconds := finding_seconds(progress)) is not None:
                 self._status.steps.set_finding_time(running.name, seconds)
             if isinstance(running.pipeline, RealTimeQuery):
-                running.pipeline.progressed(progress)
+                running.pipeline.record_progress(progress)
 
     def drain(self, seconds: float) -> bool:
         """End every query between two batches; one that takes too long is cut off, and repeats its batch later.

@@ -16,30 +16,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Entries, encode_base64, is_not_null
+from bindings.columns.entries import Bool, Entries, encode_base64, is_not_null, replace_rows
 from bindings.events import encode_event, restore_types, to_json_members
 from bindings.private_files import sync_path
 from catalog.findings import escape_json_controls
 from router.matching.context import RELATED
 from router.matching.record_columns import SCHEMA_ID
-from router.rendering.events import data_members, sound_json
+from router.rendering.events import data_members, is_plain_json
 from router.rendering.texts import (
     INSTANT,
     TEXT_MAP,
     TIME_TEXT,
     TYPED,
-    Pieces,
-    data_of,
-    entry_texts,
-    escaped,
-    instant_texts,
-    or_empty,
-    or_null,
-    owners_of,
-    replaced,
+    TextPieces,
+    bytes_and_offsets,
+    concat_texts,
+    escape_json,
+    find_owners,
+    format_instants,
+    join_entries,
+    nulls_to_empty,
+    nulls_to_json,
+    optional_string_member,
     string_member,
-    string_member_if_any,
-    together,
 )
 from router.settings.routes import escape_value
 from router.settings.sinks.messages import JsonLinesSink as JsonLinesSettings
@@ -184,7 +183,7 @@ def render_event_lines(rows: pa.RecordBatch) -> pa.StringArray:
     """
     extensions, context = _get_entries(rows, "extensions"), _get_entries(rows, "context")
     data = _get_column(rows, "data", pa.binary())
-    lines = together(
+    lines = concat_texts(
         '{"cloudevent":{',
         *_render_attributes(rows),
         *_render_pairs(extensions, leading=True),
@@ -202,7 +201,7 @@ def render_event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         *string_member("position", _get_texts(rows, "position")),
         ",",
         *string_member("received", _get_instant_texts(rows, "received"), plain=True),
-        *chain(*(string_member_if_any(name, _get_texts(rows, name)) for name in RARE)),
+        *chain(*(optional_string_member(name, _get_texts(rows, name)) for name in RARE)),
         "}\n",
     )
     fallback = _is_unusual(extensions, _OURS) | _is_unusual(context, frozenset()) | is_not_null(_get_texts(rows, TYPED))
@@ -214,23 +213,23 @@ def render_letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
 
     Times must be in the years 1 to 9999.
     """
-    members: list[Pieces] = []
+    members: list[TextPieces] = []
     fallback = np.zeros(rows.num_rows, bool)
     for name in DEAD_LETTER.names:
         if name in ("nearest", "native"):
-            texts = or_null(_get_texts(rows, name))
-            fallback |= ~sound_json(texts) | _has_line_breaks(texts)
+            texts = nulls_to_json(_get_texts(rows, name))
+            fallback |= ~is_plain_json(texts) | _has_line_breaks(texts)
             members.append([f'"{name}":', texts])
         elif name in ("received", "failed"):
             members.append(string_member(name, _get_instant_texts(rows, name), plain=True))
         elif name == "body":
             members.append(string_member(name, encode_base64(_get_column(rows, name, pa.binary())), plain=True))
         elif name == "attempts":
-            members.append([f'"{name}":', or_null(_get_column(rows, name, pa.int32()).cast(pa.string()))])
+            members.append([f'"{name}":', nulls_to_json(_get_column(rows, name, pa.int32()).cast(pa.string()))])
         else:
             members.append(string_member(name, _get_texts(rows, name)))
     pieces = [piece for member in members for piece in (*member, ",")][:-1]
-    return _replace_lines(together("{", *pieces, "}\n"), rows, fallback, dead_letter_to_json_line)
+    return _replace_lines(concat_texts("{", *pieces, "}\n"), rows, fallback, dead_letter_to_json_line)
 
 
 def _replace_lines(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, form: JsonForm) -> pa.StringArray:
@@ -238,16 +237,16 @@ def _replace_lines(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, 
     if not len(at):
         return lines
     exact = [form(row).decode() + "\n" for row in rows.take(pa.array(at)).to_pylist()]
-    return replaced(lines, at, pa.array(exact, pa.string()))
+    return replace_rows(lines, at, pa.array(exact, pa.string()))
 
 
-def _render_attributes(rows: pa.RecordBatch) -> Pieces:
+def _render_attributes(rows: pa.RecordBatch) -> TextPieces:
     """Render the attributes that have a column as JSON members, ``specversion`` first and ``time`` last."""
     version, time = _get_texts(rows, "specversion"), _get_texts(rows, TIME_TEXT)
     version = _replace_empty(version, pa.scalar("1.0"))
     time = _replace_empty(time, _get_instant_texts(rows, "time"))
-    others = (string_member_if_any(name, _get_texts(rows, name)) for name in ATTRIBUTES)
-    return [*string_member("specversion", version), *chain(*others), *string_member_if_any("time", time)]
+    others = (optional_string_member(name, _get_texts(rows, name)) for name in ATTRIBUTES)
+    return [*string_member("specversion", version), *chain(*others), *optional_string_member("time", time)]
 
 
 def _replace_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScalar) -> pa.StringArray:
@@ -256,11 +255,11 @@ def _replace_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScala
     return pc.if_else(empty, other, texts) if pc.any(empty).as_py() else texts
 
 
-def _render_pairs(entries: Entries, *, leading: bool = False) -> Pieces:
+def _render_pairs(entries: Entries, *, leading: bool = False) -> TextPieces:
     if not len(entries.codes):
         return []
-    values = escaped(or_empty(entries.values))
-    return [entry_texts(entries.names, entries.codes, entries.offsets, '"{}":"'.format, values, '"', leading=leading)]
+    values = escape_json(nulls_to_empty(entries.values))
+    return [join_entries(entries.names, entries.codes, entries.offsets, '"{}":"'.format, values, '"', leading=leading)]
 
 
 def _get_entries(rows: pa.RecordBatch, name: str) -> Entries:
@@ -278,16 +277,16 @@ def _is_unusual(entries: Entries, names: frozenset[str]) -> Bool:
 
 
 def _has_line_breaks(texts: pa.Array) -> Bool:
-    data, places = data_of(texts)
+    data, places = bytes_and_offsets(texts)
     rows = np.zeros(len(texts), bool)
     breaks = (data == ord("\n")) | (data == ord("\r"))
     if breaks.any():
-        rows[owners_of(places, np.flatnonzero(breaks))] = True
+        rows[find_owners(places, np.flatnonzero(breaks))] = True
     return rows
 
 
 def _get_instant_texts(rows: pa.RecordBatch, name: str) -> pa.StringArray:
-    return instant_texts(_get_column(rows, name, INSTANT))
+    return format_instants(_get_column(rows, name, INSTANT))
 
 
 def _get_texts(rows: pa.RecordBatch, name: str) -> pa.StringArray:
@@ -413,10 +412,10 @@ class StandardOutputSink(ArrowSink):
 
     def _render_escaped_lines(self, rows: pa.RecordBatch) -> pa.StringArray:
         lines = self._lines(rows)
-        data, places = data_of(lines)
-        at = np.unique(owners_of(places, np.flatnonzero(data >= _DELETE)))
+        data, places = bytes_and_offsets(lines)
+        at = np.unique(find_owners(places, np.flatnonzero(data >= _DELETE)))
         texts = (escape_json_controls(line.encode()).decode() for line in lines.take(pa.array(at)).to_pylist())
-        return replaced(lines, at, pa.array(texts, pa.string()))
+        return replace_rows(lines, at, pa.array(texts, pa.string()))
 
 
 def _iter_line_bytes(rows: pa.Table, lines: Lines) -> Iterator[memoryview]:
@@ -428,7 +427,7 @@ def _iter_line_bytes(rows: pa.Table, lines: Lines) -> Iterator[memoryview]:
             middle = batch.num_rows // 2
             waiting += [batch[middle:], batch[:middle]]
         else:
-            yield data_of(lines(batch))[0].data
+            yield bytes_and_offsets(lines(batch))[0].data
 
 
 def _null_unusual_instants(rows: pa.Table) -> pa.Table:

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from bindings.inbox.source import InboxDataSource
 from bindings.private_files import create_private_folder, open_private_file
 from router.errors import ConfigError, JvmError, StateError
-from router.evaluation.evaluator import ENVIRONMENT as WORKER_ENVIRONMENT
+from router.evaluation.evaluator import WORKER_ENVIRONMENT
 from router.logs import get_logger, make_jvm_log_conf
 from router.machine import HEAP_OPTION, MIB, divide_memory
 from router.settings import Settings, SparkSettings, plain_options

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Counter as CounterMetric
 
 from catalog.model import Finding
-from router.evaluation.comparing import CHANGED, FAILED, KINDS, MAX_GROUPS, OTHERS, SAME
+from router.evaluation.comparing import CHANGED, DIFFERENCE_LABELS, FAILED, MAX_GROUPS, OTHERS, SAME
 from router.watching.status import format_now
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class ShadowMetrics:
         for endpoint in map(self._label, endpoints):
             for result in RESULTS:
                 self._outcomes.labels(endpoint, result)
-            for kind in KINDS:
+            for kind in DIFFERENCE_LABELS:
                 self._records.labels(endpoint, kind)
 
     @property
@@ -125,7 +125,7 @@ class ShadowMetrics:
             since = self._since
             for (before, after, endpoint, what, was, now), number in tally.shadow.items():
                 mine = (before, after) == since.pair
-                if what in KINDS:
+                if what in DIFFERENCE_LABELS:
                     self._records.labels(self._label(endpoint), what).inc(number)
                     if mine:
                         since.kinds[endpoint, what] += number
@@ -191,7 +191,7 @@ def _sum_counts(since: _ShadowCounts, endpoints: Sequence[str]) -> dict[str, Any
     return {
         "outcomes": same + changed,
         "unchanged": same,
-        "changed": {kind: sum(since.kinds[each, kind] for each in endpoints) for kind in KINDS},
+        "changed": {kind: sum(since.kinds[each, kind] for each in endpoints) for kind in DIFFERENCE_LABELS},
         "left_out": left,
         "failed": failed,
     }

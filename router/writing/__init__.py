@@ -1,1 +1,1 @@
-"""Writing a judged batch: order, rendering, Spark's writes to Kafka, rejections, commits."""
+"""Writing an evaluated batch: key order, Kafka records, staged files, rejections, and the writes to sinks."""

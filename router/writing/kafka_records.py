@@ -1,7 +1,7 @@
-"""Make Kafka records of outcomes, in the workers: events and dead letters as topic, key, value and headers.
+"""Render outcomes as Kafka records in the workers: events and dead letters as topic, key, value and headers.
 
-One module renders every record for Kafka. If one write serves all sinks, :class:`SingleWrite` evaluates source rows and
-renders them in one pass; otherwise :class:`KafkaRecords` renders the outcomes for one sink.
+If one write serves all sinks, :class:`SingleWrite` evaluates source rows and renders them in one pass; otherwise
+:class:`KafkaRecords` renders the outcomes for one sink.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Entries, Int, is_not_null, raw_buffers
+from bindings.columns.entries import Bool, Entries, Int, is_not_null, raw_buffers, replace_rows
 from bindings.kafka.record_columns import CONTENT_TYPE, LINEAGE
 from bindings.parts import CODING_HEADER as CODING
 from catalog.record import Record
-from router.evaluation.evaluator import Batches, Kind, WorkerPass, evaluate_batches, session_context
+from router.evaluation.evaluator import Batches, Kind, WorkerPass, evaluate_batches, spark_context
 from router.evaluation.forwarding import HEADERS
 from router.evaluation.outcome_rows import (
     HEADERS_TYPE,
-    MATCHED,
+    OUTCOME,
     RAW_COLUMNS,
+    build_outcome_rows,
     dead_letter_ids,
-    outcome_rows,
     source_columns,
 )
 from router.evaluation.outputs import RoutedOutcomes
@@ -36,9 +36,9 @@ from router.evaluation.plan import Evaluator, Plan
 from router.matching.context import RELATED
 from router.matching.inbox_columns import to_rfc3339
 from router.matching.record_columns import SCHEMA_ID
-from router.rendering.events import attributes_of_rows, column_of, native_texts, structured_events
-from router.rendering.lineage import lineage_columns
-from router.rendering.texts import attributes_of, parts_of_raw, replaced
+from router.rendering.events import attribute_values, encode_structured_events, native_texts, read_attributes
+from router.rendering.lineage import lineage_header_columns
+from router.rendering.texts import event_attributes, parts_of_raw
 from router.settings import KafkaSink
 from router.settings.routes import (
     ATTRIBUTE_PREFIX,
@@ -58,40 +58,40 @@ if TYPE_CHECKING:
 
     from router.schemaids.framing import WrittenFrame
 
-HEADER_CAP: Final = 4_000
+MAX_HEADER_CHARS: Final = 4_000
 """Maximum characters of a text in a dead letter's Kafka header; the outcome itself is not truncated."""
 RECORD: Final = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS)])
 RECORD_TYPE: Final = f"topic string, key binary, value binary, headers {HEADERS_TYPE}"
-FAILED: Final = "xrouter.failed"
+FAILED_AT: Final = "xrouter.failed"
 """The Spark job property with the time of an attempt's dead letters."""
 _EVENT_MEDIA: Final = "application/cloudevents+json"
 _JSON: Final = r"/json|\+json"
 _MEDIA: Final = "datacontenttype"
 _NO_BYTES: Final = pa.scalar(None, pa.binary())
 
-# Lists of headers of whole batches.
+# Header lists of an Arrow batch.
 
 
-Piece = tuple[Bool, pa.ListArray]
-"""Rows, and the headers that they get: lists for these rows, or for all rows."""
+HeaderPiece = tuple[Bool, pa.ListArray]
+"""Rows, and their headers: lists for these rows, or for all rows."""
 
 
-def joined(rows: int, pieces: Sequence[Piece]) -> pa.ListArray:
-    """Return the headers of all rows: for each row its lists of the pieces, in order. A null list is empty."""
-    counts, sources, taken = [], [], 0
-    for own, lists in pieces:
+def join_headers(rows: int, pieces: Sequence[HeaderPiece]) -> pa.ListArray:
+    """Join the headers of each row from the pieces, in order. A null list is empty."""
+    counts, sources, total = [], [], 0
+    for chosen, lists in pieces:
         lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
         number = int(lengths.sum())
         if len(lists) < rows:
-            every = np.zeros(rows, np.int64)
-            every[own] = lengths
-            lengths = every
-            sources.append(np.arange(taken, taken + number))
+            all_lengths = np.zeros(rows, np.int64)
+            all_lengths[chosen] = lengths
+            lengths = all_lengths
+            sources.append(np.arange(total, total + number))
         else:
-            sources.append(taken + np.flatnonzero(np.repeat(own, lengths)))
-            lengths = np.where(own, lengths, 0)
+            sources.append(total + np.flatnonzero(np.repeat(chosen, lengths)))
+            lengths = np.where(chosen, lengths, 0)
         counts.append(lengths)
-        taken += number
+        total += number
     offsets = np.concatenate(([0], np.cumsum(np.sum(counts, axis=0))))
     indices, begins = np.empty(int(offsets[-1]), np.int64), offsets[:-1].copy()
     for lengths, source in zip(counts, sources, strict=True):
@@ -102,8 +102,8 @@ def joined(rows: int, pieces: Sequence[Piece]) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pool.take(pa.array(indices))).cast(HEADERS)
 
 
-def header_of(name: str, values: pa.StringArray | str, rows: Bool) -> Piece:
-    """Return one header for these *rows*; *values* are for these rows, or for all rows."""
+def repeat_header(name: str, values: pa.StringArray | str, rows: Bool) -> HeaderPiece:
+    """Return the same header for *rows*, with their values; *values* are for these rows, or for all rows."""
     count = int(rows.sum())
     texts = pa.repeat(values, count) if isinstance(values, str) else values
     if len(texts) > count:
@@ -113,16 +113,11 @@ def header_of(name: str, values: pa.StringArray | str, rows: Bool) -> Piece:
     return rows, pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32)), entries)
 
 
-def without(lists: pa.ListArray, name: str) -> pa.ListArray:
-    """Return header lists without the first entry of that name; a null list becomes an empty one."""
+def remove_headers(lists: pa.ListArray, condition: Callable[[str], bool]) -> pa.ListArray:
+    """Remove the headers whose names meet a condition; a null list becomes an empty one."""
     entries = Entries(lists)
     kept = np.ones(len(entries.codes), bool)
-    first = entries.first_entries(name)
-    kept[first[first >= 0]] = False
-    return _filtered(lists, entries, kept)
-
-
-def _filtered(lists: pa.ListArray, entries: Entries, kept: Bool) -> pa.ListArray:
+    kept[entries.find_entries(condition)] = False
     counts = np.bincount(entries.owners[kept], minlength=len(lists))
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), lists.flatten().filter(pa.array(kept)))
@@ -130,23 +125,22 @@ def _filtered(lists: pa.ListArray, entries: Entries, kept: Bool) -> pa.ListArray
 
 # Context attributes as JSON.
 
-_ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')
-_ESCAPED_RE2: Final = r'[\x00-\x1f"\\]'
-_SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_ESCAPED_CHARS: Final = r'[\x00-\x1f"\\]'
+_SHORT_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def context_json(contexts: pa.MapArray) -> pa.StringArray:
     """Return context attributes as JSON objects in Spark's format."""
     if contexts.items.null_count:
-        return pa.array([_object(dict(each or ())) for each in contexts.to_pylist()], pa.string())
+        return pa.array([_encode_context(dict(each or ())) for each in contexts.to_pylist()], pa.string())
     bounds = contexts.offsets.to_numpy().astype(np.int64)
     counts, entries = np.diff(bounds), int(bounds[-1] - bounds[0])
     names = contexts.keys.slice(bounds[0], entries).dictionary_encode()
-    heads = [pc.binary_join_element_wise(start, _escaped(names.dictionary), '":"', "") for start in ('{"', '","')]
-    pool = pa.concat_arrays([*heads, pa.array(['"}', "{}"]), _escaped(contexts.items.slice(bounds[0], entries))])
+    heads = [pc.binary_join_element_wise(start, _escape_texts(names.dictionary), '":"', "") for start in ('{"', '","')]
+    pool = pa.concat_arrays([*heads, pa.array(['"}', "{}"]), _escape_texts(contexts.items.slice(bounds[0], entries))])
     several, ends = len(heads[0]), 2 * len(heads[0])
-    # The pieces of a row are a name and a value for each attribute, and an end. Taken in order they lie one behind the
-    # other, so that the text of a row is where those of its pieces are.
+    # The pieces of a row are a name and a value for each attribute, and an end. They are adjacent in the pool's order,
+    # so the text of a row is the range of its pieces.
     starts = 2 * (bounds - bounds[0]) + np.arange(len(bounds))
     owners = np.repeat(np.arange(len(counts)), counts)
     heads_at = 2 * np.arange(entries) + owners
@@ -159,27 +153,27 @@ def context_json(contexts: pa.MapArray) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(counts), pa.py_buffer(raw_buffers(texts)[1][starts]), texts.buffers()[2])
 
 
-def _escaped(texts: pa.StringArray) -> pa.StringArray:
+def _escape_texts(texts: pa.StringArray) -> pa.StringArray:
     """Return texts, without nulls, escaped for JSON strings."""
     data, bounds = raw_buffers(texts)
-    held = data[bounds[0] : bounds[-1]]
-    if not ((held < ord(" ")) | (held == ord('"')) | (held == ord("\\"))).any():
+    used = data[bounds[0] : bounds[-1]]
+    if not ((used < ord(" ")) | (used == ord('"')) | (used == ord("\\"))).any():
         return texts
-    special = pc.match_substring_regex(texts, _ESCAPED_RE2)
-    changed = [_escaped_text(text) for text in texts.filter(special).to_pylist()]
+    special = pc.match_substring_regex(texts, _ESCAPED_CHARS)
+    changed = [_escape_text(text) for text in texts.filter(special).to_pylist()]
     return pc.replace_with_mask(texts, special, pa.array(changed, pa.string()))
 
 
-def _escaped_text(text: str) -> str:
-    return _ESCAPED.sub(lambda match: _SHORT.get(match[0]) or f"\\u{ord(match[0]):04X}", text)
+def _escape_text(text: str) -> str:
+    return re.sub(_ESCAPED_CHARS, lambda match: _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04X}", text)
 
 
-def _object(members: Mapping[str, str | None]) -> str:
-    texts = ((name, "null" if text is None else f'"{_escaped_text(text)}"') for name, text in members.items())
-    return "{" + ",".join(f'"{_escaped_text(name)}":{text}' for name, text in texts) + "}"
+def _encode_context(members: Mapping[str, str | None]) -> str:
+    texts = ((name, "null" if text is None else f'"{_escape_text(text)}"') for name, text in members.items())
+    return "{" + ",".join(f'"{_escape_text(name)}":{text}' for name, text in texts) + "}"
 
 
-def _is_one_topic(topics: Mapping[str, NameTemplate]) -> str | None:
+def _constant_topic(topics: Mapping[str, NameTemplate]) -> str | None:
     """Return the topic of all events, if it is constant."""
     if len(topics) != 1:
         return None
@@ -191,315 +185,309 @@ def _is_one_topic(topics: Mapping[str, NameTemplate]) -> str | None:
 class KafkaRecords:
     """Renders outcomes as Kafka records.
 
-    ``topic`` is the topic of all events; if it is None, the columns ``topics`` of an outcome have it, as they have that
-    of dead letters. ``lineage`` and ``keys`` have, by route, the lineage headers of its events, and the key template
-    for events without a key. ``failed`` is the time of dead letters. ``frames`` are by definition.
+    ``topic`` is the topic of all events, or None. ``topics`` are the columns of outcomes with the topics of dead
+    letters, and of events if ``topic`` is None. ``lineage`` and ``key_templates`` are by route: the lineage headers of
+    its events, and the key of events without one. ``failed_at`` is the time of dead letters. ``frames`` are by
+    definition.
     """
 
     kind: Kind
     query: str
     epoch: str
-    failed: str
+    failed_at: str
     topic: str | None
     topics: tuple[str, ...]
     lineage: tuple[LineageForm, ...]
-    keys: tuple[DestinationTemplate | None, ...]
-    structured: bool = False
+    key_templates: tuple[DestinationTemplate | None, ...]
+    is_structured: bool = False
     frames: Mapping[str, WrittenFrame] | None = None
 
     @classmethod
-    def of_sink(
+    def for_sink(
         cls, plan: Plan, kind: Kind, query: str, failed: str, sink: str, *, letters: bool = False
     ) -> KafkaRecords:
-        """Return the records of one sink; with *letters* those of its dead letters."""
+        """Return the renderer of one sink's events; with *letters* that of its dead letters."""
         settings = plan.settings.sinks[sink].topics
         assert settings is not None
         numbers = () if letters else plan.routes.event_sinks[sink]
-        made = cls._of_routes(plan, kind, query, failed, dict.fromkeys(numbers, settings))
+        records = cls._for_routes(plan, kind, query, failed, dict.fromkeys(numbers, settings))
         column = f"{'letters' if letters else 'topic'}_{sink}"
         frames = {} if letters else plan.written_frames(sink)
         structured = settings.mode == "structured"
-        return replace(made, topics=(column,), structured=structured, frames=frames)
+        return replace(records, topics=(column,), is_structured=structured, frames=frames)
 
     @classmethod
     def of_all_sinks(cls, plan: Plan, kind: Kind, query: str) -> KafkaRecords:
-        """Return the records of a plan whose routes lead each event to one topic of Kafka."""
+        """Return the renderer of a plan whose routes give each event a single topic."""
         sinks: dict[int, KafkaSink] = {}
         for name, numbers in plan.routes.event_sinks.items():
             settings = plan.settings.sinks[name].topics
             assert settings is not None
             sinks.update(dict.fromkeys(numbers, settings))
-        made = cls._of_routes(plan, kind, query, "", sinks)
-        topic = _is_one_topic(plan.routes.topics)
+        records = cls._for_routes(plan, kind, query, "", sinks)
+        topic = _constant_topic(plan.routes.topics)
         events = () if topic is not None else tuple(f"topic_{name}" for name in plan.routes.topics)
-        letters = tuple(f"letters_{name}" for name in plan.routes.letter_topics)
-        return replace(made, topic=topic, topics=(*events, *letters))
+        letters = tuple(f"letters_{name}" for name in plan.routes.dead_letter_topics)
+        return replace(records, topic=topic, topics=(*events, *letters))
 
     @classmethod
-    def _of_routes(
+    def _for_routes(
         cls, plan: Plan, kind: Kind, query: str, failed: str, sinks: Mapping[int, KafkaSink]
     ) -> KafkaRecords:
-        places = range(max(sinks, default=-1) + 1)
-        lineage = tuple(sinks[place].lineage if place in sinks else False for place in places)
-        keys = [sinks[place].key if place in sinks else None for place in places]
+        routes = range(max(sinks, default=-1) + 1)
+        lineage = tuple(sinks[route].lineage if route in sinks else False for route in routes)
+        keys = [sinks[route].key if route in sinks else None for route in routes]
         templates = tuple(parse_name(key) if key is not None else None for key in keys)
         return cls(kind, query, plan.epoch, failed, None, (), lineage, templates)
 
     @property
     def needs_context(self) -> bool:
         """Whether some record has context attributes in a header or in its key."""
-        named = (variable for key in self.keys if key is not None for variable in key.variables)
-        return any(self.lineage) or any(full_variable_name(each).startswith(CONTEXT_PREFIX) for each in named)
+        variables = (variable for key in self.key_templates if key is not None for variable in key.variables)
+        return any(self.lineage) or any(full_variable_name(each).startswith(CONTEXT_PREFIX) for each in variables)
 
     def render(self, outcomes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a record (``RECORD``) for each outcome (``OUTCOME_COLUMNS``)."""
-        return _Records(self, outcomes).build()
+        """Render each outcome (``OUTCOME_COLUMNS``) as a record (``RECORD``)."""
+        return _BatchRenderer(self, outcomes).build()
 
-    def of_outcomes(self, outcomes: DataFrame) -> DataFrame:
-        """Return the records of outcomes in Spark."""
-        return outcomes.mapInArrow(partial(_rendered, self), RECORD_TYPE)
+    def render_in_spark(self, outcomes: DataFrame) -> DataFrame:
+        """Render outcomes in Spark."""
+        return outcomes.mapInArrow(partial(_render_batches, self), RECORD_TYPE)
 
 
-def _rendered(records: KafkaRecords, batches: Batches) -> Batches:
+def _render_batches(records: KafkaRecords, batches: Batches) -> Batches:
     for batch in batches:
         yield records.render(batch)
 
 
-class _Records:
-    """The records of one Arrow batch."""
+class _BatchRenderer:
+    """Renders the records of one Arrow batch."""
 
-    def __init__(self, form: KafkaRecords, outcomes: pa.RecordBatch) -> None:
-        self._form = form
+    def __init__(self, records: KafkaRecords, outcomes: pa.RecordBatch) -> None:
+        self._records = records
         self._outcomes = outcomes
         self._rows = outcomes.num_rows
         self._raw = outcomes.column("raw")
-        matched = outcomes.column(MATCHED)
+        matched = outcomes.column(OUTCOME)
         self._columns = dict(zip(matched.type.names, matched.flatten(), strict=True))
         self._routes: Int = self._columns["route"].to_numpy(zero_copy_only=False).astype(np.int64)
-        self._events: Bool = self._routes >= 0
-        self._letters: Int = np.flatnonzero(~self._events)
+        self._is_event: Bool = self._routes >= 0
+        self._dead_letter_rows: Int = np.flatnonzero(~self._is_event)
 
     def build(self) -> pa.RecordBatch:
-        arrays = [self._topics(), self._keys(), self._values(), self._headers()]
+        arrays = [self._build_topics(), self._build_keys(), self._build_values(), self._build_headers()]
         return pa.RecordBatch.from_arrays(arrays, schema=RECORD)
 
-    def _topics(self) -> pa.StringArray:
+    def _build_topics(self) -> pa.StringArray:
         # Each record has one destination, so that at most one of the columns has a value.
-        named = [self._columns[name].cast(pa.string()) for name in self._form.topics]
-        if self._form.topic is None:
-            return pc.coalesce(*named)
-        if not len(self._letters):
-            return pa.repeat(self._form.topic, self._rows)
-        return pc.coalesce(*named, pa.scalar(self._form.topic))
+        topics = [self._columns[name].cast(pa.string()) for name in self._records.topics]
+        if self._records.topic is None:
+            return pc.coalesce(*topics)
+        if not len(self._dead_letter_rows):
+            return pa.repeat(self._records.topic, self._rows)
+        return pc.coalesce(*topics, pa.scalar(self._records.topic))
 
     @cached_property
-    def _own_keys(self) -> pa.BinaryArray:
-        """The keys of the records that arrived."""
-        return self._of_raw("key", pa.binary())
+    def _source_keys(self) -> pa.BinaryArray:
+        """The keys of the source records."""
+        return self._raw_column("key", pa.binary())
 
     @cached_property
-    def _own_headers(self) -> pa.ListArray:
-        """The headers of the records that arrived."""
-        return self._of_raw("headers", HEADERS)
+    def _source_headers(self) -> pa.ListArray:
+        """The headers of the source records."""
+        return self._raw_column("headers", HEADERS)
 
-    def _of_raw(self, name: str, type_: pa.DataType) -> pa.Array:
+    def _raw_column(self, name: str, type_: pa.DataType) -> pa.Array:
         if name not in self._raw.type.names:
             return pa.nulls(self._rows, type_)
         return pc.struct_field(self._raw, name).cast(type_)
 
-    def _keys(self) -> pa.BinaryArray:
+    def _build_keys(self) -> pa.BinaryArray:
         """Return the event's ``partitionkey``, else the record's key, else the expanded template of the sink."""
-        keys, own = self._columns["key"], self._own_keys
-        if keys.null_count < len(keys):
-            own = pc.coalesce(pc.if_else(pa.array(self._events), keys, _NO_BYTES), own)
-        if any(self._form.keys):
-            missing = self._events & ~is_not_null(own)
-            for route, template in enumerate(self._form.keys):
+        event_keys, keys = self._columns["key"], self._source_keys
+        if event_keys.null_count < len(event_keys):
+            keys = pc.coalesce(pc.if_else(pa.array(self._is_event), event_keys, _NO_BYTES), keys)
+        if any(self._records.key_templates):
+            missing = self._is_event & ~is_not_null(keys)
+            for route, template in enumerate(self._records.key_templates):
                 rows = np.flatnonzero(missing & (self._routes == route))
                 if template is not None and len(rows):
-                    own = replaced(own, rows, self._expand(template, pa.array(rows)).cast(pa.binary()))
-        return own
+                    keys = replace_rows(keys, rows, self._expand_template(template, pa.array(rows)).cast(pa.binary()))
+        return keys
 
-    def _expand(self, template: DestinationTemplate, rows: pa.Array) -> pa.StringArray:
+    def _expand_template(self, template: DestinationTemplate, rows: pa.Array) -> pa.StringArray:
         """Return the expanded template for these rows; null if a value without a default is missing."""
         pieces: list[pa.Scalar | pa.StringArray] = []
-        for place, part in enumerate(template.parts):
-            if place % 2 == 0:
+        for index, part in enumerate(template.parts):
+            if index % 2 == 0:
                 pieces.append(pa.scalar(part))
                 continue
-            values, default = self._value(full_variable_name(part)).take(rows), template.defaults[place // 2]
+            values, default = self._variable_values(full_variable_name(part)).take(rows), template.defaults[index // 2]
             if default:
                 values = pc.if_else(pc.fill_null(pc.not_equal(values, ""), False), values, default)
             pieces.append(values)
         return pc.binary_join_element_wise(*pieces, "")
 
-    def _value(self, name: str) -> pa.StringArray:
+    def _variable_values(self, name: str) -> pa.StringArray:
         """Return the value of a template's variable in each row."""
         if name.startswith(CONTEXT_PREFIX):
             found = pc.map_lookup(self._columns["context"], name.removeprefix(CONTEXT_PREFIX), "first")
             return found.cast(pa.string())
         if name.startswith(ATTRIBUTE_PREFIX):
-            return self._attribute(name.removeprefix(ATTRIBUTE_PREFIX))
+            return self._attribute_values(name.removeprefix(ATTRIBUTE_PREFIX))
         of = "endpoint" if name.startswith("endpoint") else "message"
         encoded = self._columns[of].dictionary_encode()
         texts = (text or "" for text in encoded.dictionary.to_pylist())
-        every = (
+        values = (
             make_event_values("", text, "", {}) if of == "endpoint" else make_event_values(text, "", "", {})
             for text in texts
         )
-        return pa.array([values[name] for values in every], pa.string()).take(encoded.indices)
+        return pa.array([each[name] for each in values], pa.string()).take(encoded.indices)
 
-    def _attribute(self, name: str) -> pa.StringArray:
+    def _attribute_values(self, name: str) -> pa.StringArray:
         """Return an attribute of each event as text; null if it is missing."""
-        given, place = self._columns["attributes"], self._columns["place"]
-        resolved = attributes_of_rows(self._form.kind, self._raw, given, place)
-        texts, rows = column_of(resolved, name), np.flatnonzero(resolved.odd & self._events)
+        mapped, place = self._columns["attributes"], self._columns["position_in_batch"]
+        attributes = read_attributes(self._records.kind, self._raw, mapped, place)
+        texts, rows = attribute_values(attributes, name), np.flatnonzero(attributes.fallback & self._is_event)
         if not len(rows):
             return texts
         at = pa.array(rows)
-        arrays = (array.take(at).to_pylist() for array in (self._raw, given, place))
+        arrays = (array.take(at).to_pylist() for array in (self._raw, mapped, place))
         exact = [
-            attributes_of(*parts_of_raw(row, self._form.kind, number), own).get(name)
+            event_attributes(*parts_of_raw(row, self._records.kind, number), own).get(name)
             for row, own, number in zip(*arrays, strict=True)
         ]
-        return replaced(texts, rows, pa.array(exact, pa.string()))
+        return replace_rows(texts, rows, pa.array(exact, pa.string()))
 
-    def _values(self) -> pa.BinaryArray:
+    def _build_values(self) -> pa.BinaryArray:
         """Return the bodies; a dead letter that is too large for its topic has none."""
         body = self._outcomes.column("body")
         spilled = pc.fill_null(self._columns["spilled"], False)
         if pc.any(spilled).as_py():
             body = pc.if_else(spilled, _NO_BYTES, body)
-        if self._form.structured and self._events.any():
-            attributes, place, typed = (self._columns[name] for name in ("attributes", "place", "typed"))
-            body = structured_events(self._form.kind, self._raw, attributes, place, body, typed)
-        return self._framed(body) if self._form.frames else body
+        if self._records.is_structured and self._is_event.any():
+            attributes, place, typed = (self._columns[name] for name in ("attributes", "position_in_batch", "typed"))
+            body = encode_structured_events(self._records.kind, self._raw, attributes, place, body, typed)
+        return self._add_frames(body) if self._records.frames else body
 
-    def _framed(self, body: pa.BinaryArray) -> pa.BinaryArray:
-        """Return bodies after the frames of their definitions.
+    def _add_frames(self, body: pa.BinaryArray) -> pa.BinaryArray:
+        """Put the frames of their definitions before bodies.
 
-        A body is unchanged if it already has a frame (a schema id was found), has a content coding, or is JSON of a
-        schema with binary bodies.
+        A body is unchanged if it already has a frame (its schema id was found), has a content coding, or is JSON while
+        its schema has binary bodies.
         """
-        frames = self._form.frames or {}
+        frames = self._records.frames or {}
         encoded = self._columns["message"].dictionary_encode()
         known = [frames.get(xid) for xid in encoded.dictionary.to_pylist()]
-        heads = pa.array([each and each.head for each in known], pa.binary()).take(encoded.indices)
+        frame_bytes = pa.array([each and each.head for each in known], pa.binary()).take(encoded.indices)
         plain = pa.array([each is not None and each.plain for each in known], pa.bool_()).take(encoded.indices)
-        media = pc.fill_null(pc.utf8_lower(self._attribute(_MEDIA)), "")
-        framed = pc.or_(pc.fill_null(plain, False), pc.invert(pc.match_substring_regex(media, _JSON)))
-        framed = pc.and_(framed, pa.array(~self._coded()))
+        media = pc.fill_null(pc.utf8_lower(self._attribute_values(_MEDIA)), "")
+        needed = pc.or_(pc.fill_null(plain, False), pc.invert(pc.match_substring_regex(media, _JSON)))
+        needed = pc.and_(needed, pa.array(~self._has_coding()))
         if SCHEMA_ID in self._columns:
-            framed = pc.and_(framed, self._columns[SCHEMA_ID].is_null())
-        framed = pc.and_(framed, pc.and_(heads.is_valid(), body.is_valid()))
-        return pc.if_else(framed, pc.binary_join_element_wise(heads, body, b""), body)
+            needed = pc.and_(needed, self._columns[SCHEMA_ID].is_null())
+        needed = pc.and_(needed, pc.and_(frame_bytes.is_valid(), body.is_valid()))
+        return pc.if_else(needed, pc.binary_join_element_wise(frame_bytes, body, b""), body)
 
-    def _coded(self) -> Bool:
+    def _has_coding(self) -> Bool:
         """Return which records have a content coding."""
-        entries = Entries(self._own_headers)
+        entries = Entries(self._source_headers)
         return entries.rows_with(entries.find_entries(lambda name: name.lower() == CODING))
 
-    def _headers(self) -> pa.ListArray:
-        pieces = [*self._event_headers(), *self._lineage_headers(), *self._letter_headers()]
+    def _build_headers(self) -> pa.ListArray:
+        pieces = [*self._iter_event_headers(), *self._iter_lineage_headers(), *self._iter_letter_headers()]
         if not pieces:
             return pa.array([], HEADERS)
         if len(pieces) == 1 and pieces[0][0].all() and not pieces[0][1].null_count:
             return pieces[0][1]
-        return joined(self._rows, pieces)
+        return join_headers(self._rows, pieces)
 
-    def _event_headers(self) -> Iterator[Piece]:
-        """Yield the headers of events: those of the record, where they serve, else their attributes and what else the
-        record had.
-        """
-        columns, own, events = self._columns, self._own_headers, self._events
-        if self._form.structured:
-            yield header_of(CONTENT_TYPE, _EVENT_MEDIA, events)
-            yield events, pc.coalesce(columns["passed"], _without(own, _is_of_event))
+    def _iter_event_headers(self) -> Iterator[HeaderPiece]:
+        """Yield the headers of events: those of the source record, or else their attributes and other headers."""
+        columns, headers, events = self._columns, self._source_headers, self._is_event
+        if self._records.is_structured:
+            yield repeat_header(CONTENT_TYPE, _EVENT_MEDIA, events)
+            yield events, pc.coalesce(columns["forwarded"], remove_headers(headers, _is_attribute_header))
             return
-        given = events & is_not_null(columns["attributes"])
-        if not given.all():
-            yield events & ~given, own
-        if given.any():
-            at = pa.array(np.flatnonzero(given))
-            yield given, columns["attributes"]
-            yield given, pc.coalesce(columns["passed"].take(at), without(own.take(at), CONTENT_TYPE))
+        rebuilt = events & is_not_null(columns["attributes"])
+        if not rebuilt.all():
+            yield events & ~rebuilt, headers
+        if rebuilt.any():
+            at = pa.array(np.flatnonzero(rebuilt))
+            yield rebuilt, columns["attributes"]
+            yield (
+                rebuilt,
+                pc.coalesce(columns["forwarded"].take(at), remove_headers(headers.take(at), CONTENT_TYPE.__eq__)),
+            )
 
-    def _lineage_headers(self) -> Iterator[Piece]:
-        """Yield the lineage headers of events, by the form that their sink has."""
-        places = np.where(self._events, self._routes, -1)
-        for form in dict.fromkeys(each for each in self._form.lineage if each):
-            rows = np.array([*(each == form for each in self._form.lineage), False], bool)[places]
+    def _iter_lineage_headers(self) -> Iterator[HeaderPiece]:
+        """Yield the lineage headers of events, in the form of their sink."""
+        routes = np.where(self._is_event, self._routes, -1)
+        for form in dict.fromkeys(each for each in self._records.lineage if each):
+            rows = np.array([*(each == form for each in self._records.lineage), False], bool)[routes]
             if rows.any():
-                yield from self._lineage_of(form, rows)
+                yield from self._iter_lineage_form(form, rows)
 
-    def _lineage_of(self, form: LineageForm, rows: Bool) -> Iterator[Piece]:
+    def _iter_lineage_form(self, form: LineageForm, rows: Bool) -> Iterator[HeaderPiece]:
         columns = self._columns
-        rare = {name: columns[name] for name in ("ambiguous", *RELATED, SCHEMA_ID) if name in columns}
+        optional = {name: columns[name] for name in ("ambiguous", *RELATED, SCHEMA_ID) if name in columns}
         members = {
             "endpoint": columns["endpoint"],
-            "epoch": pa.repeat(self._form.epoch, self._rows),
+            "epoch": pa.repeat(self._records.epoch, self._rows),
             "position": self._outcomes.column("position"),
-            **{name: texts for name, texts in rare.items() if texts.null_count < self._rows},
+            **{name: texts for name, texts in optional.items() if texts.null_count < self._rows},
         }
-        rarely = {f"{LINEAGE}{name}" for name in rare}
-        every = lineage_columns(columns["message"], context_json(columns["context"]), members, form)
-        for name, texts in every.items():
-            yield header_of(name, texts, rows & is_not_null(texts) if name in rarely else rows)
+        optional_headers = {f"{LINEAGE}{name}" for name in optional}
+        headers = lineage_header_columns(columns["message"], context_json(columns["context"]), members, form)
+        for name, texts in headers.items():
+            yield repeat_header(name, texts, rows & is_not_null(texts) if name in optional_headers else rows)
 
-    def _letter_headers(self) -> Iterator[Piece]:
-        """Yield the headers of dead letters: the original headers, followed by ours."""
-        if not len(self._letters):
+    def _iter_letter_headers(self) -> Iterator[HeaderPiece]:
+        """Yield the headers of dead letters: the original headers, followed by those of the router."""
+        if not len(self._dead_letter_rows):
             return
-        form, at, letters = self._form, pa.array(self._letters), ~self._events
-        rows, kafka = self._outcomes.take(at), self._form.kind == "kafka"
-        names = ("reason", "detail", "nearest", "endpoint", "passed", "place")
+        records, at, letters = self._records, pa.array(self._dead_letter_rows), ~self._is_event
+        rows, kafka = self._outcomes.take(at), records.kind == "kafka"
+        names = ("reason", "detail", "nearest", "endpoint", "forwarded", "position_in_batch")
         columns = {name: self._columns[name].take(at) for name in names}
-        positions, arrived = rows.column("position"), rows.column("raw")
+        positions, raw = rows.column("position"), rows.column("raw")
         if "letter" in rows.schema.names:
             ids = rows.column("letter")
         else:
-            ids = pa.array(dead_letter_ids(form.query, positions), pa.string())
+            ids = pa.array(dead_letter_ids(records.query, positions), pa.string())
         endpoint = columns["endpoint"]
-        named: dict[str, pa.StringArray | str] = {
+        headers: dict[str, pa.StringArray | str] = {
             "letter": ids,
             "reason": columns["reason"],
-            "detail": pc.utf8_slice_codeunits(columns["detail"], 0, HEADER_CAP),
-            "nearest": pc.utf8_slice_codeunits(columns["nearest"], 0, HEADER_CAP),
-            "endpoint": endpoint if kafka else pc.coalesce(endpoint, pc.struct_field(arrived, "endpoint")),
+            "detail": pc.utf8_slice_codeunits(columns["detail"], 0, MAX_HEADER_CHARS),
+            "nearest": pc.utf8_slice_codeunits(columns["nearest"], 0, MAX_HEADER_CHARS),
+            "endpoint": endpoint if kafka else pc.coalesce(endpoint, pc.struct_field(raw, "endpoint")),
             "protocol": rows.column("protocol"),
-            "epoch": form.epoch,
+            "epoch": records.epoch,
             "position": positions,
             "received": to_rfc3339(rows.column("received").cast(pa.timestamp("us"))),
-            "failed": form.failed,
+            "failed": records.failed_at,
             "attempts": "1",
-            **({} if kafka else {"native": native_texts(form.kind, arrived, columns["place"])}),
+            **({} if kafka else {"native": native_texts(records.kind, raw, columns["position_in_batch"])}),
         }
-        yield letters, pc.coalesce(columns["passed"], self._own_headers.take(at))
-        for name, texts in named.items():
-            yield header_of(f"{LINEAGE}{name}", texts, letters)
+        yield letters, pc.coalesce(columns["forwarded"], self._source_headers.take(at))
+        for name, texts in headers.items():
+            yield repeat_header(f"{LINEAGE}{name}", texts, letters)
         # Only a spilled dead letter names its file.
         spilled = letters & pc.fill_null(self._columns["spilled"], False).to_numpy(zero_copy_only=False)
         if spilled.any():
             files = pc.binary_join_element_wise("spill/", ids, ".json", "")
-            yield header_of(f"{LINEAGE}spill", files.filter(pa.array(spilled[letters])), spilled)
+            yield repeat_header(f"{LINEAGE}spill", files.filter(pa.array(spilled[letters])), spilled)
 
 
-def _is_of_event(name: str) -> bool:
-    """Whether a header is an attribute of an event in binary mode, which structured mode has in the body only."""
+def _is_attribute_header(name: str) -> bool:
+    """Whether a header has an event's attribute in binary mode; in structured mode only the body has it."""
     return name.startswith("ce_") or name == CONTENT_TYPE
-
-
-def _without(lists: pa.ListArray, condition: Callable[[str], bool]) -> pa.ListArray:
-    """Return header lists without the entries whose names meet a condition; a null list becomes an empty one."""
-    entries = Entries(lists)
-    kept = np.ones(len(entries.codes), bool)
-    kept[entries.find_entries(condition)] = False
-    return _filtered(lists, entries, kept)
 
 
 @dataclass(frozen=True, slots=True)
 class SingleWrite:
-    """The pass that turns source rows into Kafka records, events and dead letters: one write serves all sinks."""
+    """The pass that turns source rows into Kafka records, both events and dead letters, for one write to all sinks."""
 
     records: WorkerPass
 
@@ -512,29 +500,30 @@ class SingleWrite:
         *,
         converts: bool = False,
     ) -> SingleWrite:
-        """Return the pass of a query with the plan *judge*; counts go to *tallies*.
+        """Create the pass of a query with the plan *judge*; its tallies go to *tallies*.
 
         *converts* is the result of :func:`router.evaluation.outcome_rows.converts`.
         """
         kind = records.kind
-        type_ = judge.value.outputs.type
+        type_ = judge.value.outputs.outcome_type
         if not records.needs_context:
             # Context attributes are costly, and no header has them.
             type_ = pa.struct([field for field in type_ if field.name != "context"])
-        made = partial(_evaluate_and_render, records, type_, judge, tallies)
-        return cls(WorkerPass.of(source_columns(kind, converts=converts), RAW_COLUMNS[kind], made, _spark_type()))
+        function = partial(_evaluate_and_render, records, type_, judge, tallies)
+        columns = source_columns(kind, converts=converts)
+        return cls(WorkerPass.of(columns, RAW_COLUMNS[kind], function, _record_spark_type()))
 
     def of_rows(self, rows: DataFrame, failed: str) -> DataFrame:
         """Return the Kafka records (topic, key, value, headers) of the source's *rows*.
 
-        They must be written by this thread before the next attempt. *failed* is the time of the dead letters.
+        This thread must write them before the next attempt. *failed* is the time of the dead letters.
         """
         # A task property: the function is the same for all attempts.
-        session_context().setLocalProperty(FAILED, failed)
+        spark_context().setLocalProperty(FAILED_AT, failed)
         return self.records.of_rows(rows)
 
 
-def _spark_type() -> StructType:
+def _record_spark_type() -> StructType:
     from pyspark.sql.types import _parse_datatype_string
 
     parsed = _parse_datatype_string(RECORD_TYPE)
@@ -552,34 +541,34 @@ def _evaluate_and_render(
 
     context = TaskContext.get()
     assert context is not None
-    form = replace(records, failed=context.getLocalProperty(FAILED) or "")
+    dated = replace(records, failed_at=context.getLocalProperty(FAILED_AT) or "")
 
-    def made(_: Evaluator, rows: pa.RecordBatch, outcomes: RoutedOutcomes) -> pa.RecordBatch:
-        return form.render(outcome_rows(form.kind, type_, rows, outcomes))
+    def render(_: Evaluator, rows: pa.RecordBatch, outcomes: RoutedOutcomes) -> pa.RecordBatch:
+        return dated.render(build_outcome_rows(records.kind, type_, rows, outcomes))
 
-    return evaluate_batches(form.kind, judge, tallies, made, batches)
+    return evaluate_batches(records.kind, judge, tallies, render, batches)
 
 
-def spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
+def iter_spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
     """Yield the id and the complete native record (MATCHING.md#records) of each spilled dead letter."""
     from pyspark.sql import functions as F
 
     endpoint = F.col("m.endpoint") if kind == "kafka" else F.coalesce(F.col("m.endpoint"), F.col("raw.endpoint"))
-    wanted = rows.where("m.spilled").select(
-        "letter", "raw", F.col("m.place").alias("place"), "body", endpoint.alias("endpoint")
+    spilled = rows.where("m.spilled").select(
+        "letter", "raw", F.col("m.position_in_batch").alias("place"), "body", endpoint.alias("endpoint")
     )
-    for row in wanted.toLocalIterator():
+    for row in spilled.toLocalIterator():
         parts, binding = parts_of_raw(row["raw"].asDict(recursive=True), kind, row["place"])
         body = None if row["body"] is None else bytes(row["body"])
         record = Record(binding.protocol, binding.build(parts), body, row["endpoint"])
         yield row["letter"], msgspec.json.encode(record.to_json())
 
 
-def order_key(kind: Kind) -> Column:
+def order_key_column(kind: Kind) -> Column:
     """Return the ordering key of a row, a hash of its channel and key; null without a key.
 
-    The channel is the topic, else the endpoint where the record arrived: the matcher's endpoint may depend on the
-    outcome if several endpoints share a channel.
+    The channel is the topic, or else the endpoint where the record arrived. The matched endpoint does not serve: it may
+    depend on the outcome if several endpoints share a channel.
     """
     from pyspark.sql import functions as F
 

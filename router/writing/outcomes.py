@@ -1,4 +1,4 @@
-"""The outcomes of a batch as its steps need them, rejections by sinks, and the order of records with a key."""
+"""The outcomes of a batch for the steps that write it, the rejections by sinks, and the order of records by key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets
 from router.errors import SinkError, find_batch_fault, find_lost_registry, is_data_loss, is_timestamp_overflow
 from router.evaluation.forwarding import EXCHANGE
-from router.evaluation.outcome_rows import ARRIVED, HEADERS_TYPE, OUTCOME_COLUMNS, header, source_rows_json
+from router.evaluation.outcome_rows import HEADERS_TYPE, ORIGINAL_BODY, OUTCOME_COLUMNS, header_column, iter_source_rows
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Evaluator, Plan
 from router.logs import get_logger
@@ -27,15 +27,15 @@ from router.settings.routes import make_dead_letter_values
 from router.sinks.contract import Rejected, Staged, WriteResult
 from router.state.ledger import LetterLedger, waits_for
 from router.state.state import BatchStore, StateFolder
-from router.writing.kafka_records import KafkaRecords, order_key, spilled_records
+from router.writing.kafka_records import KafkaRecords, iter_spilled_records, order_key_column
 from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedFiles, StagingPass, results_of
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import Column, DataFrame
 
-# The contract of :class:`Outcomes`. :class:`SparkOutcomes` implements it for Spark, tests with a list. Rows stay in the
-# workers: each method says what it returns to the driver.
+# The contract :class:`Outcomes`; :class:`SparkOutcomes` implements it for Spark. Rows stay in the workers: each method
+# says what it returns to the driver.
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class RecordOutcome:
 
 
 class Outcomes(Protocol):
-    """The outcomes of one attempt, or a selection of them. Methods can be repeated with the same result.
+    """The outcomes of one attempt, or a selection of them. A repeated call has the same result.
 
-    With ``may_reject`` a sink may still reject each; the original records are then kept for dead letters.
+    With ``may_reject`` a sink may still reject records; the original records are then kept for dead letters.
     """
 
     may_reject: bool
@@ -76,19 +76,19 @@ class Outcomes(Protocol):
         """Select the outcomes on these routes."""
 
     def without(self, letters: Collection[str]) -> Outcomes:
-        """Select all outcomes without these dead letter ids, in order."""
+        """Select the outcomes except those with these dead letter ids, in order."""
 
     def letters(self, rejections: Rejections | None = None) -> Outcomes:
-        """Select the dead letters, plus one for each rejected record with the complete original record.
+        """Select the dead letters, plus one with the complete original record for each rejection.
 
         Rejections need the original records (:attr:`router.writing.writer.BatchWriter.may_reject`).
         """
 
     def decisions(self) -> list[RecordOutcome]:
-        """Return all decisions."""
+        """Return the outcome of each record."""
 
     def keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
-        """Return the decisions on records with a key; only with these *keys*, None for all."""
+        """Return the outcomes of records with one of these *keys*; None for all records with a key."""
 
     def exchanges(self) -> Iterator[dict[str, Any]]:
         """Yield the columns for pairing: position, time of arrival, message, relation and exchange.
@@ -97,19 +97,19 @@ class Outcomes(Protocol):
         """
 
     def topics(self, sink: str) -> list[str]:
-        """Return the topics of these events at a Kafka sink, each once."""
+        """Return the distinct topics of these events at a Kafka sink."""
 
     def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
-        """Return the decisions on events for these topics of a Kafka sink, each with its topic."""
+        """Return the outcomes of events for these topics of a Kafka sink, each with its topic."""
 
     def events(self, schema: pa.Schema) -> pa.Table:
-        """Return the events, with bodies, in that schema."""
+        """Return the events, with bodies, as a table of that schema."""
 
     def dead_letters(self) -> pa.Table:
-        """Return the dead letters, with bodies."""
+        """Return the dead letters, with bodies, as a table."""
 
     def staged(self, share: RowsForSink) -> Staged:
-        """Return the names of the files that workers staged for a sink; stage them now if ``evaluate`` did not.
+        """Return the names of the files staged for a sink; stage them now if ``evaluate`` did not.
 
         :meth:`release` removes files that were not passed to a sink.
         """
@@ -136,51 +136,51 @@ class Outcomes(Protocol):
 
 # Routed records that a sink rejected (MATCHING.md#sink-rejected).
 #
-# A rejected record becomes one dead letter, ``sink-rejected``, however many sinks it has: the dead letter names the
-# sinks without it and why. Dead letters are written after all events and before the batch is committed, so a crash in
-# between repeats the batch and loses none. In the tally the record moves from routed to dead-letter; the circuit
-# breaker, which acts before the first write, does not count it.
+# A rejected record becomes one dead letter, ``sink-rejected``, even if several sinks rejected it: the dead letter names
+# the sinks and their reasons. Dead letters are written after all events and before the batch is committed: a crash
+# between them repeats the batch and loses none. In the tally the record moves from routed to dead-letter. The circuit
+# breaker does not count it, since it acts before the first write.
 #
-# A batch that an operator moves to dead letters gets the same ones. The detail ``sink NAME: why; sink OTHER: why``
-# names exactly the sinks that lack the record, so a replay sends it only to those.
+# A batch that an operator moves to dead letters is handled alike. The detail ``sink NAME: why; sink OTHER: why`` names
+# exactly the sinks that lack the record, so a replay sends it only to those.
 
-REASON: Final = "sink-rejected"
-DETAIL_CAP: Final = 3_900
-"""Maximum characters of a detail: below the limit for Kafka headers, so that no sink's name is truncated."""
-_NAMED: Final = re.compile(r"(?:^|; )sink ([^:;]+): ")
-_MARKS: Final = {"%": "%25", ":": "%3A", ";": "%3B"}
+SINK_REJECTED: Final = "sink-rejected"
+MAX_DETAIL_CHARS: Final = 3_900
+"""Maximum characters of a detail; the limit for Kafka headers is higher, so no sink's name is truncated."""
+_SINK_NAMES: Final = re.compile(r"(?:^|; )sink ([^:;]+): ")
+_NAME_ESCAPES: Final = {"%": "%25", ":": "%3A", ";": "%3B"}
 """Characters of sink names that must be escaped, the escape character first."""
 
 
 def detail_of(reasons: Mapping[str, str]) -> str:
-    """Return the detail of a dead letter from the reasons by sink; it has all names in full."""
+    """Format the reasons by sink as the detail of a dead letter, with all sink names in full."""
     # A reason must not look like the name of another sink.
-    escaped = {_escaped(name): why.replace("; sink ", ", sink ") for name, why in reasons.items()}
-    share = max(0, DETAIL_CAP // max(1, len(escaped)) - max(map(len, escaped), default=0) - len("; sink : "))
+    escaped = {_escape_name(name): why.replace("; sink ", ", sink ") for name, why in reasons.items()}
+    share = max(0, MAX_DETAIL_CHARS // max(1, len(escaped)) - max(map(len, escaped), default=0) - len("; sink : "))
     return "; ".join(f"sink {name}: {why[:share]}" for name, why in escaped.items())
 
 
 def sinks_of(detail: str) -> tuple[str, ...]:
-    """Return the sinks that the detail of a dead letter names, the inverse of :func:`detail_of`; () if none."""
+    """Return the sinks in the detail of a dead letter (:func:`detail_of`); () if none."""
     if not detail.startswith("sink "):
         return ()
-    return tuple(dict.fromkeys(_plain(name) for name in _NAMED.findall(detail)))
+    return tuple(dict.fromkeys(_unescape_name(name) for name in _SINK_NAMES.findall(detail)))
 
 
-def _escaped(name: str) -> str:
-    for mark, code in _MARKS.items():
+def _escape_name(name: str) -> str:
+    for mark, code in _NAME_ESCAPES.items():
         name = name.replace(mark, code)
     return name
 
 
-def _plain(name: str) -> str:
-    for mark, code in reversed(_MARKS.items()):
+def _unescape_name(name: str) -> str:
+    for mark, code in reversed(_NAME_ESCAPES.items()):
         name = name.replace(code, mark)
     return name
 
 
 class Rejections:
-    """The records of one batch that sinks rejected; *routes* route their dead letters, *limits* spill them."""
+    """The records of one batch that sinks rejected; *routes* and *limits* are those of their dead letters."""
 
     def __init__(self, routes: Routes, limits: SpillLimits) -> None:
         self._routes = routes
@@ -194,25 +194,26 @@ class Rejections:
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:
-        """Rejected records by endpoint and definition, each once."""
+        """The number of rejected records by endpoint and definition."""
         return Counter((record.endpoint, record.message) for record in self._records.values())
 
-    def of_sink(self, sink: str) -> Counter[str]:
-        """Return the records that one sink rejected, by endpoint."""
+    def count_of_sink(self, sink: str) -> Counter[str]:
+        """Return the number of records that one sink rejected, by endpoint."""
         rejected = (self._records[position] for position, sinks in self._details.items() if sink in sinks)
         return Counter(record.endpoint for record in rejected)
 
     @property
     def routes(self) -> frozenset[int]:
         """The routes of the rejected records' dead letters."""
-        return frozenset(self._routes.letters(record.endpoint, REASON) for record in self._records.values())
+        return frozenset(map(self._route_of, self._records.values()))
 
-    def letters_on(self, routes: Collection[int]) -> Counter[str]:
-        """Return the number of rejected records by endpoint whose dead letters have one of these routes."""
-        endpoints = Counter(record.endpoint for record in self._records.values())
-        return Counter(
-            {name: count for name, count in endpoints.items() if self._routes.letters(name, REASON) in routes}
-        )
+    def count_dead_letters(self, routes: Collection[int]) -> Counter[str]:
+        """Count the rejected records whose dead letters have one of these routes, by endpoint."""
+        records = self._records.values()
+        return Counter(record.endpoint for record in records if self._route_of(record) in routes)
+
+    def _route_of(self, record: Rejected) -> int:
+        return self._routes.dead_letter_route(record.endpoint, SINK_REJECTED)
 
     @property
     def details(self) -> dict[str, str]:
@@ -225,109 +226,108 @@ class Rejections:
             self._records[record.position] = record
             self._details.setdefault(record.position, {})[sink] = record.reason
 
-    def table(self) -> pa.Table:
+    def to_table(self) -> pa.Table:
         """Return the columns of each rejected record's dead letter, by position (``at``).
 
-        They are its detail, its route and topics, and the bytes above which it is spilled (``limit``).
+        The columns are the detail, the route and topics, and the bytes above which it is spilled (``limit``).
         """
         records = list(self._records.values())
-        taking = [self._routes.letters(record.endpoint, REASON) for record in records]
+        routes = [self._route_of(record) for record in records]
         columns: dict[str, list[str]] = {
             "at": [record.position for record in records],
             "detail": [detail_of(self._details[record.position]) for record in records],
         }
-        for name, template in self._routes.letter_topics.items():
-            columns[f"letters_{name}"] = [
-                template.expand(make_dead_letter_values(record.endpoint, REASON), escape="_") for record in records
-            ]
+        for name, template in self._routes.dead_letter_topics.items():
+            values = (make_dead_letter_values(record.endpoint, SINK_REJECTED) for record in records)
+            columns[f"letters_{name}"] = [template.expand(each, escape="_") for each in values]
         numbers = {
-            "route": pa.array(taking, pa.int32()),
-            "limit": pa.array([self._limits.of(route) for route in taking], pa.int64()),
+            "route": pa.array(routes, pa.int32()),
+            "limit": pa.array([self._limits.max_bytes(route) for route in routes], pa.int64()),
         }
         return pa.table({**{name: pa.array(values, pa.string()) for name, values in columns.items()}, **numbers})
 
 
-# Compare what sinks report with what they should have according to the outcomes.
+# The receipts of sinks, compared with the outcomes that they should have.
 
 
 class Receipts:
     """The receipts of one attempt.
 
-    A sink without a receipt counts as complete: Spark's write to Kafka fails unless each record was acknowledged, and
-    earlier attempts checked their own receipts. A repeated commit is complete too: the sink knows only that it has the
+    A sink without a receipt counts as complete: Spark's write to Kafka fails unless every record was acknowledged, and
+    earlier attempts checked their own receipts. A repeated commit is complete too: the sink only knows that it has the
     commit, and reports the rows of this attempt.
     """
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, bool], int] = {}
+        self._reported_rows: dict[tuple[str, bool], int] = {}
 
     def add(self, sink: str, result: WriteResult, *, letters: bool = False) -> None:
         """Add a sink's receipt for events or dead letters."""
-        self._said[sink, letters] = result.rows + result.before
+        self._reported_rows[sink, letters] = result.rows + result.before
 
-    def waive(self, sink: str) -> None:
+    def ignore(self, sink: str) -> None:
         """Ignore the receipts of a sink's events: it already has the batch that contains this part."""
-        self._said.pop((sink, False), None)
+        self._reported_rows.pop((sink, False), None)
 
     def settle(self, tally: Tally, routes: Routes, rejections: Rejections | None = None) -> None:
-        """Add to the tally what each sink has received, and what is missing without a rejection.
+        """Add to the tally the outcomes that each sink has received, and the missing ones that it did not reject.
 
-        *tally* is as evaluated; *rejections* has the records that became dead letters since.
+        *tally* is that of the evaluation; *rejections* has the records that have become dead letters since.
         """
         for name, numbers in routes.event_sinks.items():
-            due, size = _due(tally, numbers)
+            due, size = _expected_counts(tally, numbers)
             if rejections is not None:
-                due -= rejections.of_sink(name)
-            self._settle(tally, name, due, size, letters=False)
+                due -= rejections.count_of_sink(name)
+            self._add_sink(tally, name, due, size, letters=False)
         for name, numbers in routes.letter_sinks.items():
-            due, size = _due(tally, numbers)
+            due, size = _expected_counts(tally, numbers)
             if rejections is not None:
-                due += rejections.letters_on(numbers)
-            self._settle(tally, name, due, size, letters=True)
+                due += rejections.count_dead_letters(numbers)
+            self._add_sink(tally, name, due, size, letters=True)
 
-    def _settle(self, tally: Tally, sink: str, due: Counter[str], size: Counter[str], *, letters: bool) -> None:
-        said = self._said.get((sink, letters))
-        if said is not None:
-            tally.missing += max(0, due.total() - said)
+    def _add_sink(self, tally: Tally, sink: str, due: Counter[str], size: Counter[str], *, letters: bool) -> None:
+        rows = self._reported_rows.get((sink, letters))
+        if rows is not None:
+            tally.missing += max(0, due.total() - rows)
         for endpoint, count in due.items():
             tally.delivered[sink, endpoint] += count
             tally.delivered_bytes[sink, endpoint] += size[endpoint]
 
 
-def _due(tally: Tally, numbers: tuple[int, ...]) -> tuple[Counter[str], Counter[str]]:
+def _expected_counts(tally: Tally, numbers: tuple[int, ...]) -> tuple[Counter[str], Counter[str]]:
     """Return the number of outcomes on these routes by endpoint, and their bytes."""
     due, size = Counter[str](), Counter[str]()
-    for (endpoint, route), (count, taken) in tally.routes.items():
+    for (endpoint, route), (count, bytes_) in tally.routes.items():
         if route in numbers:
             due[endpoint] += count
-            size[endpoint] += taken
+            size[endpoint] += bytes_
     return due, size
 
 
 # The order of records of one key, when ``dead_letters.order`` is ``park`` (deploy/OPERATIONS.md#dead-letters).
 #
 # A record whose key has an earlier dead letter is *held back*: no sink gets it, and it becomes a dead letter that waits
-# for the first one. This is decided before the first write of a batch. The blocked keys are stored beside the batch's
-# pin, so that each retry holds back the same records, whatever a replay unblocks meanwhile. The expected dead letters
-# are added to the state database, where they block the key for later batches. After the write they are added again,
-# with those of records that a sink rejected; these hold back records from the next batch on.
+# for the earlier one. Before the first write of a batch, the blocked keys are stored beside the batch's pin, so that
+# each retry holds back the same records, even if a replay unblocks keys meanwhile. The expected dead letters are added
+# to the state database, where they block the key for later batches. After the write they are added again, with those of
+# records that a sink rejected; these hold back records from the next batch on.
 #
-# A replay that has almost caught up with a key says so, and batches with records of that key wait for it. Otherwise a
+# A replay that has almost caught up with a key marks it, and batches with records of that key wait for it. Otherwise a
 # key with constant traffic would stay blocked forever.
 #
 # The driver gets only rows whose key is blocked or has a dead letter in the batch, without bodies. A key is the event's
 # ``partitionkey``, else the record's key; a record without a key is never held back.
 
-PATIENCE_SECONDS: Final = 60.0
+MAX_WAIT_SECONDS: Final = 60.0
 """Maximum seconds for which a batch waits until a replay unblocks one of its keys."""
-LOOK_SECONDS: Final = 0.1
-_NUMBERS: Final = re.compile(r"((?:-\d+)*)(?:#(\d+))?\Z")
+POLL_SECONDS: Final = 0.1
+_POSITION_NUMBERS: Final = re.compile(r"((?:-\d+)*)(?:#(\d+))?\Z")
 _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class HeldRecord:
-    """A routed record that waits for the dead letter ``behind``."""
+    """A routed record that is held back; ``behind`` is the id of the dead letter that it waits for."""
 
     decision: RecordOutcome
     behind: str
@@ -335,7 +335,7 @@ class HeldRecord:
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """The records of a batch that are held back, since an earlier record of their key is a dead letter."""
+    """The records of a batch that are held back."""
 
     records: tuple[HeldRecord, ...] = ()
 
@@ -372,83 +372,83 @@ class Ordering:
         Raises:
             StateError: the state cannot be read or written; nothing has been decided.
         """
-        if not _parks(plan):
+        if not _is_parking(plan):
             return NOTHING
-        noted = self._blocked(batch)
-        blocked = self._heads(()) if noted is None else noted
-        suspects = _suspects(outcomes, blocked, dead=dead)
-        if noted is None:
+        stored = self._stored_keys(batch)
+        blocked = self._find_blocked_keys(()) if stored is None else stored
+        suspects = _find_suspects(outcomes, blocked, dead=dead)
+        if stored is None:
             keys = {each.key for each in suspects}
-            blocked = self._heads(keys)
-            met = {key: blocked[key] for key in keys & blocked.keys()}
-            self._notes.block(self._query, batch.number, batch.generation, met, batch.label)
-        held = _held(suspects, blocked)
+            blocked = self._find_blocked_keys(keys)
+            blocking = {key: blocked[key] for key in keys & blocked.keys()}
+            self._notes.block(self._query, batch.number, batch.generation, blocking, batch.label)
+        held = _find_held_back(suspects, blocked)
         waiting = {each.decision.letter for each in held.records}
-        self._arrived(each for each in suspects if each.route < 0 or each.letter in waiting)
+        self._add_dead_letters(each for each in suspects if each.route < 0 or each.letter in waiting)
         if held.records:
             _log.info("records held back: their keys are blocked", query=self._query, records=len(held.records))
         return held
 
     def noted(self, outcomes: Outcomes, batch: BatchId, plan: Plan) -> HeldBack:
-        """Return the records that the first write of a batch held back; none if it was never written."""
-        blocked = self._blocked(batch) if _parks(plan) else None
-        return NOTHING if blocked is None else _held(_suspects(outcomes, blocked, dead=1), blocked)
+        """Return the records that the first write of a batch held back; none if there was no write."""
+        blocked = self._stored_keys(batch) if _is_parking(plan) else None
+        return NOTHING if blocked is None else _find_held_back(_find_suspects(outcomes, blocked, dead=1), blocked)
 
     def settle(self, outcomes: Outcomes, rejections: Rejections, plan: Plan, *, dead: int) -> None:
-        """Block the keys of all dead letters of a batch; after they are written, before Spark commits the batch.
+        """Block the keys of the dead letters of a batch, after they are written and before Spark commits the batch.
 
-        Repeating changes nothing; dead letters replayed in between do not block again.
+        Repeating changes nothing: dead letters replayed in between do not block again.
 
         Raises:
             StateError: the state cannot be written.
         """
-        if _parks(plan) and dead:
-            self._arrived(outcomes.letters(rejections).keyed())
+        if _is_parking(plan) and dead:
+            self._add_dead_letters(outcomes.letters(rejections).keyed())
 
-    def _blocked(self, batch: BatchId) -> dict[str, str] | None:
+    def _stored_keys(self, batch: BatchId) -> dict[str, str] | None:
         return self._notes.blocked(self._query, batch.number, batch.generation, batch.label)
 
-    def _heads(self, keys: Collection[str]) -> dict[str, str]:
-        """Return the blocked keys, after waiting for a replay that is about to unblock one of *keys*."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+    def _find_blocked_keys(self, keys: Collection[str]) -> dict[str, str]:
+        """Return the blocked keys with their first dead letters; wait for a replay about to unblock one of *keys*."""
+        deadline = time.monotonic() + MAX_WAIT_SECONDS
         while True:
             with LetterLedger.open(self._root, create=False) as ledger:
                 heads = ledger.order.first_letters()
-                freeing = ledger.order.keys_to_free() & heads.keys() & set(keys)
+                unblocking = ledger.order.keys_to_free() & heads.keys() & set(keys)
                 # Ignore a replay that was killed.
-                if not freeing or not ledger.is_locked or time.monotonic() >= deadline:
+                if not unblocking or not ledger.is_locked or time.monotonic() >= deadline:
                     return heads
-            self._pause(LOOK_SECONDS)
+            self._pause(POLL_SECONDS)
 
-    def _arrived(self, letters: Iterable[RecordOutcome]) -> None:
-        ordered = sorted(letters, key=lambda each: in_order(each.position))
+    def _add_dead_letters(self, letters: Iterable[RecordOutcome]) -> None:
+        ordered = sorted(letters, key=lambda each: position_sort_key(each.position))
         if ordered:
             with LetterLedger.open(self._root) as ledger:
                 ledger.order.append_letters((each.key, each.letter) for each in ordered)
 
 
-def in_order(position: str) -> tuple[str, tuple[int, ...], int]:
-    """Return the sort key of a position in order of arrival (partition, then offset or segment and row)."""
-    match = _NUMBERS.search(position)
+def position_sort_key(position: str) -> tuple[str, tuple[int, ...], int]:
+    """Return the sort key of a position for the order of arrival (partition, then offset or segment and row)."""
+    match = _POSITION_NUMBERS.search(position)
     assert match is not None  # It also matches nothing.
     numbers = tuple(int(text) for text in match[1].split("-")[1:])
     return position[: match.start()], numbers, int(match[2] or -1)
 
 
-def _parks(plan: Plan) -> bool:
+def _is_parking(plan: Plan) -> bool:
     return plan.settings.dead_letters.order == "park"
 
 
-def _suspects(outcomes: Outcomes, blocked: Mapping[str, str], *, dead: int) -> list[RecordOutcome]:
-    """Return the records of keys that are blocked or have a dead letter in the batch, in order of arrival."""
+def _find_suspects(outcomes: Outcomes, blocked: Mapping[str, str], *, dead: int) -> list[RecordOutcome]:
+    """Find the records whose key is blocked or has a dead letter in the batch, in order of arrival."""
     keys = set(blocked)
     if dead:
         keys.update(each.key for each in outcomes.letters().keyed())
-    return sorted(outcomes.keyed(keys), key=lambda each: in_order(each.position)) if keys else []
+    return sorted(outcomes.keyed(keys), key=lambda each: position_sort_key(each.position)) if keys else []
 
 
-def _held(suspects: Iterable[RecordOutcome], blocked: Mapping[str, str]) -> HeldBack:
-    """Return the routed records that come after a dead letter of their key; *suspects* are in order."""
+def _find_held_back(suspects: Iterable[RecordOutcome], blocked: Mapping[str, str]) -> HeldBack:
+    """Find the routed records after a dead letter of their key; *suspects* are in order."""
     heads = dict(blocked)
     held: list[HeldRecord] = []
     for each in suspects:
@@ -459,11 +459,9 @@ def _held(suspects: Iterable[RecordOutcome], blocked: Mapping[str, str]) -> Held
     return HeldBack(tuple(held))
 
 
-# The outcomes of an attempt as a Spark DataFrame.
+# Spark's write to Kafka, and the cause when it fails.
 
-# Spark's own write to Kafka, and whose fault it is when it fails.
-
-_ABSENT: Final = re.compile(r"Topic ([A-Za-z0-9._-]{1,249}) not present in metadata")
+_ABSENT_TOPIC: Final = re.compile(r"Topic ([A-Za-z0-9._-]{1,249}) not present in metadata")
 _DENIED: Final = "TopicAuthorizationException"
 
 
@@ -489,21 +487,21 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
             or find_batch_fault(error) is not None
         ):
             raise  # Not the sink's fault, and a retry would not help.
-        told = str(error)
-        if lacking := _ABSENT.search(told):
+        message = str(error)
+        if absent := _ABSENT_TOPIC.search(message):
             if sink.create_topics is not None and not again:
-                _create(rows, sink, name)
+                _create_topics_of(rows, sink, name)
                 return save_to_kafka(rows, sink, name, again=True)
-            problem = f"Kafka at {sink.bootstrap_servers} has no topic {lacking[1]}, or hides it from this login"
-            hint = f"create topic {lacking[1]}, or grant the login Describe and Write on it; the batch is then written"
+            problem = f"Kafka at {sink.bootstrap_servers} has no topic {absent[1]}, or hides it from this login"
+            hint = f"create topic {absent[1]}, or grant the login Describe and Write on it; the batch is then written"
             raise SinkError(name, problem, hint=hint) from error
-        problem = f"Kafka at {sink.bootstrap_servers} did not accept the batch: {_cause(error)}"
-        hint = "grant the login of the sink Write on it; the batch is then written" if _DENIED in told else ""
+        problem = f"Kafka at {sink.bootstrap_servers} did not accept the batch: {_find_cause(error)}"
+        hint = "grant the login of the sink Write on it; the batch is then written" if _DENIED in message else ""
         raise SinkError(name, problem, hint=hint) from error
 
 
-def _create(rows: DataFrame, sink: KafkaSink, name: str) -> None:
-    """Create missing topics of these rows, which are evaluated once more.
+def _create_topics_of(rows: DataFrame, sink: KafkaSink, name: str) -> None:
+    """Create the missing topics of these rows, which evaluates the rows once more.
 
     Raises:
         SinkError: the brokers did not create a topic.
@@ -512,21 +510,17 @@ def _create(rows: DataFrame, sink: KafkaSink, name: str) -> None:
 
 
 def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
-    """Create missing topics of a sink, as configured.
+    """Create missing topics of a sink as its settings say.
 
     Raises:
         SinkError: the brokers do not respond, or did not create a topic.
     """
-    wanted = sink.create_topics
-    assert wanted is not None
+    settings = sink.create_topics
+    assert settings is not None
     names = sorted(set(topics))
-    how: dict[str, Any] = {
-        "partitions": wanted.partitions,
-        "replication": wanted.replication,
-        "options": wanted.options,
-    }
+    how: dict[str, Any] = {"partitions": settings.partitions, "replication": settings.replication}
     try:
-        failed = KafkaOffsets(sink.cluster()).create_topics(names, **how)
+        failed = KafkaOffsets(sink.cluster()).create_topics(names, **how, options=settings.options)
     except KafkaUnreachable as error:
         raise SinkError(name, str(error), hint="start the broker; the batch is then written") from error
     if failed:
@@ -535,26 +529,28 @@ def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
         raise SinkError(name, f"Kafka at {sink.bootstrap_servers} did not create topic {topic}: {why}", hint=hint)
 
 
-def _cause(error: Exception) -> str:
-    """Return the relevant line of a Spark error."""
+def _find_cause(error: Exception) -> str:
+    """Find the relevant line of a Spark error."""
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     exceptions = [line for line in lines if "kafka" in line.lower() and "Exception" in line]
     return (exceptions or lines or ["unknown"])[-1 if exceptions else 0][:300]
 
 
+# The outcomes of an attempt as a Spark DataFrame.
+
 PAIRING_CHUNK: Final = 1000
-"""Maximum records to pair that are Python objects in the driver at once."""
-_AMONG: Final = "among"
-_TOPIC: Final = "sent_to"
+"""Maximum number of records to pair that are Python objects at once."""
+_VALUE_COLUMN: Final = "among"
+_TOPIC_COLUMN: Final = "sent_to"
 
 
 class SparkOutcomes:
     """Outcomes in Spark, with the columns of :func:`router.evaluation.outcome_rows`.
 
-    *rows* returns the rows, *tally* their counts after evaluation. *bare* is the source row of a record with a bare
-    dead letter. *outgoing* has the Kafka records for a single write (:mod:`router.writing.kafka_records`).
-    *staging* has the shares and results of a pass that evaluates and stages everything, so that outcomes are not kept.
-    *judge* is the broadcast plan, if workers write.
+    *rows* returns the rows, *tally* their tally after evaluation. *bare* is the source row of a record with a bare dead
+    letter. *outgoing* has the Kafka records for a single write (:mod:`router.writing.kafka_records`). *staging* has the
+    shares and results of a pass that evaluates and stages everything, so that outcomes are not cached. *judge* is the
+    broadcast plan, needed to stage files.
     """
 
     def __init__(
@@ -571,7 +567,7 @@ class SparkOutcomes:
         may_reject: bool = False,
     ) -> None:
         self.may_reject = may_reject
-        self._make = rows
+        self._create_rows = rows
         self._frame: DataFrame | None = None
         self._outgoing = outgoing
         self._staging = staging
@@ -598,18 +594,18 @@ class SparkOutcomes:
             self._rows.unpersist()
 
     def on_routes(self, routes: Sequence[int]) -> Self:
-        return self._of(lambda: self._rows.where(_on_routes(routes)))
+        return self._with_rows(lambda: self._rows.where(_is_on_routes(routes)))
 
     def without(self, letters: Collection[str]) -> Self:
-        return self._of(lambda: self._among("letter", letters, "left_anti")) if letters else self
+        return self._with_rows(lambda: self._join_on_values("letter", letters, "left_anti")) if letters else self
 
     def letters(self, rejections: Rejections | None = None) -> Self:
         def dead() -> DataFrame:
             letters = self._rows.where("m.route < 0")
             # One write: a table drops a second one with the batch's commit.
-            return letters.unionByName(self._rejected(rejections)) if rejections else letters
+            return letters.unionByName(self._rejected_rows(rejections)) if rejections else letters
 
-        return self._of(dead)
+        return self._with_rows(dead)
 
     def staged(self, share: RowsForSink) -> Staged:
         known = self._staged.get(share)
@@ -618,22 +614,21 @@ class SparkOutcomes:
         if self._judge is None:
             raise ValueError("these outcomes have no plan in the workers that write them")
         staging = StagingPass(SinkRows.of(self._batch, self._plan), (share,))
-        self._staged.add([share], results_of(staging.of_outcomes(self._rows, self._judge)))
+        self._staged.add([share], results_of(staging.stage_outcomes(self._rows, self._judge)))
         staged = self._staged.get(share)
         assert staged is not None
         return staged
 
     def decisions(self) -> list[RecordOutcome]:
-        return [_decision(row) for row in self._decided(self._rows).toArrow().to_pylist()]
+        return [_to_outcome(row) for row in self._select_decisions(self._rows).toArrow().to_pylist()]
 
     def keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
         from pyspark.sql import functions as F
 
-        keyed = self._of(
-            lambda: self._decided(self._rows, order_key(self._batch.kind).alias("key")).where(F.col("key").isNotNull())
-        )
-        chosen = keyed._rows if keys is None else keyed._among("key", keys, "left_semi")
-        return [_decision(row) for row in chosen.toArrow().to_pylist()]
+        key = order_key_column(self._batch.kind).alias("key")
+        keyed = self._with_rows(lambda: self._select_decisions(self._rows, key).where(F.col("key").isNotNull()))
+        chosen = keyed._rows if keys is None else keyed._join_on_values("key", keys, "left_semi")
+        return [_to_outcome(row) for row in chosen.toArrow().to_pylist()]
 
     def exchanges(self) -> Iterator[dict[str, Any]]:
         from pyspark.sql import functions as F
@@ -647,22 +642,22 @@ class SparkOutcomes:
     def topics(self, sink: str) -> list[str]:
         from pyspark.sql import functions as F
 
-        distinct = self._rows.select(F.col(f"m.topic_{sink}").alias(_TOPIC)).distinct()
-        names: list[str] = distinct.toArrow()[_TOPIC].to_pylist()
+        distinct = self._rows.select(F.col(f"m.topic_{sink}").alias(_TOPIC_COLUMN)).distinct()
+        names: list[str] = distinct.toArrow()[_TOPIC_COLUMN].to_pylist()
         return names
 
     def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
         from pyspark.sql import functions as F
 
-        sent = self._decided(self._rows, F.col(f"m.topic_{sink}").alias(_TOPIC))
-        share = self._of(lambda: sent)._among(_TOPIC, topics, "left_semi").toArrow().to_pylist()
-        return [(row.pop(_TOPIC), _decision(row)) for row in share]
+        sent = self._select_decisions(self._rows, F.col(f"m.topic_{sink}").alias(_TOPIC_COLUMN))
+        share = self._with_rows(lambda: sent)._join_on_values(_TOPIC_COLUMN, topics, "left_semi").toArrow().to_pylist()
+        return [(row.pop(_TOPIC_COLUMN), _to_outcome(row)) for row in share]
 
     def events(self, schema: pa.Schema) -> pa.Table:
-        return SinkRows.of(self._batch, self._plan).events_of(self._rows, schema)
+        return SinkRows.of(self._batch, self._plan).collect_events(self._rows, schema)
 
     def dead_letters(self) -> pa.Table:
-        return SinkRows.of(self._batch, self._plan).letters_of(self._rows)
+        return SinkRows.of(self._batch, self._plan).collect_dead_letters(self._rows)
 
     def publish_events(self, sink: str) -> None:
         self._publish(sink, letters=False)
@@ -673,90 +668,92 @@ class SparkOutcomes:
     def publish_all(self, sinks: Sequence[str]) -> None:
         if self._outgoing is None:
             raise ValueError("these outcomes have no records for one write to all sinks")
-        self._save(self._outgoing, self._kafka(dead_letter_sinks(self._plan.settings)[0]), ",".join(sinks))
+        self._save(self._outgoing, self._kafka_settings(dead_letter_sinks(self._plan.settings)[0]), ",".join(sinks))
 
     def spilled(self) -> Iterator[tuple[str, bytes]]:
-        return spilled_records(self._rows, self._batch.kind)
+        return iter_spilled_records(self._rows, self._batch.kind)
 
     def left_out(self) -> Iterator[tuple[str, bytes]]:
         if self._bare is not None:
-            yield from source_rows_json(self._bare, self._batch.kind, self._batch.first_query)
+            yield from iter_source_rows(self._bare, self._batch.kind, self._batch.first_query)
 
     @property
     def _rows(self) -> DataFrame:
         if self._frame is None:
-            self._frame = self._make()
+            self._frame = self._create_rows()
         return self._frame
 
-    def _of(self, rows: Callable[[], DataFrame]) -> Self:
+    def _with_rows(self, rows: Callable[[], DataFrame]) -> Self:
         share = copy(self)
-        share._make, share._frame = rows, None
+        share._create_rows, share._frame = rows, None
         return share
 
-    def _among(self, column: str, values: Collection[str], how: str) -> DataFrame:
+    def _join_on_values(self, column: str, values: Collection[str], how: str) -> DataFrame:
         """Return the rows with (``left_semi``) or without (``left_anti``) one of these values, in order."""
         from pyspark.sql import functions as F
 
-        table = pa.table({_AMONG: pa.array(sorted(values), pa.string())})
+        table = pa.table({_VALUE_COLUMN: pa.array(sorted(values), pa.string())})
         among = F.broadcast(self._rows.sparkSession.createDataFrame(table))
-        return self._rows.join(among, self._rows[column] == F.col(_AMONG), how)
+        return self._rows.join(among, self._rows[column] == F.col(_VALUE_COLUMN), how)
 
-    def _decided(self, rows: DataFrame, *more: Column) -> DataFrame:
+    def _select_decisions(self, rows: DataFrame, *more: Column) -> DataFrame:
         members = ("m.route", "m.endpoint", "m.message", "m.reason", "m.detail")
         return rows.select("position", "letter", *members, *more)
 
-    def _rejected(self, rejections: Rejections) -> DataFrame:
-        """Return the dead letters of rejected records, with the columns of the others."""
+    def _rejected_rows(self, rejections: Rejections) -> DataFrame:
+        """Return the dead letters of rejected records, with the columns of the rows."""
         from pyspark.sql import functions as F
 
         rows = self._rows
-        table = rows.sparkSession.createDataFrame(rejections.table()).alias("rejection")
+        table = rows.sparkSession.createDataFrame(rejections.to_table()).alias("rejection")
         letters = rows.join(F.broadcast(table), rows["position"] == F.col("rejection.at"))
-        letters = letters.withColumn("body", F.when(F.col("m.replaced"), F.col(ARRIVED)).otherwise(F.col("body")))
-        match = F.col("m").withField("reason", F.lit(REASON)).withField("detail", F.col("rejection.detail"))
-        match = match.withField("passed", _headers_as_they_came()).withField("route", F.col("rejection.route"))
+        letters = letters.withColumn("body", F.when(F.col("m.replaced"), F.col(ORIGINAL_BODY)).otherwise(F.col("body")))
+        match = F.col("m").withField("reason", F.lit(SINK_REJECTED)).withField("detail", F.col("rejection.detail"))
+        match = match.withField("forwarded", _original_headers()).withField("route", F.col("rejection.route"))
         size = F.coalesce(F.length("body"), F.lit(0)) + F.coalesce(F.length("key"), F.lit(0))
         match = match.withField("spilled", size > F.col("rejection.limit"))
-        for name in self._plan.routes.letter_topics:
+        for name in self._plan.routes.dead_letter_topics:
             match = match.withField(f"letters_{name}", F.col(f"rejection.letters_{name}"))
         return letters.withColumn("m", match).select(*rows.columns)
 
-    def _kafka(self, sink: str) -> KafkaSink:
+    def _kafka_settings(self, sink: str) -> KafkaSink:
         settings = self._plan.settings.sinks[sink].topics
         assert settings is not None
         return settings
 
     def _publish(self, sink: str, *, letters: bool) -> None:
         batch = self._batch
-        records = KafkaRecords.of_sink(self._plan, batch.kind, batch.first_query, batch.failed, sink, letters=letters)
-        self._save(records.of_outcomes(self._rows.select(*OUTCOME_COLUMNS, "letter")), self._kafka(sink), sink)
+        records = KafkaRecords.for_sink(self._plan, batch.kind, batch.first_query, batch.failed, sink, letters=letters)
+        rows = records.render_in_spark(self._rows.select(*OUTCOME_COLUMNS, "letter"))
+        self._save(rows, self._kafka_settings(sink), sink)
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:
         save_to_kafka(rows, sink, name)
 
 
-def _decision(row: dict[str, Any]) -> RecordOutcome:
+def _to_outcome(row: dict[str, Any]) -> RecordOutcome:
     return RecordOutcome(**{name: value for name, value in row.items() if value is not None})
 
 
-def _on_routes(numbers: Sequence[int]) -> Column:
+def _is_on_routes(numbers: Sequence[int]) -> Column:
     from pyspark.sql import functions as F
 
     return F.col("m.route").isin(*numbers)
 
 
-def _headers_as_they_came() -> Column:
+def _original_headers() -> Column:
     """Return the headers of a rejected record's dead letter; an event of a batch has its own media type."""
     from pyspark.sql import functions as F
 
-    came = F.coalesce(F.col("headers"), F.col("m.passed"), F.array().cast(HEADERS_TYPE))
+    headers = F.coalesce(F.col("headers"), F.col("m.forwarded"), F.array().cast(HEADERS_TYPE))
     media = F.lit(EVENT_MEDIA.decode())
 
-    def of_one(entry: Column) -> Column:
+    def with_event_media(entry: Column) -> Column:
         replaced = F.struct(entry["key"].alias("key"), media.cast("binary").alias("value"))
         return F.when(F.lower(entry["key"]) == "content-type", replaced).otherwise(entry)
 
-    named = F.exists(came, lambda entry: F.lower(entry["key"]) == "content-type")
-    single = F.when(named, F.transform(came, of_one)).otherwise(F.concat(came, F.array(header("content-type", media))))
-    # Without a place, null: then the headers as they came are taken.
-    return F.when(F.col("m.place").isNotNull(), single)
+    named = F.exists(headers, lambda entry: F.lower(entry["key"]) == "content-type")
+    added = F.concat(headers, F.array(header_column("content-type", media)))
+    single = F.when(named, F.transform(headers, with_event_media)).otherwise(added)
+    # Null outside of a batch of events: then the headers are those of the source record.
+    return F.when(F.col("m.position_in_batch").isNotNull(), single)

@@ -1,8 +1,8 @@
 """Write the files of tables in the workers; the driver gets only file names and counts.
 
-A :class:`RowsForSink` selects the rows of one sink. :class:`StagingPass` writes any number of shares of the same
-outcomes, which it evaluates on the way or reads from Spark's cache. A worker buffers rows up to a limit, and writes the
-rest when its task ends. The files of a failed or superseded task attempt are in no result, and so in no commit.
+A :class:`RowsForSink` (a *share*) selects the rows of one sink. :class:`StagingPass` writes the shares of the outcomes
+of an attempt, which it evaluates itself or reads from Spark's cache. A worker buffers rows up to a limit, and writes
+the rest when its task ends. The files of a failed or superseded task attempt are in no result, and so in no commit.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.evaluation.evaluator import Batches, Kind, evaluate, load, within_memory_limit
-from router.evaluation.outcome_rows import MATCHED, OUTCOME_COLUMNS, RAW_COLUMNS, dead_letter_ids, outcome_rows
+from router.evaluation.evaluator import Batches, Kind, evaluate, load_evaluator, run_within_memory_limit
+from router.evaluation.outcome_rows import OUTCOME, OUTCOME_COLUMNS, RAW_COLUMNS, build_outcome_rows, dead_letter_ids
 from router.evaluation.outputs import Tally, collect
 from router.evaluation.plan import Plan
 from router.matching.context import RELATED
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from catalog.definitions.constraints import MatchCandidate
     from router.evaluation.plan import Evaluator
 
-# The identity of a batch, and its transaction ids at sinks.
+# The id of a batch, and its transaction ids at sinks.
 
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
     """One batch of one query: ``generation`` makes its commits unique, ``failed`` is the time of its dead letters.
 
-    ``part`` is the path of the written part (:mod:`router.batches.splitting`), () for the whole. ``came_by`` is the
-    query that first read the records, from which dead letter ids derive; '' for this query.
+    ``part`` is the path of the written part (:mod:`router.batches.splitting`), () for the whole batch. ``came_by`` is
+    the query that first read the records, from which dead letter ids are derived; '' for this query.
     """
 
     kind: Kind
@@ -63,28 +63,28 @@ class BatchId:
 
     @property
     def label(self) -> str:
-        """The part as text."""
+        """The path of the part as text."""
         return ".".join(map(str, self.part))
 
 
 def commit_of(name: str, batch: BatchId, *, letters: bool = False) -> Commit:
-    """Return the transaction id of a batch, or a part of one, at a sink, for its events or its dead letters."""
+    """Return the transaction id of a batch or a part of one at a sink, for its events or its dead letters."""
     paths = (batch.part[:depth] for depth in range(len(batch.part), -1, -1))
-    app, *larger = (commit_app(batch.generation, name, letters=letters, part=path) for path in paths)
+    app, *larger = (commit_app_id(batch.generation, name, letters=letters, part=path) for path in paths)
     return Commit(app, batch.number, tuple(larger))
 
 
-def commit_app(generation: str, sink: str, *, letters: bool = False, part: Sequence[int] = ()) -> str:
+def commit_app_id(generation: str, sink: str, *, letters: bool = False, part: Sequence[int] = ()) -> str:
     """Return the app id of a sink's commits for a generation, or a part of a batch; for events or dead letters."""
     return f"{'.'.join((generation, *map(str, part)))}-{sink}{'-letters' if letters else ''}"
 
 
-# Outcomes as rows of sinks: whole Arrow batches as columns of events or dead letters.
+# Outcomes as the rows of sinks: Arrow batches of events or dead letters.
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """Makes the rows of one attempt. ``failed`` is the time of its dead letters, ``epoch`` the plan's."""
+    """Converts the outcomes of one attempt to rows; ``failed`` is the time of its dead letters."""
 
     kind: Kind
     query: str
@@ -93,79 +93,74 @@ class SinkRows:
 
     @classmethod
     def of(cls, batch: BatchId, plan: Plan) -> SinkRows:
-        """Return the rows of a batch with its plan."""
+        """Create the converter for a batch with its plan."""
         return cls(batch.kind, batch.first_query, plan.epoch, batch.failed)
 
-    def events(self, outcomes: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-        """Return routed outcomes (``OUTCOME_COLUMNS``) as events with the columns of *schema*."""
-        matched = outcomes.column(MATCHED)
-        place = pc.struct_field(matched, "place")
+    def to_events(self, outcomes: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+        """Convert routed outcomes (``OUTCOME_COLUMNS``) to events with the columns of *schema*."""
+        matched = outcomes.column(OUTCOME)
+        place = pc.struct_field(matched, "position_in_batch")
         events = event_columns(self.kind, outcomes.column("raw"), pc.struct_field(matched, "attributes"), place)
         columns: dict[str, pa.Array] = dict(zip(events.type.names, events.flatten(), strict=True))
-        fields = (
-            "message",
-            "endpoint",
-            "context",
-            TYPED,
-            AMBIGUOUS,
-            *(name for name in (*RELATED, SCHEMA_ID) if name in schema.names),
-        )
+        optional = (name for name in (*RELATED, SCHEMA_ID) if name in schema.names)
+        fields = ("message", "endpoint", "context", TYPED, AMBIGUOUS, *optional)
         columns |= {name: pc.struct_field(matched, name) for name in fields}
         columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol")}
         columns["data"] = outcomes.column("body")
-        return _table(columns, schema, epoch=self.epoch)
+        return _to_table(columns, schema, epoch=self.epoch)
 
-    def letters(self, outcomes: pa.RecordBatch) -> pa.Table:
-        """Return outcomes as dead letters; ids derive from positions if the outcomes have no column ``letter``."""
-        matched = outcomes.column(MATCHED)
+    def to_dead_letters(self, outcomes: pa.RecordBatch) -> pa.Table:
+        """Convert outcomes to dead letters; their ids derive from positions if there is no column ``letter``."""
+        matched = outcomes.column(OUTCOME)
         columns = {name: pc.struct_field(matched, name) for name in ("reason", "detail", "nearest", "endpoint")}
         if self.kind != "kafka":
             came_by = pc.struct_field(outcomes.column("raw"), "endpoint")
             columns["endpoint"] = pc.coalesce(columns["endpoint"], came_by)
         columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol", "body")}
-        columns["native"] = native_texts(self.kind, outcomes.column("raw"), pc.struct_field(matched, "place"))
+        numbers = pc.struct_field(matched, "position_in_batch")
+        columns["native"] = native_texts(self.kind, outcomes.column("raw"), numbers)
         if "letter" in outcomes.schema.names:
             columns["letter"] = outcomes.column("letter")
         else:
             columns["letter"] = pa.array(dead_letter_ids(self.query, outcomes.column("position")), pa.string())
         failed = datetime.fromisoformat(self.failed)
-        return _table(columns, DEAD_LETTER, epoch=self.epoch, failed=failed, attempts=1)
+        return _to_table(columns, DEAD_LETTER, epoch=self.epoch, failed=failed, attempts=1)
 
-    def events_of(self, outcomes: DataFrame, schema: pa.Schema) -> pa.Table:
-        """Return routed outcomes in Spark as events, made in the workers."""
-        return _collected(outcomes.select(*OUTCOME_COLUMNS), partial(self.events, schema=schema), schema)
+    def collect_events(self, outcomes: DataFrame, schema: pa.Schema) -> pa.Table:
+        """Convert routed outcomes in Spark to events, in the workers, and collect them."""
+        return _collect_in_spark(outcomes.select(*OUTCOME_COLUMNS), partial(self.to_events, schema=schema), schema)
 
-    def letters_of(self, outcomes: DataFrame) -> pa.Table:
-        """Return outcomes in Spark as dead letters, made in the workers."""
-        return _collected(outcomes.select(*OUTCOME_COLUMNS, "letter"), self.letters, DEAD_LETTER)
+    def collect_dead_letters(self, outcomes: DataFrame) -> pa.Table:
+        """Convert outcomes in Spark to dead letters, in the workers, and collect them."""
+        return _collect_in_spark(outcomes.select(*OUTCOME_COLUMNS, "letter"), self.to_dead_letters, DEAD_LETTER)
 
 
-def _collected(outcomes: DataFrame, render: Callable[[pa.RecordBatch], pa.Table], schema: pa.Schema) -> pa.Table:
+def _collect_in_spark(outcomes: DataFrame, render: Callable[[pa.RecordBatch], pa.Table], schema: pa.Schema) -> pa.Table:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    def made(batches: Batches) -> Batches:
+    def render_batches(batches: Batches) -> Batches:
         for batch in batches:
             yield from render(batch).to_batches()
 
-    return outcomes.mapInArrow(made, from_arrow_schema(schema)).toArrow().cast(schema)
+    return outcomes.mapInArrow(render_batches, from_arrow_schema(schema)).toArrow().cast(schema)
 
 
-def _table(columns: dict[str, pa.Array], schema: pa.Schema, **same: Any) -> pa.Table:
-    """Return the columns as a table; *same* has the values of constant columns."""
+def _to_table(columns: dict[str, pa.Array], schema: pa.Schema, **same: Any) -> pa.Table:
+    """Return the columns as a table; *same* has the constant columns."""
     rows = len(columns["position"])
     columns |= {name: pa.repeat(pa.scalar(value, schema.field(name).type), rows) for name, value in same.items()}
     return pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 
-ROOM: Final = 64 * 2**20
-"""Bytes that a worker buffers before it writes; at most a quarter of its memory limit."""
+MAX_BUFFER_BYTES: Final = 64 * 2**20
+"""Maximum bytes that a worker buffers before it writes; at most a quarter of its memory limit."""
 _SHARE: Final = "share"
 _CONTENT: Final = "content"
 _RESULT: Final = f"{_SHARE} int, {_CONTENT} binary"
 _RESULTS: Final = pa.schema([(_SHARE, pa.int32()), (_CONTENT, pa.binary())])
 _FILES: Final = msgspec.msgpack.Decoder(list[StagedFile])
-_COUNTS: Final = -1
-"""The share number of a result that has the counts of an Arrow batch."""
+_TALLY: Final = -1
+"""The share number of a result that has the tally of an Arrow batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +176,7 @@ class RowsForSink:
 
 @dataclass(slots=True)
 class StagedFiles:
-    """The files that workers staged in one attempt, by sink; shared by all views of its outcomes.
+    """The files that workers staged in one attempt, by sink; all selections of its outcomes share them.
 
     *targets* are those of the plan.
     """
@@ -190,16 +185,15 @@ class StagedFiles:
     staged: dict[tuple[str, bool], tuple[RowsForSink, Staged]] = field(default_factory=dict)
 
     def get(self, share: RowsForSink) -> Staged | None:
-        """Return the staged files of a share; None if it was not staged yet."""
-        known = self.staged.get((share.name, share.letters))
-        return None if known is None else known[1]
+        """Return the staged files of a share; None if it is not staged yet."""
+        return self.staged.get((share.name, share.letters), (None, None))[1]
 
     def add(self, shares: Sequence[RowsForSink], results: Iterable[tuple[int, bytes]]) -> Tally:
-        """Add the results of a pass over these shares, and return its counts."""
+        """Add the results of a pass over these shares, and return its tally."""
         files: list[list[StagedFile]] = [[] for _ in shares]
         counts: list[str] = []
         for number, content in results:
-            if number == _COUNTS:
+            if number == _TALLY:
                 counts.append(content.decode())
             else:
                 files[number] += _FILES.decode(content)
@@ -217,81 +211,80 @@ class StagedFiles:
 
 @dataclass(frozen=True, slots=True)
 class StagingPass:
-    """Stages shares of the outcomes of one attempt."""
+    """Stages the files of shares for the outcomes of one attempt."""
 
     rows: SinkRows
     shares: tuple[RowsForSink, ...]
 
     def of_source(self, source: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
-        """Return the results of evaluating and staging source rows
-        (:func:`router.evaluation.outcome_rows.normalized_rows`).
-        """
-        # More tasks than can run at once would make more files, without being faster.
-        at_a_time = source.sparkSession.sparkContext.defaultParallelism
-        wanted = source.select(*RAW_COLUMNS[self.rows.kind]).coalesce(at_a_time)
-        return wanted.mapInArrow(partial(_judged_and_staged, self, judge), _RESULT)
+        """Evaluate and stage rows of :func:`router.evaluation.outcome_rows.normalized_rows`, and return the results."""
+        # More tasks than can run at once would make more files without being faster.
+        parallelism = source.sparkSession.sparkContext.defaultParallelism
+        rows = source.select(*RAW_COLUMNS[self.rows.kind]).coalesce(parallelism)
+        return rows.mapInArrow(partial(_evaluate_and_stage, self, judge), _RESULT)
 
-    def of_outcomes(self, outcomes: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
-        """Return the results of staging outcomes of :func:`router.evaluation.outcome_rows`."""
-        return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_staged, self, judge), _RESULT)
+    def stage_outcomes(self, outcomes: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
+        """Stage outcomes of :mod:`router.evaluation.outcome_rows`, and return the results."""
+        return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_stage_outcomes, self, judge), _RESULT)
 
 
 def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
-    """Run a pass, and return the results of its tasks."""
+    """Run a pass, and collect the results of its tasks."""
     table = frame.toArrow()
     return list(zip(table[_SHARE].to_pylist(), table[_CONTENT].to_pylist(), strict=True))
 
 
-def _judged_and_staged(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
+def _evaluate_and_stage(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
     kind = staging.rows.kind
-    plan = load(judge)
-    gathered = _Gathered(staging, plan)
+    evaluator = load_evaluator(judge)
+    buffer = _StagingBuffer(staging, evaluator)
     for batch in batches:
-        decided = within_memory_limit(plan, batch.num_rows, partial(evaluate, kind, plan, batch))
-        if decided.counts is not None:
-            yield _result(_COUNTS, decided.counts.encode())
-        gathered.add(outcome_rows(kind, plan.outputs.type, batch, decided))
-    yield from gathered.written()
+        outcomes = run_within_memory_limit(evaluator, batch.num_rows, partial(evaluate, kind, evaluator, batch))
+        if outcomes.tally is not None:
+            yield _result_batch(_TALLY, outcomes.tally.encode())
+        buffer.add(build_outcome_rows(kind, evaluator.outputs.outcome_type, batch, outcomes))
+    yield from buffer.finish()
 
 
-def _staged(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
-    gathered = _Gathered(staging, load(judge))
+def _stage_outcomes(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
+    buffer = _StagingBuffer(staging, load_evaluator(judge))
     for batch in batches:
-        gathered.add(batch)
-    yield from gathered.written()
+        buffer.add(batch)
+    yield from buffer.finish()
 
 
-class _Gathered:
+class _StagingBuffer:
     """The buffered rows and written files of each share in one task attempt."""
 
-    def __init__(self, staging: StagingPass, plan: Evaluator) -> None:
+    def __init__(self, staging: StagingPass, evaluator: Evaluator) -> None:
         self._staging = staging
-        self._catalog = plan.typed
-        self._room = min(ROOM, plan.memory // 4)
-        self._task = task_name()
+        self._catalog = evaluator.typed_catalog
+        self._max_bytes = min(MAX_BUFFER_BYTES, evaluator.memory_limit // 4)
+        self._task = unique_task_name()
         self._rows: list[list[pa.Table]] = [[] for _ in staging.shares]
         self._files: list[list[StagedFile]] = [[] for _ in staging.shares]
 
     def add(self, outcomes: pa.RecordBatch) -> None:
         """Buffer the rows of each share, and write the largest buffer when the limit is reached."""
-        routes = pc.struct_field(outcomes.column(MATCHED), "route")
+        routes = pc.struct_field(outcomes.column(OUTCOME), "route")
         for number, share in enumerate(self._staging.shares):
             mask = pc.is_in(routes, pa.array(share.routes, pa.int32()))
             count = pc.sum(mask).as_py()
             if not count:
                 continue
-            taken = outcomes if count == outcomes.num_rows else outcomes.filter(mask)
+            chosen = outcomes if count == outcomes.num_rows else outcomes.filter(mask)
             rows = self._staging.rows
-            self._rows[number].append(rows.letters(taken) if share.letters else rows.events(taken, share.schema))
-        while sum(sizes := [sum(each.nbytes for each in tables) for tables in self._rows]) > self._room:
+            table = rows.to_dead_letters(chosen) if share.letters else rows.to_events(chosen, share.schema)
+            self._rows[number].append(table)
+        while sum(sizes := [sum(each.nbytes for each in tables) for tables in self._rows]) > self._max_bytes:
             self._write(sizes.index(max(sizes)))
 
-    def written(self) -> Batches:
+    def finish(self) -> Batches:
         """Write the remaining rows, and yield the results for the driver."""
         for number in range(len(self._rows)):
             self._write(number)
             if self._files[number]:
-                yield _result(number, msgspec.msgpack.encode(self._files[number]))
+                yield _result_batch(number, msgspec.msgpack.encode(self._files[number]))
 
     def _write(self, number: int) -> None:
         tables, self._rows[number] = self._rows[number], []
@@ -300,7 +293,7 @@ class _Gathered:
             self._files[number] += staging.write(pa.concat_tables(tables), self._task, self._catalog)
 
 
-def task_name() -> str:
+def unique_task_name() -> str:
     """Return a unique name for this Spark task attempt."""
     from pyspark import TaskContext
 
@@ -308,5 +301,5 @@ def task_name() -> str:
     return f"{context.taskAttemptId() if context else os.getpid()}-{uuid4().hex[:12]}"
 
 
-def _result(share: int, content: bytes) -> pa.RecordBatch:
+def _result_batch(share: int, content: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{_SHARE: share, _CONTENT: content}], _RESULTS)

@@ -1,9 +1,9 @@
 """Write an evaluated batch to its sinks: the writing steps of an attempt.
 
-If all destinations are topics of one Kafka cluster, events and dead letters leave in a single write. Otherwise the
-outcomes stay in memory while they are written to each sink. Kafka and other message targets get a batch at least once;
+If all destinations are topics of one Kafka cluster, a single write sends events and dead letters. Otherwise the
+outcomes are cached while they are written to each sink. Kafka and other message targets get a batch at least once;
 tables and files exactly once, by transaction id. Records that a target rejects become dead letters of the same batch
-(:mod:`router.writing.outcomes`). The source is committed after every sink has the batch.
+(:mod:`router.writing.outcomes`). The source is committed after all sinks have the batch.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ def capped_topics(
     capped: dict[str, DestinationCap] = {}
     for name, template in topics.items():
         sink = settings.sinks[name].topics
-        if sink is not None and is_counted(sink, template, catalog):
+        if sink is not None and may_exceed_cap(sink, template, catalog):
             capped[name] = kept_spread(spread_key(name, sink), sink.max_destinations)
     return capped
 
 
-def is_counted(sink: KafkaSink, template: DestinationTemplate, catalog: Catalog) -> bool:
+def may_exceed_cap(sink: KafkaSink, template: DestinationTemplate, catalog: Catalog) -> bool:
     """Whether a template may exceed the topic cap of its sink, according to the catalog."""
     named = {full_variable_name(variable) for variable in template.variables}
     if any(name.startswith(CONTEXT_PREFIX) for name in named):
         return True
     attributes = {name.removeprefix(ATTRIBUTE_PREFIX) for name in named if name.startswith(ATTRIBUTE_PREFIX)}
-    if not all(_is_literal(catalog, attribute) for attribute in attributes):
+    if not all(_is_always_literal(catalog, attribute) for attribute in attributes):
         return True
     by_definition = bool(attributes) or not named.isdisjoint(_OF_DEFINITION)
     by_endpoint = not named.isdisjoint(("endpoint", "endpointid"))
@@ -69,23 +69,22 @@ def is_counted(sink: KafkaSink, template: DestinationTemplate, catalog: Catalog)
     return bound > sink.max_destinations
 
 
-def within(events: Outcomes, sink: str, spread: DestinationCap) -> tuple[Outcomes, tuple[Rejected, ...]]:
-    """Return the events of a sink with topics within its cap, and rejections for the others.
+def limit_topics(events: Outcomes, sink: str, cap: DestinationCap) -> tuple[Outcomes, tuple[Rejected, ...]]:
+    """Return the events of a sink whose topics are within its cap, and rejections for the others.
 
     The events are read twice, or three times if some are rejected.
     """
     # Sorted by name: a batch that is counted again after a restart has the same rejections.
-    past = {name: fault for name in sorted(events.topics(sink)) if (fault := spread.fault(name)) is not None}
-    if not past:
+    faults = {name: fault for name in sorted(events.topics(sink)) if (fault := cap.fault(name)) is not None}
+    if not faults:
         return events, ()
-    outside = events.to_topics(sink, past)
-    rejected = (
-        Rejected(each.position, f"topic {topic}: {past[topic]}", each.endpoint, each.message) for topic, each in outside
-    )
+    outside = events.to_topics(sink, faults)
+    named = ((each, f"topic {topic}: {faults[topic]}") for topic, each in outside)
+    rejected = (Rejected(each.position, fault, each.endpoint, each.message) for each, fault in named)
     return events.without([each.letter for _, each in outside]), tuple(rejected)
 
 
-def _is_literal(catalog: Catalog, attribute: str) -> bool:
+def _is_always_literal(catalog: Catalog, attribute: str) -> bool:
     """Whether every definition has a literal for an attribute."""
     for definition in catalog.definitions.values():
         prop = next((each for each in definition.envelopemetadata if each.name == attribute), None)
@@ -96,46 +95,48 @@ def _is_literal(catalog: Catalog, attribute: str) -> bool:
     return True
 
 
-Counted = Callable[[str, str], None]
-Timed = Callable[[str, float], None]
+CountWrite = Callable[[str, str], None]
+AddTime = Callable[[str, float], None]
 
 
-Nulled = Callable[[str, Mapping[str, int]], None]
+CountNulls = Callable[[str, Mapping[str, int]], None]
 
 
 def untimed(sink: str, seconds: float) -> None:
-    """Tell nobody."""
+    """Ignore it."""
 
 
 def uncounted(sink: str, unfit: Mapping[str, int]) -> None:
-    """Tell nobody."""
+    """Ignore it."""
 
 
 class BatchWriter:
     """Writes batches for one plan.
 
-    *counted* is called with sink and result of each write, *timed* with sink and seconds of each successful one,
-    *nulled* with the number of values, by definition, that became null in typed columns.
+    *counted* is called with sink and result of each write, *timed* with sink and seconds of each successful write,
+    *nulled* with sink and number of values, by definition, that became null in typed columns.
     """
 
-    def __init__(self, plan: Plan, counted: Counted, timed: Timed = untimed, nulled: Nulled = uncounted) -> None:
+    def __init__(
+        self, plan: Plan, counted: CountWrite, timed: AddTime = untimed, nulled: CountNulls = uncounted
+    ) -> None:
         self._plan = plan
         self._counted = counted
         self._timed = timed
         self._nulled = nulled
         self._letters = dead_letter_sinks(plan.settings)
-        self._arrow: dict[tuple[str, bool], ArrowSink] = {}
+        self._open_sinks: dict[tuple[str, bool], ArrowSink] = {}
         self._capped = capped_topics(plan.settings, plan.routes.topics, plan.catalog)
-        self._taken: dict[str, tuple[int, set[tuple[tuple[int, ...], str]]]] = {}
+        self._finished: dict[str, tuple[int, set[tuple[tuple[int, ...], str]]]] = {}
 
     @property
     def routes(self) -> Routes:
-        """Which sinks get what."""
+        """The routes of the plan."""
         return self._plan.routes
 
     @cached_property
     def one_pass(self) -> bool:
-        """Whether a single write is enough: one cluster, binary mode, and one destination for each record."""
+        """Whether a single write serves all sinks: one cluster, binary mode, and one destination for each record."""
         sinks = self._plan.settings.sinks
         used = {*event_sinks(self._plan.settings), *self._letters}
         kafka = [sink for name in used if (sink := sinks[name].topics) is not None]
@@ -151,37 +152,37 @@ class BatchWriter:
 
     @property
     def may_reject(self) -> bool:
-        """Whether routed records may still become dead letters; outcomes must then keep the original records."""
+        """Whether sinks may reject records; outcomes must then keep the original records."""
         if self._plan.settings.dead_letters.order == "park":
             return True
         sinks = (self._plan.settings.sinks[name] for route in self._plan.settings.routes for name in route.to)
-        rules = any(sink.may_reject for sink in tuple(self._arrow.values()))
+        rules = any(sink.may_reject for sink in tuple(self._open_sinks.values()))
         return bool(self._capped) or rules or any(sink.sends_messages for sink in sinks)
 
     @property
     def may_spill(self) -> bool:
         """Whether dead letters go to Kafka, which limits the size of records."""
-        return any(self._by_spark(name) for name in self._letters)
+        return any(self._is_kafka(name) for name in self._letters)
 
     def shares(self, batch: BatchId) -> tuple[RowsForSink, ...] | None:
         """Return the shares of a batch if all sinks accept files staged by workers, else None.
 
-        A sink that already has its events has no share.
+        A sink that already has its events gets no share.
         """
         shares = [
-            self._share(name, numbers, batch)
+            self._staged_share(name, numbers, batch)
             for name, numbers in self._plan.routes.event_sinks.items()
-            if name not in self._noted(batch)
+            if name not in self._marked_sinks(batch)
         ]
         for name, numbers in self._plan.routes.letter_sinks.items():
-            shares.append(self._share(name, numbers, batch, letters=True))
+            shares.append(self._staged_share(name, numbers, batch, letters=True))
         staged = tuple(share for share in shares if share is not None)
         return staged if len(staged) == len(shares) else None
 
     def send_all(self, outcomes: Outcomes) -> None:
         """Step for a single write: evaluate and write events and dead letters together.
 
-        After a crash or an error any of them may be written, and a retry writes all of them again.
+        After a crash or an error some of them may be written; a retry writes all of them again.
 
         Raises:
             SinkError: the cluster did not accept them.
@@ -199,44 +200,46 @@ class BatchWriter:
     ) -> Rejections:
         """Step: write the events to each sink; *only* limits the sinks, None for all.
 
-        *reached* are the routes of the outcomes, if known: sinks of other routes are skipped.
+        *reached* are the routes of the outcomes, if known: sinks of other routes are skipped. The reports of sinks are
+        added to *receipts*.
 
-        After a crash or an error some sinks have their share: tables and files atomically and once per transaction id.
-        A sink that got its share in this process is skipped, unless it rejected records and must report them again.
-        What sinks report is added to *receipts*.
+        After a crash or an error some sinks have their share; tables and files accept a transaction id only once. A
+        sink that got its share in this process is skipped, unless it rejected records and must report them again.
 
         Raises:
             SinkError: a sink failed; the sinks before it have their share.
         """
-        rejections = self._no_rejections()
+        rejections = self._new_rejections()
         for name, numbers in self._plan.routes.event_sinks.items():
-            # A sink that has its share must not get it again while another blocks the batch: Kafka would duplicate it.
-            if (only is None or name in only) and name not in self._noted(batch):
+            # A sink must not get its share twice while another sink blocks the batch: Kafka would have duplicates.
+            if (only is None or name in only) and name not in self._marked_sinks(batch):
                 rejected: tuple[Rejected, ...] = ()
                 if reached is None or not reached.isdisjoint(numbers):
-                    rejected = self._send_events(name, numbers, events.on_routes(numbers), batch, receipts)
+                    rejected = self._send_to_sink(name, numbers, events.on_routes(numbers), batch, receipts)
                 rejections.add(name, rejected)
                 if not rejected:
-                    self._note_taken(name, batch)
+                    self._mark_finished(name, batch)
         return rejections
 
     def withhold_events(self, events: Outcomes, batch: BatchId, reasons: Mapping[str, str]) -> Rejections:
-        """Step of a batch that is moved to dead letters: the sinks in *reasons* reject all records that they lack.
+        """Step of a batch that is moved to dead letters: reject all records that the sinks in *reasons* lack.
 
         Nothing is written. A repeat has the same result.
 
         Raises:
             SinkError: a sink cannot be opened.
         """
-        rejections = self._no_rejections()
+        rejections = self._new_rejections()
         for name, numbers in self._plan.routes.event_sinks.items():
             if name in reasons:
                 share = (
                     Rejected(each.position, reasons[name], each.endpoint, each.message)
                     for each in events.on_routes(numbers).decisions()
                 )
-                unasked = self._by_spark(name)
-                rejections.add(name, share if unasked else self._sink(name).lacking(commit_of(name, batch), share))
+                is_unknown = self._is_kafka(name)
+                rejections.add(
+                    name, share if is_unknown else self._open_sink(name).lacking(commit_of(name, batch), share)
+                )
         return rejections
 
     def reject_held(
@@ -244,14 +247,14 @@ class BatchWriter:
     ) -> None:
         """Step: reject held-back records at all of their sinks. Nothing is written.
 
-        A sink that has the whole batch of this part has these records too: it got them before their keys were blocked.
+        A sink that has the whole batch of this part has these records: it got them before their keys were blocked.
         """
-        having = self.taken(replace(batch, part=batch.part[:-1])) if batch.part and held.records else frozenset()
+        complete = self.taken(replace(batch, part=batch.part[:-1])) if batch.part and held.records else frozenset()
         for name, numbers in self._plan.routes.event_sinks.items():
-            if name not in having:
+            if name not in complete:
                 rejections.add(name, held.share(numbers))
             elif receipts is not None:
-                receipts.waive(name)
+                receipts.ignore(name)
 
     def send_letters(
         self, letters: Outcomes, batch: BatchId, receipts: Receipts | None = None, reached: Set[int] | None = None
@@ -260,78 +263,79 @@ class BatchWriter:
 
         *reached* is as for events, with the routes of rejected records.
 
-        This comes after all events, so a sink that has the dead letters of a batch proves that all sinks have its
-        events. Tables and files accept a transaction id only once.
+        This step follows those for events, so dead letters of a batch at a sink prove that all sinks have its events.
+        Tables and files accept a transaction id only once.
 
         Raises:
             SinkError: a sink failed.
         """
         for name, numbers in self._plan.routes.letter_sinks.items():
             if reached is None or not reached.isdisjoint(numbers):
-                self._send_letters(name, numbers, letters.on_routes(numbers), batch, receipts)
+                self._send_to_dead_letter_sink(name, numbers, letters.on_routes(numbers), batch, receipts)
 
     def has_letters(self, batch: BatchId) -> bool:
-        """Whether a sink is known to have the dead letters of the batch: then all sinks have its events.
+        """Whether a sink is known to have the dead letters of the batch, so that all sinks have its events.
 
         Raises:
             SinkError: a sink cannot be read.
         """
-        asked = (name for name in self._letters if not self._by_spark(name))
-        return any(self._sink(name, letters=True).already(commit_of(name, batch, letters=True)) for name in asked)
+        readable = (name for name in self._letters if not self._is_kafka(name))
+        commits = ((name, commit_of(name, batch, letters=True)) for name in readable)
+        return any(self._open_sink(name, letters=True).already(commit) for name, commit in commits)
 
     def taken(self, batch: BatchId) -> frozenset[str]:
-        """Return the sinks known to have their events of the batch: by transaction id, or written in this process."""
-        known = set(self._noted(batch))
+        """Return the sinks known to have their events: by transaction id, or by a write of this process."""
+        known = set(self._marked_sinks(batch))
         for name in self._plan.routes.event_sinks:
-            if name in known or self._by_spark(name):
+            if name in known or self._is_kafka(name):
                 continue
             try:
-                if self._sink(name).already(commit_of(name, batch)):
+                if self._open_sink(name).already(commit_of(name, batch)):
                     known.add(name)
             except SinkError:
                 continue  # It may be the failing sink, so it counts as not having the batch.
         return frozenset(known)
 
     def lacking(self, taken: Container[str]) -> list[str]:
-        """Return the sinks of routes that are not among *taken*."""
+        """Return the sinks for events that are not among *taken*."""
         return [name for name in self._plan.routes.event_sinks if name not in taken]
 
-    def _no_rejections(self) -> Rejections:
+    def _new_rejections(self) -> Rejections:
         return Rejections(self._plan.routes, SpillLimits(self._plan.settings))
 
-    def _note_taken(self, name: str, batch: BatchId) -> None:
-        number, taken = self._taken.get(batch.generation, (-1, set()))
+    def _mark_finished(self, name: str, batch: BatchId) -> None:
+        number, taken = self._finished.get(batch.generation, (-1, set()))
         before = taken if number == batch.number else set()
-        self._taken[batch.generation] = (batch.number, {*before, (batch.part, name)})
+        self._finished[batch.generation] = (batch.number, {*before, (batch.part, name)})
 
-    def _noted(self, batch: BatchId) -> set[str]:
-        """Return the sinks that got this batch, or one that contains it, in this process."""
-        number, taken = self._taken.get(batch.generation, (-1, set()))
+    def _marked_sinks(self, batch: BatchId) -> set[str]:
+        """Return the sinks to which this process wrote the batch, or the whole batch of this part."""
+        number, taken = self._finished.get(batch.generation, (-1, set()))
         if number != batch.number:
             return set()
         return {name for part, name in taken if batch.part[: len(part)] == part}
 
-    def _by_spark(self, name: str) -> bool:
-        """Whether Spark writes to the sink, so that its transaction ids are unknown."""
+    def _is_kafka(self, name: str) -> bool:
+        """Whether Spark writes to the sink, so that transaction ids are unknown."""
         return self._plan.settings.sinks[name].topics is not None
 
-    def _share(
+    def _staged_share(
         self, name: str, numbers: tuple[int, ...], batch: BatchId, *, letters: bool = False
     ) -> RowsForSink | None:
         """Return the share of a sink that accepts files, else None."""
         if not self._plan.settings.sinks[name].tabular:
             return None
-        staging = self._sink(name, letters=letters).staging(commit_of(name, batch, letters=letters))
-        schema = DEAD_LETTER if letters else self._schema(name)
+        staging = self._open_sink(name, letters=letters).staging(commit_of(name, batch, letters=letters))
+        schema = DEAD_LETTER if letters else self._event_schema(name)
         return None if staging is None else RowsForSink(name, letters, numbers, schema, staging)
 
-    def _send_events(
+    def _send_to_sink(
         self, name: str, numbers: tuple[int, ...], events: Outcomes, batch: BatchId, receipts: Receipts | None
     ) -> tuple[Rejected, ...]:
-        if (share := self._share(name, numbers, batch)) is not None:
-            result = self._take(share, events, commit_of(name, batch))
-        elif not self._by_spark(name):
-            sink, rows = self._sink(name), events.events(self._schema(name))
+        if (share := self._staged_share(name, numbers, batch)) is not None:
+            result = self._stage_and_write(share, events, commit_of(name, batch))
+        elif not self._is_kafka(name):
+            sink, rows = self._open_sink(name), events.events(self._event_schema(name))
             result = self._write(name, lambda: sink.write(rows, commit_of(name, batch)))
         else:
             return self._publish_events(name, events)
@@ -346,43 +350,42 @@ class BatchWriter:
     def _publish_events(self, name: str, events: Outcomes) -> tuple[Rejected, ...]:
         rejected: tuple[Rejected, ...] = ()
         if name in self._capped:
-            events, rejected = within(events, name, self._capped[name])
+            events, rejected = limit_topics(events, name, self._capped[name])
         self._publish([name], partial(events.publish_events, name))
         if rejected:
             self._counted(name, "rejected")
         return rejected
 
-    def _send_letters(
+    def _send_to_dead_letter_sink(
         self, name: str, numbers: tuple[int, ...], letters: Outcomes, batch: BatchId, receipts: Receipts | None
     ) -> None:
         commit = commit_of(name, batch, letters=True)
-        if (share := self._share(name, numbers, batch, letters=True)) is not None:
-            result = self._take(share, letters, commit)
-        elif self._by_spark(name):
+        if (share := self._staged_share(name, numbers, batch, letters=True)) is not None:
+            result = self._stage_and_write(share, letters, commit)
+        elif self._is_kafka(name):
             self._publish([name], partial(letters.publish_letters, name))
             return
         else:
-            sink, rows = self._sink(name, letters=True), letters.dead_letters()
+            sink, rows = self._open_sink(name, letters=True), letters.dead_letters()
             result = self._write(name, lambda: sink.write(rows, commit))
         if receipts is not None:
             receipts.add(name, result, letters=True)
 
-    def _schema(self, name: str) -> pa.Schema:
-        """Return the event columns of a sink: all but tables also need the original text of the time."""
+    def _event_schema(self, name: str) -> pa.Schema:
+        """Return the event columns of a sink; only tables do not need the original text of the time."""
         if not self._plan.settings.sinks[name].tabular:
             schema = MESSAGE
         else:
             schema = DECIDED if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
-        return pa.schema([*schema, *((column, pa.string()) for column in self._plan.rare)])
+        return pa.schema([*schema, *((column, pa.string()) for column in self._plan.optional_lineage)])
 
-    def _take(self, share: RowsForSink, outcomes: Outcomes, commit: Commit) -> WriteResult:
+    def _stage_and_write(self, share: RowsForSink, outcomes: Outcomes, commit: Commit) -> WriteResult:
         staged = outcomes.staged(share)
         staged.may_reject = outcomes.may_reject and not share.letters
-        sink = self._sink(share.name, letters=share.letters)
+        sink = self._open_sink(share.name, letters=share.letters)
         return self._write(share.name, lambda: sink.take(staged, commit))
 
     def _write(self, name: str, write: Callable[[], WriteResult]) -> WriteResult:
-        # Checked before asking the sink: a sink that is down must not block a batch that has nothing for it.
         began = time.monotonic()
         with watch_write(name):
             result = write()
@@ -405,13 +408,14 @@ class BatchWriter:
             self._timed(name, time.monotonic() - began)
             self._counted(name, "ok")
 
-    def _sink(self, name: str, *, letters: bool = False) -> ArrowSink:
-        sink = self._arrow.get((name, letters))
+    def _open_sink(self, name: str, *, letters: bool = False) -> ArrowSink:
+        sink = self._open_sinks.get((name, letters))
         if sink is None:
             plan = self._plan
             settings = plan.settings.sinks[name]
-            sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog, plan.frames_anew())
-            if not letters and (frames := plan.written_frames(name)):
-                sink.begin_with(frames)
-            self._arrow[(name, letters)] = sink
+            frames = plan.create_frames()
+            sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog, frames)
+            if not letters and (written := plan.written_frames(name)):
+                sink.begin_with(written)
+            self._open_sinks[(name, letters)] = sink
         return sink

@@ -42,7 +42,7 @@ from catalog.schemas.ids.deciding import FrameSettings
 from catalog.schemas.validation import PayloadValidation
 from router.evaluation.evaluator import Kind, evaluate
 from router.evaluation.outputs import OutputBuilder
-from router.evaluation.plan import TOPIC, Evaluator, Plan
+from router.evaluation.plan import TOPIC_PREFIX, Evaluator, Plan
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.routing import Routes, SizeLimits
@@ -270,13 +270,13 @@ def framed_judge(*, registered: bool) -> Evaluator:
         number: {"schema": schema, "subjects": {"rides": number}} for number, schema in enumerate(VERSIONS.values())
     }
     frames = FrameSettings("confluent", known_ids(known) if registered else None)
-    builder.add_definitions(f"{TOPIC}bench", [xid], frames)
+    builder.add_definitions(f"{TOPIC_PREFIX}bench", [xid], frames)
     matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), "always", builder.tie_breaker())
     sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
     routed = {"sinks": {"bus": sink}, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["bus"]}}
     settings = settings_from_dict(routed, {}, Path())
     outputs = OutputBuilder(matcher, Routes(settings), SizeLimits(settings))
-    return Evaluator(matcher, outputs, {f"{TOPIC}bench": 0}, 2**30)
+    return Evaluator(matcher, outputs, {f"{TOPIC_PREFIX}bench": 0}, 2**30)
 
 
 def framed_rows(version: str, chosen: Random) -> pa.RecordBatch:

@@ -20,8 +20,16 @@ from bindings.events import encode_event
 from bindings.kafka.record_columns import SOURCE_SCHEMA
 from catalog.model import Catalog, Definition
 from catalog.schemas.columns import payload_column
-from router.rendering.events import event_columns, native_texts, structured_events
-from router.rendering.texts import EVENT, TIME_TEXT, Source, attributes_of, native_json, parts_of_raw, render_event
+from router.rendering.events import encode_structured_events, event_columns, native_texts
+from router.rendering.texts import (
+    EVENT_TYPE,
+    TIME_TEXT,
+    SourceKind,
+    event_attributes,
+    native_json,
+    parts_of_raw,
+    render_event,
+)
 from router.sinks.jsonlines import (
     DEAD_LETTER,
     DECIDED,
@@ -109,14 +117,14 @@ def inbox_rows(protocol: str) -> pa.StructArray:
     return pa.array(map(row, range(ROWS)), INBOX, size=ROWS)
 
 
-def rendering(name: str, kind: Source, raw: pa.StructArray) -> Iterator[Case]:
+def rendering(name: str, kind: SourceKind, raw: pa.StructArray) -> Iterator[Case]:
     """Yield what is rendered of a source's rows."""
     given, place = pa.nulls(ROWS, HEADERS), pa.nulls(ROWS, pa.int32())
     data, typed = pa.array(map(body, range(ROWS)), pa.binary(), size=ROWS), pa.nulls(ROWS, pa.string())
 
     def events() -> pa.Array:
         rows = zip(raw.to_pylist(), given.to_pylist(), place.to_pylist(), strict=True)
-        return pa.array([render_event(*parts_of_raw(row, kind, at), named) for row, named, at in rows], EVENT)
+        return pa.array([render_event(*parts_of_raw(row, kind, at), named) for row, named, at in rows], EVENT_TYPE)
 
     def natives() -> pa.Array:
         rows = zip(raw.to_pylist(), place.to_pylist(), strict=True)
@@ -124,12 +132,16 @@ def rendering(name: str, kind: Source, raw: pa.StructArray) -> Iterator[Case]:
 
     def structured() -> pa.Array:
         rows = zip(raw.to_pylist(), data.to_pylist(), strict=True)
-        texts = [encode_event(attributes_of(*parts_of_raw(row, kind, None), None), value) for row, value in rows]
+        texts = [encode_event(event_attributes(*parts_of_raw(row, kind, None), None), value) for row, value in rows]
         return pa.array(texts, pa.binary())
 
     yield f"{name}: event columns, native JSON among them", events, lambda: event_columns(kind, raw, given, place)
     yield f"{name}: native JSON", natives, lambda: native_texts(kind, raw, place)
-    yield f"{name}: structured events", structured, lambda: structured_events(kind, raw, given, place, data, typed)
+    yield (
+        f"{name}: structured events",
+        structured,
+        lambda: encode_structured_events(kind, raw, given, place, data, typed),
+    )
 
 
 def lines() -> Iterator[Case]:

@@ -11,7 +11,7 @@ import pytest
 
 from catalog.load import load
 from router.evaluation.plan import Plan
-from router.rendering.texts import EVENT, native_json, parts_of_raw, render_event
+from router.rendering.texts import EVENT_TYPE, native_json, parts_of_raw, render_event
 from router.settings import settings_from_dict
 from tests.support.evaluating import outcome_lists
 from tests.support.poison import Case, cases, catalog
@@ -66,4 +66,4 @@ def test_each_record_has_its_outcomes_and_can_be_rendered(plan: Plan, case: Case
         parts, binding = parts_of_raw(row, "inbox", outcome["place"])
         pa.array([native_json(parts, binding)], pa.string())
         if outcome["reason"] is None:
-            pa.array([render_event(parts, binding, outcome["attributes"])], EVENT)
+            pa.array([render_event(parts, binding, outcome["attributes"])], EVENT_TYPE)

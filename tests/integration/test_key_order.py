@@ -31,7 +31,7 @@ from router.state.ledger import HELD, LetterLedger, PendingReplay
 from router.state.state import Park, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
-from router.writing.outcomes import Ordering, in_order, sinks_of
+from router.writing.outcomes import Ordering, position_sort_key, sinks_of
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.dying_router import ENDED_BY_SIGNAL
@@ -51,8 +51,8 @@ WAITS: Final = "waits for dead letter "
 def test_positions_sort_as_records_arrived() -> None:
     inbox = "0f3a-11-7"
     for told in (["a-1-0-9", "a-1-0-10", "a-1-2-3"], [f"{inbox}-0-2-9", f"{inbox}-0-2-9#2", f"{inbox}-0-2-9#10"]):
-        assert sorted(reversed(told), key=in_order) == told
-    assert in_order("plant-x-3-12") == ("plant-x", (3, 12), -1)
+        assert sorted(reversed(told), key=position_sort_key) == told
+    assert position_sort_key("plant-x-3-12") == ("plant-x", (3, 12), -1)
 
 
 def catalog(topic: str, *, mended: bool) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     router.start()
     produce(kafka.bootstrap, source, [record("A", 4), record("B", 2)])
     wait_until(lambda: len(shop.rows_of(folder / "dead")) == 4, LIMIT, lambda: router.log[-3000:])
-    letters = sorted(shop.rows_of(folder / "dead"), key=lambda row: in_order(row["position"]))
+    letters = sorted(shop.rows_of(folder / "dead"), key=lambda row: position_sort_key(row["position"]))
     (first, *held) = letters
     assert first["reason"] == "no-match"
     assert [row["reason"] for row in held] == ["sink-rejected"] * 3
@@ -332,11 +332,11 @@ def test_a_batch_waits_for_a_replay_that_is_about_to_free_its_key(tmp_path: Path
                 replayed(ledger, ["a1"], datetime.now(UTC))
 
         ordering = Ordering(state, INBOX, state.batches, pause)
-        assert ordering._heads({"A"}) == {"A": "a1", "B": "b1"}  # What a replay that is gone has said.
+        assert ordering._find_blocked_keys({"A"}) == {"A": "a1", "B": "b1"}  # What a replay that is gone has said.
         with ledger.exclusive():
-            assert ordering._heads({"B"}) == {"A": "a1", "B": "b1"}
+            assert ordering._find_blocked_keys({"B"}) == {"A": "a1", "B": "b1"}
             assert not pauses
-            assert ordering._heads({"A"}) == {"B": "b1"}
+            assert ordering._find_blocked_keys({"A"}) == {"B": "b1"}
         assert len(pauses) == 2
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
-from router.realtime import restored, sent_records, settled_types
+from router.realtime import find_fast_types, restored, to_sent_records
 from router.settings import settings_from_dict
 from router.settings.values import LineageForm
 from tests.integration.test_match_equals_run import HEADERS, KAFKA_SCHEMA
@@ -104,9 +104,9 @@ def test_what_is_settled_leaves_as_the_matcher_sends_it(
     matched = single_write(frame, "kafka", plan).of_rows(frame, FAILED).toArrow().to_pylist()
     whole = {position_of(each["headers"]): each for each in matched}
     rows = frame.withColumn("timestamp", F.timestamp_millis("timestamp"))
-    types = settled_types(plan)
+    types = find_fast_types(plan)
     assert len(types) == DEFINITIONS * 7 // 10 + 1
-    sent = sent_records(rows, plan, types, REST).toArrow().to_pylist()
+    sent = to_sent_records(rows, plan, types, REST).toArrow().to_pylist()
     settled = [each for each in sent if each["topic"] != REST]
     assert len(sent) == RECORDS and RECORDS / 5 < len(settled) < RECORDS
     for each in settled:
@@ -120,7 +120,7 @@ def test_what_is_not_settled_comes_back_as_it_was(spark: SparkSession, tmp_path:
 
     plan = plan_for(tmp_path, lineage=False)
     frame = spark.createDataFrame(list(odd_records(Random(3))), KAFKA_SCHEMA)
-    sent = sent_records(frame.withColumn("timestamp", F.timestamp_millis("timestamp")), plan, [], REST)
+    sent = to_sent_records(frame.withColumn("timestamp", F.timestamp_millis("timestamp")), plan, [], REST)
     places = [F.lit(REST).alias("topic"), F.lit(0).alias("partition"), F.lit(5).cast("bigint").alias("offset")]
     at_rest = sent.select("key", "value", "headers", *places, F.timestamp_millis(F.lit(1)).alias("timestamp"))
     back = restored(at_rest).select(*frame.columns)

@@ -142,7 +142,7 @@ def test_tables_have_what_the_columns_say(
     tally = attempt(outcomes, batch, loaded.writer, Journal())
     kept: SparkOutcomes = loaded.outcomes(frame, batch, BatchPart(), arrived=True)
     assert kept.evaluate() == replace(tally, delivered=Counter(), delivered_bytes=Counter())
-    decided = pa.schema([*DECIDED, *((name, pa.string()) for name in loaded.plan.rare)])
+    decided = pa.schema([*DECIDED, *((name, pa.string()) for name in loaded.plan.optional_lineage)])
     events = kept.on_routes(loaded.plan.routes.event_sinks["lake"]).events(decided)
     letters = kept.letters().dead_letters()
     kept.release()

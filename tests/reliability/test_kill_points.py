@@ -38,8 +38,8 @@ POINTS: Final = (
     ("router.writing.outcomes:SparkOutcomes._save", "after"),
     ("router.sinks.messages.sink:ConfirmedSink.write", "before"),
     ("router.sinks.messages.sink:ConfirmedSink.write", "after"),
-    ("router.writing.writer:BatchWriter._send_letters", "before"),
-    ("router.writing.writer:BatchWriter._send_letters", "after"),
+    ("router.writing.writer:BatchWriter._send_to_dead_letter_sink", "before"),
+    ("router.writing.writer:BatchWriter._send_to_dead_letter_sink", "after"),
     ("router.batches.journal:BatchJournal.settle", "before"),
     ("router.watching.metrics:Metrics.count_written_batch", "before"),
     ("router.watching.metrics:Metrics.count_written_batch", "after"),
@@ -52,7 +52,7 @@ OF_TABLES: Final = (
     ("router.sinks.tables.delta:DeltaSink._add_files", "before"),
     ("router.sinks.tables.head:TableHead.append", "before"),
     ("router.sinks.tables.head:TableHead.append", "after"),
-    ("router.writing.writer:BatchWriter._send_letters", "before"),
+    ("router.writing.writer:BatchWriter._send_to_dead_letter_sink", "before"),
     ("router.batches.journal:BatchJournal.settle", "before"),
 )
 """Points of a batch that workers stage as a whole."""

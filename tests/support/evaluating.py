@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 def lists_of(judge: Evaluator, decided: RoutedOutcomes) -> tuple[pa.ListArray, str | None]:
     """Return a list of outcomes for each source row, and their tally."""
-    type_ = judge.outputs.type
+    type_ = judge.outputs.outcome_type
     every = pa.StructArray.from_arrays(
         [decided.column(each.name).cast(each.type) for each in type_], fields=list(type_)
     )
-    return pa.ListArray.from_arrays(pa.array(decided.offsets), every.take(pa.array(decided.order))), decided.counts
+    return pa.ListArray.from_arrays(pa.array(decided.offsets), every.take(pa.array(decided.order))), decided.tally
 
 
 def outcome_lists(kind: Kind, judge: Evaluator, rows: pa.RecordBatch) -> tuple[pa.ListArray, str | None]:
@@ -68,7 +68,7 @@ def with_events(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
     batch = outcomes.toArrow().combine_chunks().to_batches()[0]
     raw, matched = batch.column("raw"), batch.column("m")
     routes = pc.struct_field(matched, "route")
-    columns = (pc.struct_field(matched, name) for name in ("attributes", "place"))
+    columns = (pc.struct_field(matched, name) for name in ("attributes", "position_in_batch"))
     events = event_columns(kind, raw, *columns).to_pylist()
     numbers = range(max(pc.max(routes).as_py() or 0, 0) + 1)
     form = KafkaRecords(kind, "q", "epoch", "", "out", (), (True,) * len(numbers), (None,) * len(numbers))

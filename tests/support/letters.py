@@ -317,7 +317,7 @@ def exact_facts(judge: Evaluator, batch: pa.RecordBatch) -> RecordColumns:
     raw = RecordColumnsBuilder(judge.matcher.index.keys)
     for number, each in enumerate(batch.to_pylist()):
         binding = binding_of(each["protocol"]) or BINDINGS["HTTP"]
-        channel = judge.channels.get(each["endpoint"], -1)
+        channel = judge.channel_numbers.get(each["endpoint"], -1)
         time = each["received"].isoformat(timespec="microseconds").replace("+00:00", "Z") if each["received"] else None
 
         def sniff(channel: int = channel, protocol: str = binding.protocol) -> bool:
@@ -335,4 +335,6 @@ def judged_exactly(judge: Evaluator, batch: pa.RecordBatch) -> tuple[pa.ListArra
     arrivals = [(each["received"] - epoch) // millisecond if each["received"] else 0 for each in given]
     sizes = [len(each["body"] or b"") for each in given]
     outcomes = judge.matcher.match(exact_facts(judge, batch))
-    return lists_of(judge, judge.outputs.decide(outcomes, np.array(arrivals, np.int64), np.array(sizes, np.int64)))
+    return lists_of(
+        judge, judge.outputs.route_outcomes(outcomes, np.array(arrivals, np.int64), np.array(sizes, np.int64))
+    )

@@ -35,7 +35,7 @@ from router.sources import INBOX
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
-from router.writing.outcomes import REASON, RecordOutcome, Rejections
+from router.writing.outcomes import SINK_REJECTED, RecordOutcome, Rejections
 from router.writing.staging import BatchId, RowsForSink, StagedFiles
 from router.writing.writer import BatchWriter
 from tests.support import shop
@@ -198,7 +198,7 @@ class ListOutcomes:
             raise ValueError("cannot judge it")
         tally = Tally(rows=len(self.given))
         for each in self.given:
-            tally.route("e", self._decision(each).route, 1, 100)
+            tally.add_route("e", self._decision(each).route, 1, 100)
             tally.records[("e", DEAD_LETTER if each.reason else ROUTED, each.reason)] += 1
             tally.definitions.update([] if each.reason else [("e", GOOD)])
         return tally
@@ -229,7 +229,7 @@ class ListOutcomes:
         """Return dead letters, and those that rejected records become."""
         details = rejections.details if rejections is not None else {}
         dead = [each for each in self.given if each.reason]
-        dead += [replace(each, reason=REASON) for each in self.given if each.position in details]
+        dead += [replace(each, reason=SINK_REJECTED) for each in self.given if each.position in details]
         return replace(self, given=dead, rejections=rejections)
 
     def decisions(self) -> list[RecordOutcome]:
@@ -288,7 +288,7 @@ class ListOutcomes:
         return replace(self, given=list(given))
 
     def _decision(self, each: Given) -> RecordOutcome:
-        route = self.plan.routes.letters("e", each.reason) if each.reason else each.route
+        route = self.plan.routes.dead_letter_route("e", each.reason) if each.reason else each.route
         letter = each.letter or f"{self.batch.query}-{each.position}"
         return RecordOutcome(each.position, letter, route, "e", "" if each.reason else GOOD, each.reason, "", each.key)
 

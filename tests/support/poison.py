@@ -150,24 +150,20 @@ class Explosive:
     crowds: bool = False
 
     @property
-    def type(self) -> Any:
+    def outcome_type(self) -> Any:
         """The type of outcomes."""
-        return self.outputs.type
+        return self.outputs.outcome_type
 
     @property
-    def attributes(self) -> Any:
+    def used_attributes(self) -> Any:
         """The attributes that outcomes need."""
-        return self.outputs.attributes
+        return self.outputs.used_attributes
 
     def needs_bodies(self, channel: int) -> bool:
         """Ask the real one."""
         return bool(self.outputs.needs_bodies(channel))
 
-    def lists(self, decided: Any) -> Any:
-        """Ask the real one."""
-        return self.outputs.lists(decided)
-
-    def decide(self, outcomes: Any, arrivals: Any, sizes: Any) -> Any:
+    def route_outcomes(self, outcomes: Any, arrivals: Any, sizes: Any) -> Any:
         """Fail, or ask the real one."""
         if np.any(sizes == RAISES):
             raise ValueError(f"cannot judge body {int(np.flatnonzero(sizes == RAISES)[0])} of 'this batch'")
@@ -177,7 +173,7 @@ class Explosive:
             time.sleep(3600)
         if self.crowds and len(sizes) > CROWDS:
             raise MemoryError
-        return self.outputs.decide(outcomes, arrivals, sizes)
+        return self.outputs.route_outcomes(outcomes, arrivals, sizes)
 
 
 def poisoned(plan: Plan, *, crowds: bool = False) -> Plan:

@@ -19,11 +19,11 @@ from catalog.schemas.validation import PayloadValidation
 from router.evaluation.evaluator import Kind
 from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.outputs import OutputBuilder
-from router.evaluation.plan import TOPIC, Evaluator
+from router.evaluation.plan import TOPIC_PREFIX, Evaluator
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher
-from router.rendering.texts import COLUMNS, TIME_TEXT
+from router.rendering.texts import ATTRIBUTE_COLUMNS, TIME_TEXT
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 from tests.support.evaluating import evaluated, with_events
@@ -109,12 +109,13 @@ def by_run(
         inbox = [place for place in places if samples[place].protocol != KAFKA]
         for turn in turns_of(samples, kafka):
             topics = {
-                f"{TOPIC}{topic_of(samples[place])}": judge.channels[endpoint_of(samples[place])] for place in turn
+                f"{TOPIC_PREFIX}{topic_of(samples[place])}": judge.channel_numbers[endpoint_of(samples[place])]
+                for place in turn
             }
             rows = [kafka_row(samples[place]) for place in turn]
             keys = {tuple(row[2:5]): place for row, place in zip(rows, turn, strict=True)}
             frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
-            told.update(_ran(frame, "kafka", replace(judge, channels=topics), keys))
+            told.update(_ran(frame, "kafka", replace(judge, channel_numbers=topics), keys))
         if inbox:
             frame = spark.createDataFrame([inbox_row(place, samples[place]) for place in inbox], SPARK_SCHEMA)
             told.update(_ran(frame, "inbox", judge, {(position_of(place),): place for place in inbox}))
@@ -208,7 +209,9 @@ def _form(row: Mapping[str, Any]) -> dict[str, Any]:
             "body": body
         }
     event = row["event"]
-    attributes = {name: event[name] for name in COLUMNS} | {"time": event[TIME_TEXT]} | dict(event["extensions"])
+    attributes = (
+        {name: event[name] for name in ATTRIBUTE_COLUMNS} | {"time": event[TIME_TEXT]} | dict(event["extensions"])
+    )
     attributes = {name: text for name, text in attributes.items() if text is not None}
     attributes = to_json_members(restore_types(attributes, row["typed"]))
     context = dict(row["context"])

@@ -24,7 +24,7 @@ from router.settings import Settings
 from router.sinks import Commit, open_sink
 from router.sources import INBOX
 from router.state.state import Hold, Park, StateFolder
-from router.writing.staging import commit_app
+from router.writing.staging import commit_app_id
 
 ANSWER_SECONDS: Final = 3.0
 
@@ -111,8 +111,8 @@ def _find_completion(name: str, batch: UnfinishedBatch, plan: Plan, *, recorded:
     if settings.unknown_commit_reason:
         return SinkCompletion(name, None, settings.unknown_commit_reason)
     try:
-        sink = open_sink(name, settings, "events", plan.catalog, plan.frames_anew())
-        has = sink.already(Commit(commit_app(batch.generation, name), batch.batch))
+        sink = open_sink(name, settings, "events", plan.catalog, plan.create_frames())
+        has = sink.already(Commit(commit_app_id(batch.generation, name), batch.batch))
     except SinkError as error:
         return SinkCompletion(name, None, str(error))
     return SinkCompletion(name, has, "" if has else "no commit of the batch; perhaps it has no records for this sink")

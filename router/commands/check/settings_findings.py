@@ -140,7 +140,7 @@ def _check_sources(config: Path, settings: Settings, catalog: Catalog, sources: 
         text = shadow_text(earlier, later)
         yield Finding(str(config), "/sources", "error", "shadowed-route", text, SHADOW_REMEDY)
     yield from iter_route_findings(str(config), plan)
-    for source, xids in plan.unidentified():
+    for source, xids in plan.iter_unresolved_sources():
         asked = source.settings.framing != "auto"
         text = unidentified_text(source.settings, xids)
         yield Finding(str(config), "/sources", "warning" if asked else "info", "schema-ids", text, IDS)

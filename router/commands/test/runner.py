@@ -42,7 +42,7 @@ from router.matching.records import (
 )
 from router.matching.schema_validation import DATA
 from router.replay.batches import rows_of
-from router.routing import DEFAULT_DEAD_LETTER_ROUTE, letter_number
+from router.routing import DEFAULT_DEAD_LETTER_ROUTE, to_dead_letter_route
 from router.settings import Settings
 from router.state.ledger import parse_instant
 
@@ -139,7 +139,7 @@ class RouterEvaluator:
             evaluated.batches.append(decided.outcomes)
             outcomes |= self._make_outcomes(decided, entries)
             for row in decided.order.tolist():
-                number = start + entries[int(decided.sources[row])].number
+                number = start + entries[int(decided.source_rows[row])].number
                 evaluated.rows.setdefault(number, []).append((decided.outcomes, row))
         evaluated.outcomes += (outcome for _, outcome in sorted(outcomes.items()))
 
@@ -147,7 +147,7 @@ class RouterEvaluator:
         batches = decided.outcomes.facts.batches
         outcomes = {entries[at].number: dict[str, Any](outcome="batch", events=[]) for at in batches}
         for row in decided.order.tolist():
-            at = int(decided.sources[row])
+            at = int(decided.source_rows[row])
             outcome = self._make_outcome(decided, row, entries[at])
             if at in batches:
                 outcomes[entries[at].number]["events"].append(outcome)
@@ -178,7 +178,7 @@ class RouterEvaluator:
         settings = self._plan.settings
         if route == DEFAULT_DEAD_LETTER_ROUTE:
             return {"route": None, "sinks": list(settings.dead_letters.sinks)}
-        number = route if route >= 0 else letter_number(route)
+        number = route if route >= 0 else to_dead_letter_route(route)
         return {"route": number, "sinks": list(settings.routes[number].to)}
 
 

@@ -37,7 +37,7 @@ from catalog.protocols.properties import CONNECTION_HEADERS
 from catalog.values import media_type_of
 from router.errors import SinkError
 from router.matching.record_columns import SCHEMA_ID
-from router.rendering.lineage import context_text, lineage_of
+from router.rendering.lineage import encode_context, lineage_headers
 from router.rendering.texts import TIME_TEXT, TYPED
 from router.settings.routes import AddressError, AddressTemplate, describe_missing, make_event_values
 from router.settings.sinks.contract import RemoteSink
@@ -267,7 +267,7 @@ def add_frame(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenF
 def build_lineage_parts(event: RoutedEvent, binding: Binding, form: LineageForm = True) -> list[Part]:
     """Return the ``xrouter-*`` properties (MATCHING.md#what-comes-out), percent-encoded if attributes are."""
     members = {"endpoint": event.endpoint, "epoch": event.epoch, "position": event.position, **event.more_lineage}
-    headers = lineage_of(event.message, context_text(event.context), members, form)
+    headers = lineage_headers(event.message, encode_context(event.context), members, form)
     return [
         Part(f"{binding.headers}.{name}", (quote(text, safe=UNESCAPED) if binding.rule.encoded else text).encode())
         for name, text in headers.items()

@@ -21,7 +21,7 @@ from router.sources import INBOX
 from router.state.ledger import LetterLedger
 from router.state.state import BatchStore, Park, StateFolder
 from router.watching.metrics import Metrics
-from router.writing.outcomes import REASON, sinks_of
+from router.writing.outcomes import SINK_REJECTED, sinks_of
 from router.writing.writer import BatchWriter
 from tests.support.format_1 import as_format_1
 from tests.support.listed import (
@@ -43,7 +43,7 @@ SINKS: Final = ("lake", "files", "bus", "hook")
 """Two tables; Kafka by Spark; and one that keeps no commits."""
 KEPT: Final = ("lake", "files")
 WRITTEN: Final = {0, 1, 2, 3, 4, 7}
-LETTERS: Final = {3: REASON, 5: "no-match", 6: REASON}
+LETTERS: Final = {3: SINK_REJECTED, 5: "no-match", 6: SINK_REJECTED}
 POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (ListOutcomes, "evaluate", 1),
     (BatchJournal, "look", 1),
@@ -95,7 +95,7 @@ def test_dying_at_each_step_loses_and_doubles_nothing(
     process = Process(state, plan, world, generation)
     process.batch()
     assert_written(state, world)
-    assert process.counts() == Counter({"routed": 5, "no-match": 1, REASON: 2})
+    assert process.counts() == Counter({"routed": 5, "no-match": 1, SINK_REJECTED: 2})
     assert len(world.published["bus"]) <= 2 * len(WRITTEN)
     # As when Spark's own commit is lost: all is known already.
     Process(state, plan, world, generation).batch()
@@ -275,7 +275,7 @@ def test_dying_while_a_batch_is_set_aside_names_the_same_sinks(
     assert PARKED in letters[0]["detail"]
     assert Counter(world.numbers("lake")) == Counter(world.published["bus"]) == Counter(WRITTEN)
     assert not world.numbers("hook")
-    assert process.counts() == Counter({REASON: 7, "no-match": 1})
+    assert process.counts() == Counter({SINK_REJECTED: 7, "no-match": 1})
     order = notes.parked(INBOX, 0, generation.id)
     assert order is not None and set(order.lacking or ()) == {"hook"}
 
@@ -349,7 +349,7 @@ def test_what_has_the_whole_batch_does_not_get_its_parts(state: StateFolder, wor
     process.batch()
     assert Counter(world.numbers("lake")) == Counter(set(range(8)) - {5})
     assert set(world.letters()) == {3, 5}
-    assert process.counts() == Counter({"routed": 6, "no-match": 1, REASON: 1})
+    assert process.counts() == Counter({"routed": 6, "no-match": 1, SINK_REJECTED: 1})
 
 
 def test_a_sink_whose_routes_took_nothing_is_not_asked(

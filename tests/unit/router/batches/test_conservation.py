@@ -27,7 +27,7 @@ from router.sinks import Commit, WriteResult
 from router.sources import INBOX
 from router.state.state import Accounts, StateFolder
 from router.watching.metrics import Metrics
-from router.writing.outcomes import REASON
+from router.writing.outcomes import SINK_REJECTED
 from router.writing.writer import BatchWriter
 from tests.support.listed import RECORDS, Died, ListOutcomes, ListSink, Process, World, dying, plan_of
 
@@ -87,7 +87,7 @@ def test_counts_equal_what_sinks_have_wherever_a_process_dies(
         process = Process(state, plan, world, generation)
         process.batch()
         assert process.gap() == 0
-        assert process.counts() == Counter({"routed": 6, "no-match": 1, REASON: 1})
+        assert process.counts() == Counter({"routed": 6, "no-match": 1, SINK_REJECTED: 1})
         tables = {name: len(world.numbers(name)) for name in ("lake", "files")}
         assert {name: process.delivered()[name] for name in tables} == tables == {"lake": 7, "files": 7}
         assert process.delivered()["dead"] == len(world.letters()) == 2

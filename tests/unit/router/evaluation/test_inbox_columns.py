@@ -98,7 +98,7 @@ def same(judge: Evaluator, batch: pa.RecordBatch) -> list[list[dict[str, Any]]]:
 
 def left(judge: Evaluator, batch: pa.RecordBatch) -> set[int]:
     """Return the rows that are left to the exact codec."""
-    facts = read_inbox_rows(batch, judge.matcher, judge.channels)
+    facts = read_inbox_rows(batch, judge.matcher, judge.channel_numbers)
     return {int(facts.sources[place]) for place in facts.readings}
 
 
@@ -142,11 +142,7 @@ HTTP, MQTT, AMQP = "headers.ce-", "user_properties.", "application-properties.cl
 PATH: Entry = ("path", b"/in", None)
 STRUCTURED = b"application/CloudEvents+json; a=b"
 ORDINARY: tuple[tuple[str, list[Entry], bytes], ...] = (
-    (
-        "HTTP",
-        [PATH, *event(HTTP, ("headers.Content-Type", b"text/plain", None), ("headers.h1", b"", None))],
-        b"",
-    ),
+    ("HTTP", [PATH, *event(HTTP, ("headers.Content-Type", b"text/plain", None), ("headers.h1", b"", None))], b""),
     ("HTTP", event(HTTP, (f"{HTTP}ext", None, None), ("headers.content-type", None, None)), b""),
     ("HTTP", [PATH, ("headers.ce-id", b"%ff", None), ("headers.x", b"1", None), ("headers.x", b"2", None)], EVENT[:9]),
     ("HTTP", [PATH, ("headers.content-encoding", None, None), ("headers.content-encoding", b"gzip", None)], b"{}"),
@@ -157,11 +153,7 @@ ORDINARY: tuple[tuple[str, list[Entry], bytes], ...] = (
     ("MQTT/3.1.1", [("topic_name", b"a", None)], b'{"a": 1}'),
     ("AMQP/1.0", event(AMQP, ("properties.user-id", b"\xff", BINARY_KIND)), b""),
     ("AMQP/1.0", event("application-properties.cloudEvents_", ("properties.content-type", b"a/b", None)), b""),
-    (
-        "AMQP/1.0",
-        event(AMQP, (f"{AMQP}n", b"-7", JSON_KIND)),
-        b"",
-    ),
+    ("AMQP/1.0", event(AMQP, (f"{AMQP}n", b"-7", JSON_KIND)), b""),
     ("AMQP/1.0", [("properties.message-id", b"m", None), ("properties.creation-time", b"never", None)], b""),
     ("AMQP/1.0", [("properties.message-id", b"a\x00", None), ("properties.creation-time", None, None)], b""),
     ("AMQP/1.0", [("properties.message-id", b"m", None), ("stream", b"S", None), ("sequence", b"7", JSON_KIND)], b""),
@@ -179,36 +171,16 @@ ODD: dict[str, tuple[str, list[Entry], bytes | None]] = {
     "percent": ("HTTP", event(HTTP, ("headers.ce-subject", b"a%20b", None)), b""),
     "quotes": ("NATS", event(HTTP, ("headers.ce-subject", b'"a"', None)), b""),
     "attribute twice": ("HTTP", event(HTTP, ("headers.ce-id", b"2", None)), b""),
-    "both prefixes": (
-        "AMQP/1.0",
-        event(AMQP, ("application-properties.cloudEvents_id", b"2", None)),
-        b"",
-    ),
+    "both prefixes": ("AMQP/1.0", event(AMQP, ("application-properties.cloudEvents_id", b"2", None)), b""),
     "no attribute name": ("HTTP", event(HTTP, ("headers.ce-a_b", b"1", None)), b""),
     "named data": ("NATS", event(HTTP, ("headers.ce-data", b"1", None)), b""),
-    "an attribute that is no text": (
-        "MQTT/5.0",
-        event(MQTT, ("user_properties.ext", b"\xff", None)),
-        b"",
-    ),
+    "an attribute that is no text": ("MQTT/5.0", event(MQTT, ("user_properties.ext", b"\xff", None)), b""),
     "a content type that is no text": ("MQTT/5.0", [("content_type", b"\xff", None)], b""),
     "an empty id": ("HTTP", [*event(HTTP)[2:], ("headers.ce-specversion", b"1.0", None)], b""),
     "another version": ("HTTP", [("headers.ce-specversion", b"0.3", None)], b""),
-    "a list": (
-        "AMQP/1.0",
-        event(AMQP, (f"{AMQP}l", b"[]", "json")),
-        b"",
-    ),
-    "no number": (
-        "AMQP/1.0",
-        event(AMQP, (f"{AMQP}n", b"NaN", None)),
-        b"",
-    ),
-    "bytes": (
-        "AMQP/1.0",
-        event(AMQP, (f"{AMQP}b", b"a", BINARY_KIND)),
-        b"",
-    ),
+    "a list": ("AMQP/1.0", event(AMQP, (f"{AMQP}l", b"[]", "json")), b""),
+    "no number": ("AMQP/1.0", event(AMQP, (f"{AMQP}n", b"NaN", None)), b""),
+    "bytes": ("AMQP/1.0", event(AMQP, (f"{AMQP}b", b"a", BINARY_KIND)), b""),
     "a content type of bytes": ("HTTP", [("headers.Content-Type", b"a/b", BINARY_KIND)], b""),
     "structured, with an escape": ("HTTP", [("headers.content-type", STRUCTURED, None)], EVENT[:-1] + b',"a":"\\n"}'),
     "structured, but no event": ("HTTP", [("headers.content-type", STRUCTURED, None)], b"{}"),
@@ -257,7 +229,7 @@ def test_the_order_of_rows_is_kept_whoever_reads_them() -> None:
         inbox_row([media], body=batch),
     ]
     outcomes = same(JUDGES[0], batch_of(given))
-    assert [[each["place"] for each in of] for of in outcomes] == [[None], [0, 1, 2], [None], [None]]
+    assert [[each["position_in_batch"] for each in of] for of in outcomes] == [[None], [0, 1, 2], [None], [None]]
     assert outcomes[3][0]["reason"] == "undecodable"
 
 
@@ -269,7 +241,7 @@ def test_rows_that_are_no_lists_of_named_entries_are_left_to_the_codec() -> None
         lists = pa.array([[{"key": "path", "value": b"/in", "type": None}], broken, []], kind)
         batch = given.set_column(3, given.schema.field(3), lists)
         with pytest.raises((TypeError, AttributeError)):
-            read_inbox_rows(batch, JUDGES[0].matcher, JUDGES[0].channels)
+            read_inbox_rows(batch, JUDGES[0].matcher, JUDGES[0].channel_numbers)
 
 
 def test_events_may_have_more_attributes_than_are_looked_at_one_by_one() -> None:
@@ -314,7 +286,7 @@ def test_an_inbox_without_rows_has_no_outcomes() -> None:
 def test_the_facts_of_columns_are_those_of_the_codec() -> None:
     judge = JUDGES[0]
     batch = batch_of([inbox_row(entries, protocol, body) for protocol, entries, body in ORDINARY])
-    columns, exact = read_inbox_rows(batch, judge.matcher, judge.channels), exact_facts(judge, batch)
+    columns, exact = read_inbox_rows(batch, judge.matcher, judge.channel_numbers), exact_facts(judge, batch)
     for key in judge.matcher.index.keys:
         for number in range(batch.num_rows):
             assert columns.values(number, key) == exact.values(number, key), (key, number)

@@ -16,8 +16,8 @@ from catalog.load import load
 from router.commands.plan import make_file_feed
 from router.evaluation.comparing import (
     CHANGED,
+    DIFFERENCE_LABELS,
     FAILED,
-    KINDS,
     MAX_SAMPLE_ROWS,
     MAX_SAVED_SECONDS,
     MIN_SAMPLE_ROWS,
@@ -77,7 +77,7 @@ def beside(active: Plan, shadow: Shadow) -> Evaluator:
 
 
 def counted(judge: Evaluator, chunks: list[Chunk]) -> Tally:
-    counts = (evaluate(chunk.kind, judge, chunk.rows).counts for chunk in chunks)
+    counts = (evaluate(chunk.kind, judge, chunk.rows).tally for chunk in chunks)
     return collect((text for text in counts if text is not None), judge.matcher.targets)
 
 
@@ -89,7 +89,7 @@ def of_kinds(tally: Tally) -> Counter[str]:
 
 
 def groups(tally: Tally) -> Iterator[tuple[tuple[str, str, str], int]]:
-    yield from (((what, was, now), n) for (*_, what, was, now), n in tally.shadow.items() if what in KINDS)
+    yield from (((what, was, now), n) for (*_, what, was, now), n in tally.shadow.items() if what in DIFFERENCE_LABELS)
 
 
 def test_it_counts_what_plan_tells(plans: tuple[Plan, Plan], chunks: list[Chunk], settings: Settings) -> None:
@@ -100,7 +100,7 @@ def test_it_counts_what_plan_tells(plans: tuple[Plan, Plan], chunks: list[Chunk]
     for chunk in chunks:
         judge = EVALUATORS[chunk.kind]
         both = judge(old.judge, chunk.rows), judge(new.judge, chunk.rows)
-        compared = compare_outcomes(chunk, *both, SinksByRoute.of(settings))
+        compared = compare_outcomes(chunk, *both, SinksByRoute.from_settings(settings))
         kinds.update(kind for each in compared.changed for kind in each.kinds)
         expected.update((kind, each.before, each.after) for each in compared.changed for kind in each.kinds)
         different += len(compared.changed)
@@ -122,14 +122,14 @@ def test_outcomes_and_their_counts_are_those_without_it(plans: tuple[Plan, Plan]
         alone, both = (evaluate(chunk.kind, judge, chunk.rows) for judge in (old.judge, shadowed))
         assert alone.columns == both.columns
         assert alone.column("context") == both.column("context")
-        told, more = (json.loads(each.counts or "{}") for each in (alone, both))
+        told, more = (json.loads(each.tally or "{}") for each in (alone, both))
         assert more.pop("shadow")
         assert more == told
 
 
 def test_what_fails_in_it_is_counted_and_fails_nothing(plans: tuple[Plan, Plan], chunks: list[Chunk]) -> None:
     old, new = plans
-    broken = replace(Shadow.of(old, new), judge=cast(Evaluator, object()), after="another")
+    broken = replace(Shadow.of(old, new), evaluator=cast(Evaluator, object()), shadow_epoch="another")
     tally = counted(beside(old, broken), chunks)
     assert dict(tally.shadow) == {(old.epoch, "another", "/endpoints/plant", FAILED, "AttributeError", ""): 240}
     assert tally.records == counted(old.judge, chunks).records
@@ -142,7 +142,7 @@ def test_it_takes_no_more_of_the_time_than_its_share() -> None:
             allowance.earn(rows * 1e-5)
             judged += rows * 1e-5
             left = rows
-            while number := allowance.rows(left):
+            while number := allowance.allowed_rows(left):
                 # One of many is ten times as slow.
                 seconds = number * 1e-5 * each * (10 if looked_at % 7 == 3 else 1)
                 allowance.spend(seconds, number)
@@ -153,15 +153,15 @@ def test_it_takes_no_more_of_the_time_than_its_share() -> None:
 
 def test_few_rows_are_no_look_and_time_is_not_saved_up_for_ever() -> None:
     allowance = ShadowBudget(1.0)
-    assert allowance.rows(10) == 0
+    assert allowance.allowed_rows(10) == 0
     for _ in range(100):
         allowance.earn(1.0)
-    assert allowance.rows(20_000) <= MAX_SAMPLE_ROWS
+    assert allowance.allowed_rows(20_000) <= MAX_SAMPLE_ROWS
     allowance.spend(1.0, 100)
-    assert allowance.rows(20_000) == int(MAX_SAVED_SECONDS / 0.01)
+    assert allowance.allowed_rows(20_000) == int(MAX_SAVED_SECONDS / 0.01)
     allowance.spend(0.9, 90)
-    assert allowance.rows(20_000) == 0
-    assert allowance.rows(5) == 5 < MIN_SAMPLE_ROWS
+    assert allowance.allowed_rows(20_000) == 0
+    assert allowance.allowed_rows(5) == 5 < MIN_SAMPLE_ROWS
 
 
 @pytest.mark.parametrize("share", [0, 11])

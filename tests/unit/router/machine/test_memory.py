@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from router.errors import ConfigError
-from router.evaluation.evaluator import data_bytes, load, within_memory_limit
+from router.evaluation.evaluator import load_evaluator, private_memory_bytes, run_within_memory_limit
 from router.machine import GIB, MIB, divide_memory, measure_memory
 from router.settings import Settings, settings_from_dict
 from router.spark.session import memory_conf
@@ -136,16 +136,16 @@ def test_the_limit_of_a_control_group_is_the_machine(
 
 def judge_too_much(told: Connection) -> None:
     """Ask for more than a plan allows, in a process of its own; tell what came of it."""
-    plan: Any = SimpleNamespace(memory=64 * MIB)
-    held = load(SimpleNamespace(value=plan))  # type: ignore[arg-type]
-    before = data_bytes()
+    plan: Any = SimpleNamespace(memory_limit=64 * MIB)
+    held = load_evaluator(SimpleNamespace(value=plan))  # type: ignore[arg-type]
+    before = private_memory_bytes()
     try:
-        within_memory_limit(held, 7, lambda: [bytearray(MIB) for _ in range(512)])
+        run_within_memory_limit(held, 7, lambda: [bytearray(MIB) for _ in range(512)])
         told.send("it got it")
     except MemoryError as error:
         told.send(str(error))
-    told.send(data_bytes() - before)
-    told.send(len(within_memory_limit(held, 7, lambda: bytearray(32 * MIB))))
+    told.send(private_memory_bytes() - before)
+    told.send(len(run_within_memory_limit(held, 7, lambda: bytearray(32 * MIB))))
     told.send(len(bytearray(256 * MIB)))
 
 

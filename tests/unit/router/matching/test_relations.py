@@ -16,7 +16,7 @@ from catalog.load import load
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
 from router.evaluation.evaluator import evaluate_inbox
-from router.evaluation.forwarding import EXCHANGE, RelationColumns, read_exchange
+from router.evaluation.forwarding import EXCHANGE, RelationColumns, decode_exchange
 from router.matching.records import RecordMatcher
 from tests.support.cases import read_cases
 from tests.support.letters import ENDPOINT, inbox_row, judge_of
@@ -60,9 +60,9 @@ def exchanges(document: Any, records: list[dict[str, Any]], folder: Path) -> lis
     catalog = catalog_of(document, folder)
     matcher = RecordMatcher(catalog)
     _, (decided,) = matcher.judge([json.dumps(record) for record in records])
-    columns = RelationColumns.of(matcher.matcher, catalog, pairs=True).columns(decided.outcomes)
+    columns = RelationColumns.from_catalog(matcher.matcher, catalog, pairs=True).build(decided.outcomes)
     texts: pa.StringArray = columns[EXCHANGE]
-    return [None if text is None else read_exchange(text) for text in texts.to_pylist()]
+    return [None if text is None else decode_exchange(text) for text in texts.to_pylist()]
 
 
 def event(kind: str, id: str, **more: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from catalog.schemas.ids.client import RegistryUnavailableError, WrittenSchema
 from catalog.schemas.ids.deciding import FrameSettings
 from catalog.schemas.validation import PayloadValidation
 from router.evaluation.outputs import OutputBuilder, Tally, collect
-from router.evaluation.plan import TOPIC, Evaluator
+from router.evaluation.plan import TOPIC_PREFIX, Evaluator
 from router.matching.channels import ChannelBuilder
 from router.matching.explanation import Explainer
 from router.matching.matcher import Matcher
@@ -79,12 +79,14 @@ def line_of(body: bytes) -> str:
 
 def judge_of(catalog: Catalog, frames: FrameSettings, validation: str = "always") -> Evaluator:
     builder = ChannelBuilder(catalog)
-    builder.add_definitions(f"{TOPIC}t", catalog.definitions, frames)
+    builder.add_definitions(f"{TOPIC_PREFIX}t", catalog.definitions, frames)
     matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.tie_breaker())  # type: ignore[arg-type]
     sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
     routed = {"sinks": {"bus": sink}, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["bus"]}}
     settings = settings_from_dict(routed, {}, Path())
-    return Evaluator(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {f"{TOPIC}t": 0}, 2**30)
+    return Evaluator(
+        matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {f"{TOPIC_PREFIX}t": 0}, 2**30
+    )
 
 
 def rows_of(bodies: list[bytes]) -> pa.RecordBatch:

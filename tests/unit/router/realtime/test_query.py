@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from pyspark.sql import Row
 
 from router.reading.generations import Generation
-from router.realtime import RealTimeQuery, settled_types, tally_of
+from router.realtime import RealTimeQuery, find_fast_types, read_tally
 from router.running.queries import FIRST_PAUSE, Queries, QueryRun
 from router.state.state import Accounts, StateFolder
 from router.watching.metrics import Metrics
@@ -63,20 +63,20 @@ def real_time(folder: Path, checkpoint: str = "5s", metrics: Metrics | None = No
 
 
 def test_counts_of_a_report_are_those_of_definitions() -> None:
-    types = settled_types(plan({"a": ORDERS}))
-    tally = tally_of(report(1, (0, 2.0), (0, 3.0)), types)
+    types = find_fast_types(plan({"a": ORDERS}))
+    tally = read_tally(report(1, (0, 2.0), (0, 3.0)), types)
     assert dict(tally.records) == {("/endpoints/a", "routed", ""): 5}
     assert dict(tally.delivered) == {("bus", "/endpoints/a"): 5}
     assert dict(tally.definitions) == {("/endpoints/a", "/messagegroups/g/messages/m"): 5}
-    assert tally_of({"batchId": 1, "observedMetrics": {}}, types).total == 0
-    assert tally_of({"batchId": 1, "observedMetrics": {"settled": Row(settled=None)}}, types).total == 0
+    assert read_tally({"batchId": 1, "observedMetrics": {}}, types).total == 0
+    assert read_tally({"batchId": 1, "observedMetrics": {"settled": Row(settled=None)}}, types).total == 0
 
 
 def test_a_report_counts_once(tmp_path: Path) -> None:
     metrics = Metrics()
     query = real_time(tmp_path, metrics=metrics)
     for number in (7, 7, 8):
-        query.progressed(report(number, (0, 2.0)))
+        query.record_progress(report(number, (0, 2.0)))
     sample = 'xrouter_records_total{endpoint="/endpoints/a",outcome="routed",reason=""} 4.0'
     assert sample in generate_latest(metrics.registry).decode()
     assert query.last == 8
@@ -85,14 +85,14 @@ def test_a_report_counts_once(tmp_path: Path) -> None:
 def test_counts_go_on_after_a_restart(tmp_path: Path) -> None:
     for total in (2.0, 4.0):
         metrics = Metrics()
-        real_time(tmp_path, metrics=metrics).progressed(report(7, (0, 2.0)))
+        real_time(tmp_path, metrics=metrics).record_progress(report(7, (0, 2.0)))
         labels = {"endpoint": "/endpoints/a", "outcome": "routed", "reason": ""}
         assert metrics.registry.get_sample_value("xrouter_records_total", labels) == total
 
 
 def test_it_is_idle_once_a_batch_has_ended_since_it_was_asked(tmp_path: Path) -> None:
     query = real_time(tmp_path)
-    query.progressed(report(3))
+    query.record_progress(report(3))
     query._query = Reports()  # type: ignore[assignment]
     query.drain()
     assert query.draining and not query.ended_batch

@@ -17,17 +17,23 @@ from hypothesis import strategies as st
 from bindings.columns.entries import encode_base64
 from bindings.events import encode_event, restore_types
 from bindings.kafka.record_columns import SOURCE_SCHEMA
-from router.rendering.events import attributes_of_rows, event_columns, native_texts, parts_texts, structured_events
+from router.rendering.events import (
+    encode_structured_events,
+    event_columns,
+    inbox_native_texts,
+    native_texts,
+    read_attributes,
+)
 from router.rendering.texts import (
-    EVENT,
+    EVENT_TYPE,
     INSTANT,
-    Source,
-    as_text,
-    attributes_of,
-    escaped,
-    moment,
-    moments,
+    SourceKind,
+    decode_texts,
+    escape_json,
+    event_attributes,
     native_json,
+    parse_instant,
+    parse_instants,
     parts_of_raw,
     render_event,
 )
@@ -178,9 +184,9 @@ PLACES: Final = st.one_of(st.none(), st.none(), INT32)
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[Source, pa.StructArray, pa.ListArray, pa.Int32Array]:
+def batches(draw: st.DrawFn) -> tuple[SourceKind, pa.StructArray, pa.ListArray, pa.Int32Array]:
     """A batch of rows of one source, perhaps a slice of a larger one, as batches of Spark may be."""
-    kind: Source = draw(st.sampled_from(("kafka", "inbox", "letters")))
+    kind: SourceKind = draw(st.sampled_from(("kafka", "inbox", "letters")))
     rows = st.tuples(KAFKA_ROWS if kind == "kafka" else inbox_rows(), GIVEN, PLACES)
     drawn = draw(st.lists(rows, min_size=1, max_size=6))
     raw = pa.array([row for row, _, _ in drawn], KAFKA if kind == "kafka" else INBOX)
@@ -197,12 +203,12 @@ def rows_of(*arrays: pa.Array) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 @given(batches())
-def test_columns_are_what_each_row_is(batch: tuple[Source, pa.StructArray, pa.ListArray, pa.Int32Array]) -> None:
+def test_columns_are_what_each_row_is(batch: tuple[SourceKind, pa.StructArray, pa.ListArray, pa.Int32Array]) -> None:
     kind, raw, attributes, place = batch
     events = event_columns(*batch)
     events.validate(full=True)
     expected = [render_event(*parts_of_raw(row, kind, at), named) for row, named, at in rows_of(raw, attributes, place)]
-    assert events.equals(pa.array(expected, EVENT))
+    assert events.equals(pa.array(expected, EVENT_TYPE))
     natives = [native_json(*parts_of_raw(row, kind, at)) for row, at in rows_of(raw, place)]
     assert native_texts(kind, raw, place).to_pylist() == natives
 
@@ -213,17 +219,17 @@ def test_columns_are_what_each_row_is(batch: tuple[Source, pa.StructArray, pa.Li
     st.lists(st.sampled_from([None, None, "n", "n flag", "absent"]), min_size=6, max_size=6),
 )
 def test_structured_events_are_what_each_row_is(
-    batch: tuple[Source, pa.StructArray, pa.ListArray, pa.Int32Array],
+    batch: tuple[SourceKind, pa.StructArray, pa.ListArray, pa.Int32Array],
     bodies: list[bytes | None],
     typed: list[str | None],
 ) -> None:
     kind, raw, attributes, place = batch
     body, names = pa.array(bodies[: len(raw)], pa.binary()), pa.array(typed[: len(raw)], pa.string())
     expected = [
-        encode_event(restore_types(attributes_of(*parts_of_raw(row, kind, at), named), types), data)
+        encode_event(restore_types(event_attributes(*parts_of_raw(row, kind, at), named), types), data)
         for row, named, at, data, types in rows_of(raw, attributes, place, body, names)
     ]
-    assert structured_events(*batch, body, names).to_pylist() == expected
+    assert encode_structured_events(*batch, body, names).to_pylist() == expected
 
 
 def test_attributes_with_types_are_no_texts_in_structured_events() -> None:
@@ -231,7 +237,7 @@ def test_attributes_with_types_are_no_texts_in_structured_events() -> None:
     named = [("ce_specversion", b"1.0"), ("ce_n", b"7"), ("ce_dry", b"true"), ("ce_m", b"7")]
     given = pa.array([[{"key": key, "value": value} for key, value in named]] * 2, HEADERS)
     typed = pa.array([None, "n dry"], pa.string())
-    events = structured_events("kafka", raw, given, pa.nulls(2, pa.int32()), pa.nulls(2, pa.binary()), typed)
+    events = encode_structured_events("kafka", raw, given, pa.nulls(2, pa.int32()), pa.nulls(2, pa.binary()), typed)
     assert events.to_pylist() == [
         b'{"specversion":"1.0","n":"7","dry":"true","m":"7"}',
         b'{"specversion":"1.0","n":7,"dry":true,"m":"7"}',
@@ -239,28 +245,30 @@ def test_attributes_with_types_are_no_texts_in_structured_events() -> None:
 
 
 @given(batches())
-def test_attributes_keep_their_order(batch: tuple[Source, pa.StructArray, pa.ListArray, pa.Int32Array]) -> None:
+def test_attributes_keep_their_order(batch: tuple[SourceKind, pa.StructArray, pa.ListArray, pa.Int32Array]) -> None:
     kind, raw, given_attributes, place = batch
-    found = attributes_of_rows(*batch)
+    found = read_attributes(*batch)
     rows: list[list[tuple[str, str]]] = [[] for _ in range(len(raw))]
     for owner, code, text in zip(found.owners, found.codes, found.texts.to_pylist(), strict=True):
         rows[owner].append((found.names[code], text))
     for at, (row, named, spot) in enumerate(rows_of(raw, given_attributes, place)):
-        if not found.odd[at]:
-            assert rows[at] == list(attributes_of(*parts_of_raw(row, kind, spot), named).items())
+        if not found.fallback[at]:
+            assert rows[at] == list(event_attributes(*parts_of_raw(row, kind, spot), named).items())
 
 
 def test_ordinary_rows_are_not_odd() -> None:
     headers = [("ce_id", b"1"), ("ce_source", b"/s"), ("ce_type", b"t"), ("ce_specversion", b"1.0"), ("x", None)]
     kafka = {"topic": "t", "partition": 0, "offset": 1, "timestamp": 2, "key": b"k"}
     raw = pa.array([{**kafka, "headers": [entry(*each) for each in headers]}], KAFKA)
-    assert not attributes_of_rows("kafka", raw, pa.nulls(1, HEADERS), pa.nulls(1, pa.int32())).odd.any()
+    assert not read_attributes("kafka", raw, pa.nulls(1, HEADERS), pa.nulls(1, pa.int32())).fallback.any()
     for protocol, (prefix, media) in PROTOCOLS.items():
         parts = [entry(f"{prefix}{name}", b"1.0", type=None) for name in NAMES[:5]]
         parts += [entry(media, b"text/plain", type=None), entry("qos", b"1", type="json")]
         inbox = pa.array([{"protocol": protocol, "properties": parts}], INBOX)
-        assert not attributes_of_rows("inbox", inbox, pa.nulls(1, HEADERS), pa.nulls(1, pa.int32())).odd.any(), protocol
-        assert parts_texts(inbox)[1].tolist() == [protocol == "KAFKA"], protocol
+        assert not read_attributes("inbox", inbox, pa.nulls(1, HEADERS), pa.nulls(1, pa.int32())).fallback.any(), (
+            protocol
+        )
+        assert inbox_native_texts(inbox)[1].tolist() == [protocol == "KAFKA"], protocol
 
 
 @st.composite
@@ -282,13 +290,15 @@ def near_times(draw: st.DrawFn) -> str:
 
 @given(st.lists(st.one_of(st.none(), near_times(), st.sampled_from(TIMES), st.text(max_size=40))))
 def test_instants_are_read_as_one_by_one(texts: list[str | None]) -> None:
-    assert moments(pa.array(texts, pa.string())).cast(pa.int64()).to_pylist() == [moment(text) for text in texts]
+    assert parse_instants(pa.array(texts, pa.string())).cast(pa.int64()).to_pylist() == [
+        parse_instant(text) for text in texts
+    ]
 
 
 @given(st.lists(st.one_of(st.none(), VALUES, st.binary(max_size=40))), st.integers(0, 3))
 def test_texts_are_escaped_and_coded_as_one_by_one(values: list[bytes | None], begin: int) -> None:
     array = pa.array(values, pa.binary())[begin:]
-    texts, broken = as_text(array)
+    texts, broken = decode_texts(array)
     kept = array.to_pylist()
     coded = [None if value is None else base64.b64encode(value).decode() for value in kept]
     assert encode_base64(array).to_pylist() == coded
@@ -301,13 +311,13 @@ def test_texts_are_escaped_and_coded_as_one_by_one(values: list[bytes | None], b
             assert at in broken
         assert texts[at].as_py() == expected
     plain = [None if text is None else msgspec.json.encode(text).decode()[1:-1] for text in texts.to_pylist()]
-    assert escaped(texts).to_pylist() == plain
+    assert escape_json(texts).to_pylist() == plain
 
 
 @pytest.mark.parametrize("kind", ["kafka", "inbox"])
-def test_no_rows_are_no_columns(kind: Source) -> None:
+def test_no_rows_are_no_columns(kind: SourceKind) -> None:
     raw = pa.array([], KAFKA if kind == "kafka" else INBOX)
-    assert event_columns(kind, raw, pa.array([], HEADERS), pa.array([], pa.int32())).equals(pa.array([], EVENT))
+    assert event_columns(kind, raw, pa.array([], HEADERS), pa.array([], pa.int32())).equals(pa.array([], EVENT_TYPE))
 
 
 @pytest.mark.slow

@@ -321,7 +321,9 @@ def test_the_last_route_of_events_takes_everything_whatever_letters_follow(tmp_p
     sinks = {"out": {"topic": "out"}, "dead": {"topic": "dead"}}
     letters = {"when": {"outcome": "dead-letter", "endpoint": "/endpoints/x"}, "to": ["dead"]}
     assert (
-        plan_of(Catalog(), {"sinks": sinks, "routes": [{"to": ["out"]}, letters]}, tmp_path).routes.letters("", "x")
+        plan_of(Catalog(), {"sinks": sinks, "routes": [{"to": ["out"]}, letters]}, tmp_path).routes.dead_letter_route(
+            "", "x"
+        )
         == -1
     )
     with pytest.raises(ConfigError, match="records have no destination"):

@@ -114,7 +114,7 @@ def test_it_judges_beside_the_active_one_from_its_first_look_to_its_reload(runni
     assert (told["before"], told["after"], told["definitions"]) == (active.epoch, shadow.epoch, 4)
     current = running.plans.current()
     beside = current.judge.value.shadow
-    assert beside is not None and (beside.before, beside.after) == (active.epoch, shadow.epoch)
+    assert beside is not None and (beside.active_epoch, beside.shadow_epoch) == (active.epoch, shadow.epoch)
     alone = current.without_shadow
     assert alone is not None and alone.judge.value.shadow is None and alone.writer is current.writer
     assert running.plans.pinned(active.id, lambda _: active) is current

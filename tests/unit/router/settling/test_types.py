@@ -15,7 +15,7 @@ from catalog.findings import Findings
 from catalog.load import build_catalog
 from catalog.values import is_valid
 from router.evaluation.plan import Plan
-from router.realtime import PLAIN_FORMS, SettledType, settled_types
+from router.realtime import PLAIN_FORMS, FastPathType, find_fast_types
 from router.settings import settings_from_dict
 
 BUS = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "out"}
@@ -28,7 +28,7 @@ def message(attributes: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"envelope": "CloudEvents/1.0", "envelopemetadata": attributes, **more}
 
 
-def settled(messages: dict[str, Any], **told: Any) -> dict[str, SettledType]:
+def settled(messages: dict[str, Any], **told: Any) -> dict[str, FastPathType]:
     document = {
         "messagegroups": {"g": {"messages": messages}},
         "endpoints": {
@@ -42,7 +42,7 @@ def settled(messages: dict[str, Any], **told: Any) -> dict[str, SettledType]:
     }
     values = {"sinks": {"bus": BUS}, "routes": [{"to": ["bus"]}], **told}
     plan = Plan(build_catalog([Document("c.json", document)], Findings()), settings_from_dict(values, {}, Path()))
-    return {each.type: each for each in settled_types(plan)}
+    return {each.type: each for each in find_fast_types(plan)}
 
 
 def test_a_type_of_one_definition_is_settled_with_all_it_asks() -> None:
@@ -53,12 +53,12 @@ def test_a_type_of_one_definition_is_settled_with_all_it_asks() -> None:
         "/messagegroups/g/messages/order",
         "/endpoints/in",
     )
-    assert (order.way.topic, order.way.lineage) == ("out", True)
-    asked = {each.header: each for each in order.asked}
+    assert (order.route.topic, order.route.lineage) == ("out", True)
+    asked = {each.header: each for each in order.constraints}
     assert asked["ce_type"].text == "order" and asked["ce_dataschema"].text == schema["value"]
     assert asked["ce_source"].segments == ("", "shops", None, None)
-    assert (asked["ce_time"].form, asked["ce_time"].optional) == ("timestamp", True)
-    assert [(each.name, each.header, each.place, each.decodes) for each in order.context] == [
+    assert (asked["ce_time"].type, asked["ce_time"].optional) == ("timestamp", True)
+    assert [(each.name, each.header, each.index, each.decodes) for each in order.context] == [
         ("shop", "ce_source", 2, True),
         ("order", "ce_source", 3, True),
     ]
@@ -102,7 +102,7 @@ def test_routes_by_definition_are_settled() -> None:
     routes = [{"when": {"message": "*/order"}, "to": "fast"}, {"to": "bus"}]
     sinks = {"bus": BUS, "fast": {**BUS, "topic": "fast.{messageid}", "lineage": False}}
     ways = settled({"order": message(ORDER), "other": message({"type": {"value": "x"}})}, sinks=sinks, routes=routes)
-    assert {type: (each.way.topic, each.way.lineage) for type, each in ways.items()} == {
+    assert {type: (each.route.topic, each.route.lineage) for type, each in ways.items()} == {
         "order": ("fast.order", False),
         "x": ("out", True),
     }

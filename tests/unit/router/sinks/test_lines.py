@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bindings.events import build_data_member
-from router.rendering.events import embeddable
+from router.rendering.events import can_embed
 from router.rendering.texts import TIME_TEXT
 from router.sinks.jsonlines import (
     AMBIGUOUS,
@@ -183,7 +183,7 @@ TOGETHER: Final = [
 def test_a_body_is_embedded_as_by_itself(reverse: bool, data: list[bytes | None]) -> None:
     data = data[::-1] if reverse else data
     expected = [value is not None and "data" in build_data_member("application/json", value) for value in data]
-    assert embeddable(pa.array(data, pa.binary())).tolist() == expected
+    assert can_embed(pa.array(data, pa.binary())).tolist() == expected
 
 
 for each in TOGETHER:

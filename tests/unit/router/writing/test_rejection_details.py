@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.writing.kafka_records import HEADER_CAP
+from router.writing.kafka_records import MAX_HEADER_CHARS
 from router.writing.outcomes import detail_of, sinks_of
 
 NAMES = st.text(alphabet="ab-_.:;% ", min_size=1, max_size=12)
@@ -16,7 +16,7 @@ REASONS = st.one_of(st.text(max_size=40), st.just("no; sink other: never"), st.j
 def test_names_are_read_back_and_fit_into_a_header(reasons: dict[str, str]) -> None:
     detail = detail_of(reasons)
     assert sinks_of(detail) == tuple(reasons)
-    assert len(detail) <= HEADER_CAP
+    assert len(detail) <= MAX_HEADER_CHARS
 
 
 def test_other_details_name_no_sink() -> None:

@@ -9,7 +9,7 @@ from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.routing import HEADER_RESERVE, Routes, SpillLimits
 from router.settings import settings_from_dict
 from router.sinks import Rejected
-from router.writing.outcomes import REASON, Rejections
+from router.writing.outcomes import SINK_REJECTED, Rejections
 
 M, E = "/messagegroups/G/messages/M", "/endpoints/E"
 
@@ -23,7 +23,7 @@ def test_a_record_rejected_by_two_sinks_counts_once_and_names_both(tmp_path: Pat
         },
         "routes": [
             {"when": {"outcome": "dead-letter", "endpoint": "/endpoints/F"}, "to": "out"},
-            {"when": {"outcome": "dead-letter", "reason": REASON}, "to": "dead"},
+            {"when": {"outcome": "dead-letter", "reason": SINK_REJECTED}, "to": "dead"},
             {"to": ["out"]},
         ],
         "dead_letters": {"sinks": ["out"]},
@@ -36,7 +36,7 @@ def test_a_record_rejected_by_two_sinks_counts_once_and_names_both(tmp_path: Pat
     rejected.add("c", [])
     assert rejected
     assert rejected.counts == Counter({(E, M): 2})
-    assert rejected.table().to_pydict() == {
+    assert rejected.to_table().to_pydict() == {
         "at": ["t-0-1", "t-0-2"],
         "detail": ["sink a: too odd; sink b: no", "sink a: too large"],
         "letters_dead": ["d.E.sink-rejected"] * 2,
@@ -48,7 +48,7 @@ def test_a_record_rejected_by_two_sinks_counts_once_and_names_both(tmp_path: Pat
 
 def test_a_tally_keeps_its_sum() -> None:
     tally = Tally(Counter({(E, ROUTED, ""): 5, (E, DEAD_LETTER, "no-match"): 1}), Counter({(E, M): 5}))
-    tally.reject(Counter({(E, M): 2}), REASON)
+    tally.reject(Counter({(E, M): 2}), SINK_REJECTED)
     assert (tally.total, tally.dead) == (6, 3)
     assert tally.records[(E, ROUTED, "")] == 3
     assert tally.records[(E, DEAD_LETTER, "sink-rejected")] == 2

@@ -7,7 +7,7 @@ import pytest
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.settings import KafkaSink
 from router.settings.routes import parse_name
-from router.writing.writer import is_counted
+from router.writing.writer import may_exceed_cap
 
 TYPED = Property("type", "string", "t")
 
@@ -34,10 +34,10 @@ def catalog(*attributes: Property) -> Catalog:
 )
 def test_only_what_the_catalog_does_not_bound_is_counted(template: str, most: int, counted: bool) -> None:
     sink = KafkaSink(type="kafka", bootstrap_servers="b", topic=template, max_destinations=most)
-    assert is_counted(sink, parse_name(template), catalog(TYPED)) is counted
+    assert may_exceed_cap(sink, parse_name(template), catalog(TYPED)) is counted
 
 
 @pytest.mark.parametrize("prop", [Property("type", "string", "t.{x}"), Property("type", "string")])
 def test_an_attribute_that_one_definition_leaves_open_is_counted(prop: Property) -> None:
     sink = KafkaSink(type="kafka", bootstrap_servers="b", topic="{type}")
-    assert is_counted(sink, parse_name("{type}"), catalog(prop))
+    assert may_exceed_cap(sink, parse_name("{type}"), catalog(prop))
