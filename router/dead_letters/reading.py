@@ -47,7 +47,7 @@ from router.state.ledger import LedgerEntry, LetterLedger, Standing, instant, pa
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
-def read_letters(settings: Settings, *, sinks: Sequence[str] = (), bodies: bool = True) -> Iterator[DeadLetter]:
+def read_dead_letters(settings: Settings, *, sinks: Sequence[str] = (), bodies: bool = True) -> Iterator[DeadLetter]:
     """Yield the dead letters of these sinks (default: all that can be read), each id once, oldest first per sink.
 
     Without *bodies*, they are not read from tables, which is much faster.
@@ -302,7 +302,7 @@ Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only before thi
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class DeadLetterFilter:
     """A filter of dead letters: each member must match, by any of its values. An empty member matches all.
 
     ``since`` (inclusive) and ``until`` (exclusive) apply to the time when the letter was written; a letter without it
@@ -317,7 +317,7 @@ class Filter:
     until: datetime | None = None
     standings: frozenset[Standing] = frozenset()
 
-    def takes(self, letter: DeadLetter, standing: Standing) -> bool:
+    def matches(self, letter: DeadLetter, standing: Standing) -> bool:
         """Whether the filter matches a dead letter with that standing."""
         return (
             (not self.ids or letter.id in self.ids)
@@ -345,7 +345,7 @@ def build_filter(
     since: str | None = None,
     until: str | None = None,
     standings: Sequence[Standing] = (),
-) -> Filter:
+) -> DeadLetterFilter:
     """Build a filter from options of the command line.
 
     Raises:
@@ -356,7 +356,7 @@ def build_filter(
             near = get_close_matches(reason, REASONS, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REASONS)}"
             raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint)
-    return Filter(
+    return DeadLetterFilter(
         frozenset(ids or ()),
         frozenset(reasons or ()),
         tuple(endpoints or ()),
@@ -443,7 +443,7 @@ class DeadLetterCounts:
 def list_dead_letters(
     letters: Iterable[DeadLetter],
     ledger: LetterLedger,
-    selection: Filter,
+    selection: DeadLetterFilter,
     redactor: Redactor,
     by: Sequence[GroupBy],
     limit: int,
@@ -454,7 +454,7 @@ def list_dead_letters(
     for letter, entry in join_ledger_entries(letters, ledger):
         result.seen += 1
         standing = get_standing(entry)
-        if not selection.takes(letter, standing):
+        if not selection.matches(letter, standing):
             continue
         result.total += 1
         for each in by:

@@ -25,7 +25,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from bindings.background import Background
 from bindings.private_files import sync_path
-from router.dead_letters.reading import read_letters, readable_sinks
+from router.dead_letters.reading import read_dead_letters, readable_sinks
 from router.dead_letters.stores import FAILED, PARQUET, find_line_time, find_row_time, list_files, parse_line
 from router.dead_letters.stores import SUFFIX as JSON_LINES
 from router.errors import RouterError, SinkError, StateError
@@ -346,7 +346,9 @@ def _forget_removed(settings: Settings, ledger: LetterLedger, ids: set[str]) -> 
         return
     readable = readable_sinks(settings)
     if len(readable) > 1:
-        ids = ids - {letter.id for letter in read_letters(settings, sinks=readable, bodies=False) if letter.id in ids}
+        ids = ids - {
+            letter.id for letter in read_dead_letters(settings, sinks=readable, bodies=False) if letter.id in ids
+        }
     ledger.forget(ids)
 
 
@@ -357,7 +359,7 @@ def _unblock_keys(settings: Settings, ledger: LetterLedger) -> None:
     """
     left = ledger.order.positions()
     if left:
-        for letter in read_letters(settings, bodies=False):
+        for letter in read_dead_letters(settings, bodies=False):
             left.pop(letter.id, None)
         ledger.order.remove_gone(left)
 

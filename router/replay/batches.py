@@ -29,7 +29,7 @@ from router.batches.journal import pauses
 from router.batches.plans import LoadedPlan, load
 from router.batches.splitting import BatchPart
 from router.dead_letters.dead_letter import DeadLetter
-from router.dead_letters.reading import Filter
+from router.dead_letters.reading import DeadLetterFilter
 from router.errors import BatchPinError, RouterError, SinkError, find_lost_registry
 from router.evaluation.evaluator import INBOX_COLUMNS, evaluate, source_row
 from router.evaluation.outputs import Tally
@@ -396,7 +396,7 @@ class Selection:
     """
 
     ledger: LetterLedger
-    wanted: Filter
+    wanted: DeadLetterFilter
     parked: bool = False
     limit: int | None = None
     most: int | None = None
@@ -417,7 +417,7 @@ class Selection:
                 entry = entries.get(letter.id)
                 if self.only is not None and letter.id not in self.only:
                     continue
-                if not self.wanted.takes(letter, entry.standing if entry else "open"):
+                if not self.wanted.matches(letter, entry.standing if entry else "open"):
                     continue
                 if self.wanted.ids:
                     self.seen.add(letter.id)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bindings.private_files import create_private_folder, set_umask_for
 from router.dead_letters.dead_letter import DeadLetter
-from router.dead_letters.reading import Filter, read_letters
+from router.dead_letters.reading import DeadLetterFilter, read_dead_letters
 from router.errors import CatalogUnavailable, RouterError
 from router.evaluation.plan import Plan, read_catalog
 from router.logs import configure_logs, get_logger
@@ -37,7 +37,7 @@ from router.replay.batches import (
     with_waiting,
 )
 from router.settings import Settings, load_settings
-from router.sinks import check_endpoints, close_targets
+from router.sinks import check_endpoints, close_publishers
 from router.spark.session import handle_signals, open_spark_session
 from router.state.durable import Pins, admit, clients_of
 from router.state.ledger import HELD, LOCK, LetterLedger, PendingReplay, ReplayOrder
@@ -92,14 +92,14 @@ class ReplayResult:
     interrupted: bool = False
 
 
-def count_matching(settings: Settings, wanted: Filter, options: ReplayOptions) -> int:
+def count_matching(settings: Settings, wanted: DeadLetterFilter, options: ReplayOptions) -> int:
     """Return how many dead letters a replay would select."""
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         selection = Selection(ledger, wanted, options.parked, options.limit)
-        return sum(1 for _ in selection.choose(read_letters(settings)))
+        return sum(1 for _ in selection.choose(read_dead_letters(settings)))
 
 
-def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Iterator[ReplayOutcome]:
+def dry_run(settings: Settings, wanted: DeadLetterFilter, options: ReplayOptions) -> Iterator[ReplayOutcome]:
     """Yield the outcome of each dead letter that a replay would select, without writing or starting Spark.
 
     ``sinks`` of a verdict are those that would get the record: not the ones that have it. What waits for a letter that
@@ -109,14 +109,14 @@ def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Itera
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         selection = Selection(ledger, wanted, options.parked, options.limit)
         turns = ReplayOrder(ledger.order)
-        for batch in batches(selection.choose(read_letters(settings)), CHUNK, turns):
+        for batch in batches(selection.choose(read_dead_letters(settings)), CHUNK, turns):
             for verdict in with_waiting(verdicts(plan, batch.letters), turns):
                 left = tuple(name for name in verdict.sinks if not batch.sinks or name in batch.sinks)
                 yield ReplayOutcome(verdict.letter, verdict.message, left, verdict.reason, verdict.detail)
         yield from (ReplayOutcome(letter, None, (), HELD) for letter in sorted(turns.left))
 
 
-def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: ReplayProgress) -> ReplayResult:
+def replay(path: Path, wanted: DeadLetterFilter, options: ReplayOptions, watcher: ReplayProgress) -> ReplayResult:
     """Replay the dead letters that match the filter, with the current catalog and settings.
 
     SIGTERM and Ctrl-C end it after the batch in hand; while a sink is away, at once.
@@ -151,7 +151,7 @@ def replay_one(
     """
     settings = plan.settings
     root, stop = Path(settings.state), threading.Event()
-    wanted, options = Filter(ids=frozenset((letter.id,))), ReplayOptions(parked=True)
+    wanted, options = DeadLetterFilter(ids=frozenset((letter.id,))), ReplayOptions(parked=True)
     impatient = _Impatient(watcher, stop)
     with LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
         parts = (settings, ledger, base, wanted, options, impatient, stop, stack)
@@ -204,7 +204,7 @@ class _Run:
         settings: Settings,
         ledger: LetterLedger,
         base: Path,
-        wanted: Filter,
+        wanted: DeadLetterFilter,
         options: ReplayOptions,
         watcher: ReplayProgress,
         stop: threading.Event,
@@ -229,7 +229,7 @@ class _Run:
         self._watcher = watcher
         self._stop = stop
         self._stack = stack
-        self._there = letters or (lambda: read_letters(settings))
+        self._there = letters or (lambda: read_dead_letters(settings))
         self._loads = loads
         self._replayer: Replayer | None = None
         self._plan = plan
@@ -251,7 +251,7 @@ class _Run:
         # One that was read before its turn came is looked for again; each time there are fewer.
         while any(self._ledger.order.is_first(letter) for letter in left):
             left = self._through(replace(selection, limit=None, only=frozenset(left), skipped=Counter(), seen=set()))
-        if self._wanted == Filter() and self._options.limit is None:
+        if self._wanted == DeadLetterFilter() and self._options.limit is None:
             self._catch_up(selection)
         if held := len(left) + self.result.summary.held:
             self.result.skipped[HELD] = held
@@ -315,7 +315,7 @@ class _Run:
     def _letters(self, ids: Sequence[str]) -> list[DeadLetter]:
         """Return dead letters by id, in that order, without those that no longer exist."""
         left, by_id = set(ids), {}
-        for letter in read_letters(self._settings):
+        for letter in read_dead_letters(self._settings):
             if letter.id in left:
                 by_id[letter.id] = letter
                 left.remove(letter.id)
@@ -334,7 +334,7 @@ class _Run:
         spark = self._settings.spark.model_copy(update={"master": MASTER})
         folder = Path(self._settings.state) / LOCK.parent / "replay"
         create_private_folder(folder)
-        self._stack.callback(close_targets)
+        self._stack.callback(close_publishers)
         return open_spark_session(self._settings.model_copy(update={"spark": spark}), folder, ())
 
     def _keep_rate(self, done: int) -> None:

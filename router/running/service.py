@@ -40,7 +40,7 @@ from router.running.queries import Queries, WarmUp
 from router.running.reload import BackgroundReloader, CatalogComparisons, Reloader, ShadowReloader, run_in_background
 from router.settings import Settings, load_settings
 from router.settings.catalogs import make_logins
-from router.sinks import check_endpoints, close_targets
+from router.sinks import check_endpoints, close_publishers
 from router.sources import REST, find_missing_sources
 from router.spark.executors import require_context
 from router.spark.session import (
@@ -263,7 +263,7 @@ class Service:
             store = (
                 partial(open_local_store, self._settings, self._state) if self._settings.inbox.kafka is None else None
             )
-            stack.callback(close_targets)
+            stack.callback(close_publishers)
             intake = Intake(self._settings, self._metrics, self._status, store, once=once)
             stack.callback(intake.close)
             intake.open_inbox(self._first)

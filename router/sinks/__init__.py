@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult, check_endpoints, open_sink
+from router.sinks.contract import ArrowSink, Commit, RejectedRow, WriteResult, check_endpoints, open_sink
 from router.sinks.jsonlines import JsonLinesFolder, StandardOutputSink
-from router.sinks.messages.sink import close_targets
+from router.sinks.messages.sink import close_publishers
 from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.opening import ParquetSink
 
@@ -14,7 +14,7 @@ __all__ = [
     "DeltaSink",
     "JsonLinesFolder",
     "ParquetSink",
-    "Rejected",
+    "RejectedRow",
     "StandardOutputSink",
     "WriteResult",
     "check_endpoints",

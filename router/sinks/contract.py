@@ -47,7 +47,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedRow:
     """A row that a sink will never accept, with the row's position, endpoint and message definition."""
 
     position: str
@@ -82,7 +82,7 @@ class WriteResult:
 
     rows: int
     repeated: bool = False
-    refused: tuple[Rejected, ...] = ()
+    refused: tuple[RejectedRow, ...] = ()
     before: int = 0
     unfit: tuple[UnfitValues, ...] = ()
 
@@ -111,7 +111,7 @@ class StagedFile:
 
 
 @dataclass(slots=True)
-class Staged:
+class StagedCommit:
     """The files that workers wrote for one commit of a sink.
 
     ``offered`` is set before the files are added to a log: from then on only the log shows whether they are part of the
@@ -128,7 +128,7 @@ class Staged:
         return next((OSError(*file.fault) for file in self.files if file.fault is not None), None)
 
 
-class Staging(Protocol):
+class FileStager(Protocol):
     """Writes the rows of one commit to files in Spark's workers; it is serialized and sent to them."""
 
     def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
@@ -168,32 +168,32 @@ class ArrowSink(Protocol):
         """
         ...
 
-    def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
+    def set_frames(self, frames: Mapping[str, WrittenFrame]) -> None:
         """Prefix the bodies of these definitions with frames; only for a sink with the setting ``framed``."""
         raise TypeError(f"{type(self).__name__} does not support frames")
 
-    def staging(self, commit: Commit) -> Staging | None:
-        """Return the writer of a batch in workers, for :meth:`take`; None if the sink needs the batch as a table.
+    def make_stager(self, commit: Commit) -> FileStager | None:
+        """Return the writer of a batch in workers, for :meth:`commit_staged`; None if the sink needs the batch as a table.
 
         Uses neither disk nor network.
         """
         return None
 
-    def take(self, staged: Staged, commit: Commit) -> WriteResult:
+    def commit_staged(self, staged: StagedCommit, commit: Commit) -> WriteResult:
         """Commit a batch once from the files that workers staged; same guarantees and errors as :meth:`write`.
 
         A sink that has the batch already ignores the files.
         """
         raise TypeError(f"{type(self).__name__} does not support staged files")
 
-    def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
+    def iter_missing_rows(self, commit: Commit, share: Iterable[RejectedRow]) -> Iterator[RejectedRow]:
         """Yield the rows of *share*, its part of a batch, that the sink may not have.
 
         Only rows that it certainly has are omitted; a refused row is returned with its own reason.
         """
         return iter(share)
 
-    def already(self, commit: Commit) -> bool:
+    def has_commit(self, commit: Commit) -> bool:
         """Return whether the batch was written before; never True for a sink that cannot know (standard output).
 
         Raises:

@@ -76,7 +76,7 @@ DEAD_LETTER: Final = pa.schema(
 AMBIGUOUS: Final = "ambiguous"
 """An optional column: how ``match.ambiguous`` resolved a tie, null if there was none."""
 # The columns RELATED and SCHEMA_ID are optional as well: for catalogs with relations, and for bodies with schema ids.
-DECIDED: Final = WIDE.append(pa.field(AMBIGUOUS, pa.string()))
+WIDE_WITH_AMBIGUOUS: Final = WIDE.append(pa.field(AMBIGUOUS, pa.string()))
 """The columns of a table after a tie was resolved."""
 RARE: Final = (AMBIGUOUS, *RELATED, SCHEMA_ID)
 """Optional columns with lineage that only some events have."""
@@ -326,7 +326,7 @@ class BatchFileSink(ArrowSink):
         if rows.num_rows == 0:
             return WriteResult(0)
         target = self._file_path(commit.app, commit.version)
-        if self.already(commit):
+        if self.has_commit(commit):
             return WriteResult(0, repeated=True, before=rows.num_rows)
         try:
             write_atomically(target, lambda file: self.write_rows(file, rows))
@@ -334,7 +334,7 @@ class BatchFileSink(ArrowSink):
             raise to_sink_error(self._name, str(target), error) from error
         return WriteResult(rows.num_rows)
 
-    def already(self, commit: Commit) -> bool:
+    def has_commit(self, commit: Commit) -> bool:
         """Return whether the batch, or a batch that includes it, has a file; if so, make the file's name durable."""
         try:
             exists = any(self._file_path(app, commit.version).exists() for app in commit.apps)
@@ -406,7 +406,7 @@ class StandardOutputSink(ArrowSink):
             raise to_sink_error(self._name, "standard output", error) from error
         return WriteResult(rows.num_rows)
 
-    def already(self, commit: Commit) -> bool:
+    def has_commit(self, commit: Commit) -> bool:
         """Always False."""
         return False
 

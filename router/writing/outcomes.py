@@ -24,7 +24,7 @@ from router.matching.record_columns import EVENT_MEDIA
 from router.routing import Routes, SpillLimits
 from router.settings import KafkaSink, dead_letter_sinks
 from router.settings.routes import make_dead_letter_values
-from router.sinks.contract import Rejected, Staged, WriteResult
+from router.sinks.contract import RejectedRow, StagedCommit, WriteResult
 from router.state.ledger import LetterLedger, waits_for
 from router.state.state import BatchStore, StateFolder
 from router.writing.kafka_records import KafkaRecords, iter_spilled_records, order_key_column
@@ -108,7 +108,7 @@ class Outcomes(Protocol):
     def dead_letters(self) -> pa.Table:
         """Return the dead letters, with bodies, as a table."""
 
-    def staged(self, share: RowsForSink) -> Staged:
+    def staged(self, share: RowsForSink) -> StagedCommit:
         """Return the names of the files staged for a sink; stage them now if ``evaluate`` did not.
 
         :meth:`release` removes files that were not passed to a sink.
@@ -185,7 +185,7 @@ class Rejections:
     def __init__(self, routes: Routes, limits: SpillLimits) -> None:
         self._routes = routes
         self._limits = limits
-        self._records: dict[str, Rejected] = {}
+        self._records: dict[str, RejectedRow] = {}
         self._details: dict[str, dict[str, str]] = {}
 
     def __bool__(self) -> bool:
@@ -212,7 +212,7 @@ class Rejections:
         records = self._records.values()
         return Counter(record.endpoint for record in records if self._route_of(record) in routes)
 
-    def _route_of(self, record: Rejected) -> int:
+    def _route_of(self, record: RejectedRow) -> int:
         return self._routes.dead_letter_route(record.endpoint, SINK_REJECTED)
 
     @property
@@ -220,7 +220,7 @@ class Rejections:
         """The detail of each rejected record's dead letter, by position."""
         return {position: detail_of(reasons) for position, reasons in self._details.items()}
 
-    def add(self, sink: str, rejected: Iterable[Rejected]) -> None:
+    def add(self, sink: str, rejected: Iterable[RejectedRow]) -> None:
         """Add the rejections of one sink."""
         for record in rejected:
             self._records[record.position] = record
@@ -343,12 +343,12 @@ class HeldBack:
         """Return the outcomes of the batch that are not held back, in order."""
         return outcomes.without([each.decision.letter for each in self.records])
 
-    def share(self, routes: Collection[int]) -> Iterator[Rejected]:
+    def share(self, routes: Collection[int]) -> Iterator[RejectedRow]:
         """Yield the held-back records on these routes as rejections."""
         for each in self.records:
             held = each.decision
             if held.route in routes:
-                yield Rejected(held.position, waits_for(each.behind), held.endpoint, held.message)
+                yield RejectedRow(held.position, waits_for(each.behind), held.endpoint, held.message)
 
 
 NOTHING: Final = HeldBack()
@@ -607,7 +607,7 @@ class SparkOutcomes:
 
         return self._with_rows(dead)
 
-    def staged(self, share: RowsForSink) -> Staged:
+    def staged(self, share: RowsForSink) -> StagedCommit:
         known = self._staged.get(share)
         if known is not None:
             return known

@@ -27,7 +27,7 @@ from router.matching.context import RELATED
 from router.matching.record_columns import SCHEMA_ID
 from router.rendering.events import event_columns, native_texts
 from router.rendering.texts import TYPED
-from router.sinks.contract import Commit, Staged, StagedFile, Staging
+from router.sinks.contract import Commit, FileStager, StagedCommit, StagedFile
 from router.sinks.jsonlines import AMBIGUOUS, DEAD_LETTER
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class RowsForSink:
     letters: bool
     routes: tuple[int, ...]
     schema: pa.Schema
-    staging: Staging
+    staging: FileStager
 
 
 @dataclass(slots=True)
@@ -182,9 +182,9 @@ class StagedFiles:
     """
 
     targets: Sequence[MatchCandidate]
-    staged: dict[tuple[str, bool], tuple[RowsForSink, Staged]] = field(default_factory=dict)
+    staged: dict[tuple[str, bool], tuple[RowsForSink, StagedCommit]] = field(default_factory=dict)
 
-    def get(self, share: RowsForSink) -> Staged | None:
+    def get(self, share: RowsForSink) -> StagedCommit | None:
         """Return the staged files of a share; None if it is not staged yet."""
         return self.staged.get((share.name, share.letters), (None, None))[1]
 
@@ -198,7 +198,7 @@ class StagedFiles:
             else:
                 files[number] += _FILES.decode(content)
         for share, written in zip(shares, files, strict=True):
-            self.staged[(share.name, share.letters)] = (share, Staged(tuple(written)))
+            self.staged[(share.name, share.letters)] = (share, StagedCommit(tuple(written)))
         return collect(counts, self.targets)
 
     def discard(self) -> None:

@@ -26,10 +26,10 @@ from router.routing import Routes, SpillLimits
 from router.settings import KafkaSink, Settings, dead_letter_sinks, event_sinks, plain_options
 from router.settings.routes import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, DestinationTemplate, full_variable_name
 from router.sinks import ArrowSink, Commit, WriteResult, open_sink
-from router.sinks.contract import Rejected
-from router.sinks.jsonlines import DEAD_LETTER, DECIDED, WIDE
-from router.sinks.messages.definitions import spread_key
-from router.sinks.messages.sink import MESSAGE, DestinationCap, kept_spread
+from router.sinks.contract import RejectedRow
+from router.sinks.jsonlines import DEAD_LETTER, WIDE, WIDE_WITH_AMBIGUOUS
+from router.sinks.messages.definitions import make_destination_key
+from router.sinks.messages.sink import MESSAGE, DestinationCap, get_destination_cap
 from router.watching.batches import watch_write
 from router.writing.outcomes import HeldBack, Outcomes, Receipts, Rejections
 from router.writing.staging import BatchId, RowsForSink, commit_of
@@ -51,7 +51,7 @@ def capped_topics(
     for name, template in topics.items():
         sink = settings.sinks[name].topics
         if sink is not None and may_exceed_cap(sink, template, catalog):
-            capped[name] = kept_spread(spread_key(name, sink), sink.max_destinations)
+            capped[name] = get_destination_cap(make_destination_key(name, sink), sink.max_destinations)
     return capped
 
 
@@ -69,7 +69,7 @@ def may_exceed_cap(sink: KafkaSink, template: DestinationTemplate, catalog: Cata
     return bound > sink.max_destinations
 
 
-def limit_topics(events: Outcomes, sink: str, cap: DestinationCap) -> tuple[Outcomes, tuple[Rejected, ...]]:
+def limit_topics(events: Outcomes, sink: str, cap: DestinationCap) -> tuple[Outcomes, tuple[RejectedRow, ...]]:
     """Return the events of a sink whose topics are within its cap, and rejections for the others.
 
     The events are read twice, or three times if some are rejected.
@@ -80,7 +80,7 @@ def limit_topics(events: Outcomes, sink: str, cap: DestinationCap) -> tuple[Outc
         return events, ()
     outside = events.to_topics(sink, faults)
     named = ((each, f"topic {topic}: {faults[topic]}") for topic, each in outside)
-    rejected = (Rejected(each.position, fault, each.endpoint, each.message) for each, fault in named)
+    rejected = (RejectedRow(each.position, fault, each.endpoint, each.message) for each, fault in named)
     return events.without([each.letter for _, each in outside]), tuple(rejected)
 
 
@@ -213,7 +213,7 @@ class BatchWriter:
         for name, numbers in self._plan.routes.event_sinks.items():
             # A sink must not get its share twice while another sink blocks the batch: Kafka would have duplicates.
             if (only is None or name in only) and name not in self._marked_sinks(batch):
-                rejected: tuple[Rejected, ...] = ()
+                rejected: tuple[RejectedRow, ...] = ()
                 if reached is None or not reached.isdisjoint(numbers):
                     rejected = self._send_to_sink(name, numbers, events.on_routes(numbers), batch, receipts)
                 rejections.add(name, rejected)
@@ -233,7 +233,7 @@ class BatchWriter:
         for name, numbers in self._plan.routes.event_sinks.items():
             if name in reasons:
                 share = (
-                    Rejected(each.position, reasons[name], each.endpoint, each.message)
+                    RejectedRow(each.position, reasons[name], each.endpoint, each.message)
                     for each in events.on_routes(numbers).decisions()
                 )
                 is_unknown = self._is_kafka(name)
@@ -331,7 +331,7 @@ class BatchWriter:
 
     def _send_to_sink(
         self, name: str, numbers: tuple[int, ...], events: Outcomes, batch: BatchId, receipts: Receipts | None
-    ) -> tuple[Rejected, ...]:
+    ) -> tuple[RejectedRow, ...]:
         if (share := self._staged_share(name, numbers, batch)) is not None:
             result = self._stage_and_write(share, events, commit_of(name, batch))
         elif not self._is_kafka(name):
@@ -347,8 +347,8 @@ class BatchWriter:
             receipts.add(name, result)
         return result.refused
 
-    def _publish_events(self, name: str, events: Outcomes) -> tuple[Rejected, ...]:
-        rejected: tuple[Rejected, ...] = ()
+    def _publish_events(self, name: str, events: Outcomes) -> tuple[RejectedRow, ...]:
+        rejected: tuple[RejectedRow, ...] = ()
         if name in self._capped:
             events, rejected = limit_topics(events, name, self._capped[name])
         self._publish([name], partial(events.publish_events, name))
@@ -376,14 +376,14 @@ class BatchWriter:
         if not self._plan.settings.sinks[name].tabular:
             schema = MESSAGE
         else:
-            schema = DECIDED if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
+            schema = WIDE_WITH_AMBIGUOUS if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
         return pa.schema([*schema, *((column, pa.string()) for column in self._plan.optional_lineage)])
 
     def _stage_and_write(self, share: RowsForSink, outcomes: Outcomes, commit: Commit) -> WriteResult:
         staged = outcomes.staged(share)
         staged.may_reject = outcomes.may_reject and not share.letters
         sink = self._open_sink(share.name, letters=share.letters)
-        return self._write(share.name, lambda: sink.take(staged, commit))
+        return self._write(share.name, lambda: sink.commit_staged(staged, commit))
 
     def _write(self, name: str, write: Callable[[], WriteResult]) -> WriteResult:
         began = time.monotonic()

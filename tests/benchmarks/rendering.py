@@ -32,7 +32,7 @@ from router.rendering.texts import (
 )
 from router.sinks.jsonlines import (
     DEAD_LETTER,
-    DECIDED,
+    WIDE_WITH_AMBIGUOUS,
     dead_letter_to_json_line,
     render_event_lines,
     render_letter_lines,
@@ -159,7 +159,7 @@ def lines() -> Iterator[Case]:
         {**row, **same, "data": body(at), "position": f"plant-0-{at}", "received": START + timedelta(milliseconds=at)}
         for at, row in enumerate(columns)
     ]
-    schema = DECIDED.append(pa.field(TIME_TEXT, pa.string()))
+    schema = WIDE_WITH_AMBIGUOUS.append(pa.field(TIME_TEXT, pa.string()))
     events = pa.RecordBatch.from_pylist(rows, schema=schema)
     letters = pa.RecordBatch.from_pylist(
         [

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from router.dead_letters import stores
 from router.dead_letters.dead_letter import DeadLetter
-from router.dead_letters.reading import read_letters
+from router.dead_letters.reading import read_dead_letters
 from router.settings import Settings, load_settings
 from tests.conftest import Kafka, TopicFactory
 from tests.support.kafka import create_topics, produce
@@ -103,7 +103,7 @@ def send(bootstrap: str, topic: str, port: int) -> int:
 
 def letters_of(config: Path, sink: str) -> dict[str, DeadLetter]:
     """Return the letters in a sink by id."""
-    return {letter.id: replace(letter, sink="") for letter in read_letters(load_settings(config), sinks=[sink])}
+    return {letter.id: replace(letter, sink="") for letter in read_dead_letters(load_settings(config), sinks=[sink])}
 
 
 def xrouter(config: Path, *arguments: str) -> str:
@@ -163,12 +163,12 @@ def test_letters_in_several_partitions_are_fetched_once(
     rows = [(keys[n % 6], b"{}", [("xrouter-letter", letter_id(n).encode()), *lineage]) for n in range(many)]
     produce(kafka.bootstrap, topic, rows)
     monkeypatch.setattr(stores, "Consumer", Counting)
-    letters = [letter.id for letter in read_letters(load_settings(tmp_path / "router.yaml"))]
+    letters = [letter.id for letter in read_dead_letters(load_settings(tmp_path / "router.yaml"))]
     assert sorted(letters) == [letter_id(n) for n in range(many)]
     assert not resumed
     # Letters that do not fit into memory together are still read, in the same order.
     monkeypatch.setattr(stores, "MAX_BUFFERED_BYTES", 100_000)
-    assert [letter.id for letter in read_letters(load_settings(tmp_path / "router.yaml"))] == letters
+    assert [letter.id for letter in read_dead_letters(load_settings(tmp_path / "router.yaml"))] == letters
     assert resumed
 
 
@@ -197,7 +197,7 @@ def check_order(settings: Settings) -> None:
     Of two queries that write at the same time, either may be first.
     """
     for sink in SINKS:
-        letters = list(read_letters(settings, sinks=[sink]))
+        letters = list(read_dead_letters(settings, sinks=[sink]))
         for query in ("KAFKA", "HTTP"):
             times = [letter.failed for letter in letters if letter.protocol == query]
             assert times == sorted(times, key=str), sink

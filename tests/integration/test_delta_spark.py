@@ -14,7 +14,7 @@ import pytest
 from catalog.model import Catalog
 from router.errors import SinkError
 from router.sinks import Commit, DeltaSink
-from router.sinks.contract import Staged
+from router.sinks.contract import StagedCommit
 from router.sinks.jsonlines import WIDE
 from router.sinks.tables import upkeep as merging
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
@@ -69,10 +69,10 @@ def _sql(kind: pa.DataType) -> str:
 
 def write(sink: DeltaSink, version: int) -> None:
     commit = Commit("a", version)
-    staging = sink.staging(commit)
+    staging = sink.make_stager(commit)
     assert staging is not None
     files = staging.write(rows(f"{version}-0", f"{version}-1"), "0-x", Catalog())
-    assert sink.take(Staged(tuple(files)), commit).rows == 2
+    assert sink.commit_staged(StagedCommit(tuple(files)), commit).rows == 2
 
 
 def judge(theirs: DeltaSpark, folder: Path, batches: int) -> None:

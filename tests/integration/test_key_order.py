@@ -19,7 +19,7 @@ from catalog.load import load
 from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
-from router.dead_letters.reading import Filter
+from router.dead_letters.reading import DeadLetterFilter
 from router.evaluation.plan import Plan
 from router.reading import generations
 from router.replay import replay
@@ -310,7 +310,7 @@ def test_a_replay_catches_up_with_what_is_held_back_beside_it(
 
         monkeypatch.setattr(LetterLedger, "finish", beside)
         shop.write_catalog(tmp_path, mended=True)
-        result = replay.replay(tmp_path / "router.yaml", Filter(), ReplayOptions(), Quiet())
+        result = replay.replay(tmp_path / "router.yaml", DeadLetterFilter(), ReplayOptions(), Quiet())
         assert result.summary.routed.total() == 3
         assert (result.summary.dead.total(), result.skipped) == (1, Counter())
         line.pipeline.batch(rows_of(spark, "A:good B:good", 4), 2)

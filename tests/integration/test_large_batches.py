@@ -112,7 +112,10 @@ def test_a_range_that_was_planned_too_large_is_read_in_parts_and_written_once(
 ) -> None:
     topic = topic_factory("large", 2)
     produce(kafka.bootstrap, topic, large(0))
-    died = [("router.state.state:BatchStore.pin", "before"), ("router.sinks.tables.delta:DeltaSink.take", "after")]
+    died = [
+        ("router.state.state:BatchStore.pin", "before"),
+        ("router.sinks.tables.delta:DeltaSink.commit_staged", "after"),
+    ]
     for bound, (point, when) in zip(("64MiB", "1MiB"), died, strict=True):
         configure(router, kafka.bootstrap, topic, max_bytes_per_batch=bound)
         router.module = ("tests.support.dying_router", point, when, "0")

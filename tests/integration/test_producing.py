@@ -25,7 +25,7 @@ from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from router.settings import load_settings
-from router.sinks import Commit, close_targets, open_sink
+from router.sinks import Commit, close_publishers, open_sink
 from router.sinks.messages.definitions import EndpointComposer, make_composer
 from router.sinks.messages.sink import UnsendableMessage, make_event
 from tests.conftest import Kafka
@@ -52,7 +52,7 @@ Received = dict[str, tuple[Sequence[Part], bytes | None]]
 @pytest.fixture(autouse=True)
 def disconnected() -> Iterator[None]:
     yield
-    close_targets()
+    close_publishers()
 
 
 def scope() -> list[Any]:
@@ -198,7 +198,7 @@ def listening(rows: Rows) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{gateway.port}/in"
     finally:
-        close_targets()
+        close_publishers()
         gateway.stop()
 
 

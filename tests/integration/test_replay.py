@@ -78,7 +78,7 @@ def test_five_percent_of_each_reason_are_accounted_for_and_replayed(router: Rout
 
 def kill_one(router: RouterProcess, *words: str) -> None:
     """Replay until the table has the first batch, and not a moment longer."""
-    dying = ("tests.support.dying_router", "router.sinks.tables.delta:DeltaSink.take", "after", "0")
+    dying = ("tests.support.dying_router", "router.sinks.tables.delta:DeltaSink.commit_staged", "after", "0")
     done = shop.command(router, *words, "--batch", "60", module=dying)
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
     with LetterLedger.open(router.folder / "state", create=False) as ledger:

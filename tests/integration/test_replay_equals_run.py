@@ -20,7 +20,7 @@ from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record
 from router.dead_letters.dead_letter import DeadLetter
-from router.dead_letters.reading import read_letters
+from router.dead_letters.reading import read_dead_letters
 from router.evaluation.evaluator import Kind
 from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.plan import Plan
@@ -208,7 +208,7 @@ def test_a_replay_gives_what_the_record_would_have_given(spark: SparkSession, ki
     rows = source_rows(spark, kind)
     before = plan_of(tmp_path / "one", catalog(protocols, mended=False))
     assert not any(write(before, rows, kind, "q").values())
-    letters = list(read_letters(before.settings))
+    letters = list(read_dead_letters(before.settings))
     assert {letter.reason for letter in letters} == {"no-match"}
     assert {letter.endpoint for letter in letters} == set(map(endpoint_of, protocols))
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from bindings.protocols import BINDINGS
-from router.dead_letters.reading import Filter
+from router.dead_letters.reading import DeadLetterFilter
 from router.replay import replay as replaying
 from router.replay.batches import Summary
 from router.replay.replay import ReplayOptions, ReplayResult, replay
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 POINTS: tuple[tuple[type, str, str], ...] = (
     (LetterLedger, "begin", "after"),
-    (DeltaSink, "take", "after"),
+    (DeltaSink, "commit_staged", "after"),
     (ConfirmedSink, "write", "after"),
     (LetterLedger, "finish", "before"),
 )
-OF_ALL = Filter()
+OF_ALL = DeadLetterFilter()
 
 
 class Died(BaseException):

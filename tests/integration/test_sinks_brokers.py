@@ -21,7 +21,7 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.errors import SinkError
 from router.settings import load_settings
-from router.sinks import ArrowSink, Commit, close_targets, open_sink
+from router.sinks import ArrowSink, Commit, close_publishers, open_sink
 from router.sinks.messages.sink import MESSAGE
 from tests.conftest import Kafka, TopicFactory
 from tests.support.amqp import queue_name
@@ -113,7 +113,7 @@ def lineage(row: InboxRow, key: str) -> str | None:
 @pytest.fixture(autouse=True)
 def disconnected() -> Iterator[None]:
     yield
-    close_targets()
+    close_publishers()
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +234,7 @@ def test_http_with_tls(tmp_path: Path, mode: str, version: str | None) -> None:
         trusted = {**told, "tls": {"ca": str(authority.certificate)}}
         assert sink(tmp_path, trusted).write(table(), FIRST).rows == len(CASES)
     finally:
-        close_targets()
+        close_publishers()
         gateway.stop()
     check(rows.stored, mode)
 
@@ -249,7 +249,7 @@ def test_http_2(tmp_path: Path, mode: str) -> None:
         try:
             assert sink(tmp_path, told).write(table(), FIRST).rows == len(CASES)
         finally:
-            close_targets()
+            close_publishers()
     binary = mode == "binary"
     assert len(target.taken) == len(CASES)
     assert all(request.headers[":method"] == "POST" for request in target.taken)

@@ -18,7 +18,7 @@ from router.batches.attempt import Journal, attempt
 from router.batches.plans import LoadedPlan, load
 from router.batches.splitting import BatchPart
 from router.evaluation.evaluator import Kind
-from router.sinks.jsonlines import DEAD_LETTER, DECIDED
+from router.sinks.jsonlines import DEAD_LETTER, WIDE_WITH_AMBIGUOUS
 from router.writing import outcomes as spark_outcomes
 from router.writing.outcomes import SparkOutcomes
 from router.writing.staging import BatchId, RowsForSink, results_of
@@ -142,7 +142,7 @@ def test_tables_have_what_the_columns_say(
     tally = attempt(outcomes, batch, loaded.writer, Journal())
     kept: SparkOutcomes = loaded.outcomes(frame, batch, BatchPart(), arrived=True)
     assert kept.evaluate() == replace(tally, delivered=Counter(), delivered_bytes=Counter())
-    decided = pa.schema([*DECIDED, *((name, pa.string()) for name in loaded.plan.optional_lineage)])
+    decided = pa.schema([*WIDE_WITH_AMBIGUOUS, *((name, pa.string()) for name in loaded.plan.optional_lineage)])
     events = kept.on_routes(loaded.plan.routes.event_sinks["lake"]).events(decided)
     letters = kept.letters().dead_letters()
     kept.release()

@@ -31,9 +31,9 @@ LIMIT: Final = 300.0
 POINTS: Final = (
     ("router.state.state:BatchStore.pin", "before"),
     ("router.state.state:BatchStore.pin", "after"),
-    ("router.sinks.tables.delta:DeltaSink.take", "before"),
+    ("router.sinks.tables.delta:DeltaSink.commit_staged", "before"),
     ("router.sinks.tables.head:TableHead.append", "after"),
-    ("router.sinks.tables.opening:DefinitionTablesSink.take", "after"),
+    ("router.sinks.tables.opening:DefinitionTablesSink.commit_staged", "after"),
     ("router.writing.outcomes:SparkOutcomes._save", "before"),
     ("router.writing.outcomes:SparkOutcomes._save", "after"),
     ("router.sinks.messages.sink:ConfirmedSink.write", "before"),

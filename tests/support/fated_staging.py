@@ -24,7 +24,7 @@ from pyspark import TaskContext, cloudpickle
 
 from catalog.model import Catalog
 from router.cli import main
-from router.sinks.contract import Commit, StagedFile, Staging
+from router.sinks.contract import Commit, FileStager, StagedFile
 from router.sinks.tables.delta import DeltaSink
 
 LIMIT: Final = 120.0
@@ -34,7 +34,7 @@ LIMIT: Final = 120.0
 class FatedStaging:
     """Writes as *inner* does; one task, the first that asks, meets *fate*."""
 
-    inner: Staging
+    inner: FileStager
     fate: str
     marks: str
 
@@ -77,15 +77,15 @@ class FatedStaging:
 
 def run(fate: str, marks: str, command: list[str]) -> None:
     """Run a command with such a task."""
-    given = DeltaSink.staging
+    given = DeltaSink.make_stager
     # Executors have the router's packages, and not the tests'.
     cloudpickle.register_pickle_by_value(sys.modules[FatedStaging.__module__])  # type: ignore[no-untyped-call]
 
-    def staging(self: DeltaSink, commit: Commit) -> Staging | None:
+    def staging(self: DeltaSink, commit: Commit) -> FileStager | None:
         inner = given(self, commit)
         return None if inner is None else FatedStaging(inner, fate, marks)
 
-    DeltaSink.staging = staging  # type: ignore[method-assign]
+    DeltaSink.make_stager = staging  # type: ignore[method-assign]
     main(command)
 
 

@@ -29,8 +29,8 @@ from router.evaluation.plan import Plan
 from router.reading.backlogs import BYTES, CHANNEL, NUMBERS, Ranges
 from router.reading.generations import Generation
 from router.settings import settings_from_dict
-from router.sinks import Commit, Rejected, WriteResult
-from router.sinks.contract import ArrowSink, Staged, StagedFile
+from router.sinks import Commit, RejectedRow, WriteResult
+from router.sinks.contract import ArrowSink, StagedCommit, StagedFile
 from router.sources import INBOX
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
@@ -113,11 +113,11 @@ class ListSink(ArrowSink):
         assert self.name not in self.world.staging, f"rows for {self.name} came to the driver"
         return self._write(rows.to_pylist(), commit)
 
-    def staging(self, commit: Commit) -> ListStaging | None:
+    def make_stager(self, commit: Commit) -> ListStaging | None:
         """Stage, where the world says so."""
         return ListStaging(self.world) if self.name in self.world.staging else None
 
-    def take(self, staged: Staged, commit: Commit) -> WriteResult:
+    def commit_staged(self, staged: StagedCommit, commit: Commit) -> WriteResult:
         """Take files over, which are no longer there to be removed then."""
         result = self._write([row for file in staged.files for row in self.world.files[file.path]], commit)
         staged.offered = not result.repeated
@@ -127,7 +127,7 @@ class ListSink(ArrowSink):
 
     def _write(self, rows: list[dict[str, Any]], commit: Commit) -> WriteResult:
         self._check()
-        if self.already(commit):
+        if self.has_commit(commit):
             return WriteResult(0, repeated=True, before=len(rows))
         never = self.world.rejecting.get(self.name, set())
         rejected = [row for row in rows if number_of(row["position"]) in never]
@@ -135,13 +135,15 @@ class ListSink(ArrowSink):
         self.rows += taken
         if taken:  # An empty batch writes nothing.
             self.commits[commit.app] = commit.version
-        return WriteResult(len(taken), refused=tuple(Rejected(row["position"], "never", "e", GOOD) for row in rejected))
+        return WriteResult(
+            len(taken), refused=tuple(RejectedRow(row["position"], "never", "e", GOOD) for row in rejected)
+        )
 
-    def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
+    def iter_missing_rows(self, commit: Commit, share: Iterable[RejectedRow]) -> Iterator[RejectedRow]:
         """It cannot tell: it lacks all."""
         return iter(share)
 
-    def already(self, commit: Commit) -> bool:
+    def has_commit(self, commit: Commit) -> bool:
         """Tell whether it has the batch."""
         self._check()
         keeps = self.name not in self.world.forgetful
@@ -208,12 +210,14 @@ class ListOutcomes:
         self.kept = False
         self.results.discard()
 
-    def staged(self, share: RowsForSink) -> Staged:
+    def staged(self, share: RowsForSink) -> StagedCommit:
         """Write a file, once for each share."""
         known = self.results.get(share)
         if known is None:
             rows = self.dead_letters() if share.letters else self.events(share.schema)
-            known = Staged(tuple(share.staging.write(rows, share.name, self.plan.catalog)) if rows.num_rows else ())
+            known = StagedCommit(
+                tuple(share.staging.write(rows, share.name, self.plan.catalog)) if rows.num_rows else ()
+            )
             self.results.staged[(share.name, share.letters)] = (share, known)
         return known
 

@@ -112,7 +112,7 @@ def _find_completion(name: str, batch: UnfinishedBatch, plan: Plan, *, recorded:
         return SinkCompletion(name, None, settings.unknown_commit_reason)
     try:
         sink = open_sink(name, settings, "events", plan.catalog, plan.create_frames())
-        has = sink.already(Commit(commit_app_id(batch.generation, name), batch.batch))
+        has = sink.has_commit(Commit(commit_app_id(batch.generation, name), batch.batch))
     except SinkError as error:
         return SinkCompletion(name, None, str(error))
     return SinkCompletion(name, has, "" if has else "no commit of the batch; perhaps it has no records for this sink")

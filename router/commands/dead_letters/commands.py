@@ -23,9 +23,9 @@ from router.commands.match import ExplanationWriter
 from router.dead_letters.dead_letter import DeadLetter, body_to_json, format_body, format_time, iter_values, sanitize
 from router.dead_letters.reading import (
     DeadLetterCounts,
+    DeadLetterFilter,
     DeadLetterSummary,
     Endpoints,
-    Filter,
     GroupBy,
     Messages,
     Reasons,
@@ -36,7 +36,7 @@ from router.dead_letters.reading import (
     find_dead_letter,
     get_standing,
     list_dead_letters,
-    read_letters,
+    read_dead_letters,
     redact_explanation,
 )
 from router.dead_letters.redaction import Redaction, load_catalog_and_marks, make_redactor
@@ -133,7 +133,7 @@ def list_letters(
     groupings = [cast(GroupBy, each.value) for each in by or ()] or list(get_args(GroupBy))
     _, marks = load_catalog_and_marks(settings)
     redactor = make_redactor(marks, reveal=reveal)
-    letters = read_letters(settings, bodies=redactor.redacts_bodies)
+    letters = read_dead_letters(settings, bodies=redactor.redacts_bodies)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         kinds = () if ByOption.none in (by or ()) else groupings
         page = list_dead_letters(letters, ledger, selection, redactor, kinds, limit)
@@ -257,7 +257,7 @@ def replay(
         _run_replay(config, selection, options, format)
 
 
-def _run_replay(config: Path, selection: Filter, options: ReplayOptions, format: OutputFormat) -> None:
+def _run_replay(config: Path, selection: DeadLetterFilter, options: ReplayOptions, format: OutputFormat) -> None:
     """Replay dead letters, and print progress and result.
 
     Raises:
@@ -447,7 +447,7 @@ def show(
     """
     settings = load_settings(config)
     configure_logs(settings.log)
-    dead_letter = find_dead_letter(read_letters(settings), letter)
+    dead_letter = find_dead_letter(read_dead_letters(settings), letter)
     catalog, marks = load_catalog_and_marks(settings)
     redaction = make_redactor(marks, reveal=reveal).redact(dead_letter)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:

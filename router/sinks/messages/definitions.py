@@ -49,8 +49,8 @@ from router.sinks.messages.sink import (
     add_frame,
     build_message,
     find_partition_key,
+    get_destination_cap,
     get_publisher,
-    kept_spread,
 )
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class EndpointComposer:
         self._validator = MessageValidator(catalog, endpoint, binding, definitions, uncarried)
         self._frames: Mapping[str, WrittenFrame] = {}
 
-    def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
+    def set_frames(self, frames: Mapping[str, WrittenFrame]) -> None:
         """Prefix the bodies of these definitions with frames."""
         self._frames = frames
 
@@ -458,7 +458,7 @@ def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, 
     settings.check(name, endpoint)
     composer = make_composer(settings, endpoint, catalog)
     publisher = get_publisher(name, settings, endpoint)
-    spread = kept_spread(spread_key(name, settings), settings.max_destinations)
+    spread = get_destination_cap(make_destination_key(name, settings), settings.max_destinations)
     return ConfirmedSink(name, composer, publisher, settings.body_limit, spread)
 
 
@@ -517,6 +517,6 @@ def make_header_forwarder(settings: RemoteSink, binding: Binding) -> HeaderForwa
     return None if settings.reserved_headers is None else HeaderForwarder(binding, settings.reserved_headers)
 
 
-def spread_key(name: str, settings: RemoteSink) -> str:
+def make_destination_key(name: str, settings: RemoteSink) -> str:
     """Return the key under which a sink's destinations are counted: sink, connection, and templates."""
     return repr((name, settings.own_addresses, settings.endpoint, settings.template))

@@ -42,7 +42,7 @@ from router.rendering.texts import TIME_TEXT, TYPED
 from router.settings.routes import AddressError, AddressTemplate, describe_missing, make_event_values
 from router.settings.sinks.contract import RemoteSink
 from router.settings.values import LineageForm
-from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
+from router.sinks.contract import ArrowSink, Commit, RejectedRow, WriteResult
 from router.sinks.jsonlines import AMBIGUOUS, RARE, WIDE, format_instant, map_to_dict
 from router.watching.batches import report_progress
 
@@ -306,7 +306,7 @@ class DestinationCap:
         )
 
 
-def kept_spread(key: str, max_destinations: int) -> DestinationCap:
+def get_destination_cap(key: str, max_destinations: int) -> DestinationCap:
     """Return the destination cap for a key in this process, with *max_destinations* as its new limit."""
     with _lock:
         spread = _destination_caps.setdefault(key, DestinationCap(max_destinations))
@@ -321,7 +321,7 @@ _UNUSED: Final = ("time", "received")
 REASON_CAP: Final = 500
 
 
-Settled = dict[str, Rejected | None]
+Settled = dict[str, RejectedRow | None]
 """The results of a batch's records, by position; None means delivered."""
 
 
@@ -332,7 +332,7 @@ class MessageBuilder(Protocol):
         """Return for each event its message, or why it cannot be sent to this target."""
         ...
 
-    def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
+    def set_frames(self, frames: Mapping[str, WrittenFrame]) -> None:
         """Prefix the bodies of these definitions with frames."""
         ...
 
@@ -363,7 +363,7 @@ class TemplateComposer:
         self._passing = passing
         self._frames: Mapping[str, WrittenFrame] = {}
 
-    def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
+    def set_frames(self, frames: Mapping[str, WrittenFrame]) -> None:
         """Prefix the bodies of these definitions with frames."""
         self._frames = frames
 
@@ -415,9 +415,9 @@ class ConfirmedSink(ArrowSink):
         self._lock = threading.Lock()
         self._settled: dict[str, tuple[int, Settled]] = {}
 
-    def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
+    def set_frames(self, frames: Mapping[str, WrittenFrame]) -> None:
         """Prefix the bodies of these definitions with frames."""
-        self._composer.begin_with(frames)
+        self._composer.set_frames(frames)
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Send the rows of a batch that have no result yet. Rows that the target will never accept are ``refused``.
@@ -437,11 +437,11 @@ class ConfirmedSink(ArrowSink):
         refused = tuple(record for record in mine if record is not None)
         return WriteResult(rows.num_rows - len(refused), refused=refused)
 
-    def already(self, commit: Commit) -> bool:
+    def has_commit(self, commit: Commit) -> bool:
         """Return False: no target remembers batches."""
         return False
 
-    def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
+    def iter_missing_rows(self, commit: Commit, share: Iterable[RejectedRow]) -> Iterator[RejectedRow]:
         """Yield the rows that the target has not accepted in this process; refused rows have their own reason."""
         settled = self.get_known_results(commit)
         return (left for row in share if (left := settled.get(row.position, row)) is not None)
@@ -491,10 +491,10 @@ class ConfirmedSink(ArrowSink):
         return message
 
 
-def _to_rejected_row(event: RoutedEvent, refusal: MessageRefusal | None) -> Rejected | None:
+def _to_rejected_row(event: RoutedEvent, refusal: MessageRefusal | None) -> RejectedRow | None:
     if refusal is None:
         return None
-    return Rejected(event.position, refusal.reason[:REASON_CAP], event.endpoint, event.message)
+    return RejectedRow(event.position, refusal.reason[:REASON_CAP], event.endpoint, event.message)
 
 
 # Connections of sinks are reused: each plan creates its own sinks, but a sink with the same name, settings and endpoint
@@ -513,7 +513,7 @@ def get_publisher(name: str, settings: RemoteSink, endpoint: Endpoint | None) ->
         return _publishers[key]
 
 
-def close_targets() -> None:
+def close_publishers() -> None:
     """Disconnect all publishers; a sink that is used again reconnects."""
     with _lock:
         for publisher in _publishers.values():

@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from catalog.model import Catalog
 from router.errors import SinkError
-from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, WriteResult
+from router.sinks.contract import ArrowSink, Commit, FileStager, RejectedRow, StagedCommit, StagedFile, WriteResult
 from router.sinks.tables.head import (
     LEFT_TO_UPKEEP,
     TableHead,
@@ -155,11 +155,11 @@ class DeltaSink(ArrowSink):
         except OSError as error:
             raise to_sink_error(self._name, self._uri, error) from error
 
-    def staging(self, commit: Commit) -> Staging | None:
+    def make_stager(self, commit: Commit) -> FileStager | None:
         """Return the writer of files into the table's folder; None if the table is in an object store."""
         return self._make_stager(commit)
 
-    def take(self, staged: Staged, commit: Commit) -> WriteResult:
+    def commit_staged(self, staged: StagedCommit, commit: Commit) -> WriteResult:
         """Commit the files that workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
 
         Raises:
@@ -189,7 +189,7 @@ class DeltaSink(ArrowSink):
             if not staged.offered:
                 batch.discard_rewritten()
 
-    def already(self, commit: Commit) -> bool:
+    def has_commit(self, commit: Commit) -> bool:
         """Whether the table's log has this version of the app, or a later one."""
         try:
             with self._lock:
@@ -336,7 +336,7 @@ class DeltaSink(ArrowSink):
             return self._append_with_delta_rs(head.table, rows, commit, "merge" if grows else None)
         staging = self._make_stager(commit)
         assert staging is not None
-        files = Staged(tuple(staging.write(rows, f"driver-{os.getpid()}", Catalog())))
+        files = StagedCommit(tuple(staging.write(rows, f"driver-{os.getpid()}", Catalog())))
         if files.fault is not None:
             raise files.fault
         try:
@@ -409,7 +409,7 @@ def list_table_files(table: DeltaTable) -> list[StagedFile]:
     return [StagedFile(unquote(path), size=size) for path, size in zip(paths, sizes, strict=True)]
 
 
-def _add_rejected(result: WriteResult, rejected: tuple[Rejected, ...]) -> WriteResult:
+def _add_rejected(result: WriteResult, rejected: tuple[RejectedRow, ...]) -> WriteResult:
     if result.repeated:
         return replace(result, before=result.before - len(rejected), refused=rejected)
     return replace(result, rows=result.rows - len(rejected), refused=rejected)

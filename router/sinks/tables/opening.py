@@ -23,7 +23,16 @@ from router.matching.record_columns import SCHEMA_ID
 from router.settings.routes import TABLE_VARIABLES, make_event_values, parse_name
 from router.settings.sinks.messages import TableSink
 from router.settings.values import is_url
-from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, UnfitValues, WriteResult
+from router.sinks.contract import (
+    ArrowSink,
+    Commit,
+    FileStager,
+    RejectedRow,
+    StagedCommit,
+    StagedFile,
+    UnfitValues,
+    WriteResult,
+)
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, BatchFileSink
 from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.payloads import Framings, decode_payloads
@@ -118,7 +127,7 @@ class DefinitionStager:
     known: Mapping[str, bytes]
 
     def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
-        """Write each table's rows to one or more files, even if another table fails; see :class:`Staging`."""
+        """Write each table's rows to one or more files, even if another table fails; see :class:`FileStager`."""
         tables, unfit = self.layout.split_by_table(rows, partial(_get_cached_column, catalog))
         files = [
             replace(file, table=path)
@@ -230,7 +239,7 @@ class DefinitionTablesSink(ArrowSink):
             {path: partial(self._get_table(path).write, part, commit) for path, part in tables.items()}, unfit
         )
 
-    def staging(self, commit: Commit) -> Staging | None:
+    def make_stager(self, commit: Commit) -> FileStager | None:
         """Return the writer of files into the tables' folders; None for tables in an object store, and for Parquet."""
         if self._partition_by is None or is_url(self._path):
             return None
@@ -238,7 +247,7 @@ class DefinitionTablesSink(ArrowSink):
         known = {path: columns for path, columns in tables if columns}
         return DefinitionStager(self._path, self._layout, commit, self._partition_by, known)
 
-    def take(self, staged: Staged, commit: Commit) -> WriteResult:
+    def commit_staged(self, staged: StagedCommit, commit: Commit) -> WriteResult:
         """Commit the staged files, table by table; see :class:`~router.sinks.contract.ArrowSink`."""
         if not staged.files:
             return WriteResult(0)
@@ -249,15 +258,15 @@ class DefinitionTablesSink(ArrowSink):
         staged.offered = True
         unfit = [each for file in staged.files for each in file.unfit]
         self._log_unfit(unfit)
-        shares = {path: Staged(tuple(files), may_reject=staged.may_reject) for path, files in parts.items()}
+        shares = {path: StagedCommit(tuple(files), may_reject=staged.may_reject) for path, files in parts.items()}
         return self._run_all({path: partial(self._commit, path, part, commit) for path, part in shares.items()}, unfit)
 
-    def _commit(self, path: str, staged: Staged, commit: Commit) -> WriteResult:
+    def _commit(self, path: str, staged: StagedCommit, commit: Commit) -> WriteResult:
         table = self._get_table(path)
         try:
-            return table.take(staged, commit)
+            return table.commit_staged(staged, commit)
         finally:
-            staging = table.staging(commit)
+            staging = table.make_stager(commit)
             if staging is not None and not staged.offered:
                 staging.discard(staged.files)
 
@@ -266,11 +275,11 @@ class DefinitionTablesSink(ArrowSink):
         """Whether rows broke a rule of one of the tables."""
         return any(table.may_reject for table in tuple(self._tables.values()))
 
-    def already(self, commit: Commit) -> bool:
+    def has_commit(self, commit: Commit) -> bool:
         """Return False: only the rows of a batch show which tables they go to."""
         return False
 
-    def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
+    def iter_missing_rows(self, commit: Commit, share: Iterable[RejectedRow]) -> Iterator[RejectedRow]:
         """Yield the rows whose table does not have the batch, or cannot be read."""
         has: dict[str, bool] = {}
         for row in share:
@@ -281,7 +290,7 @@ class DefinitionTablesSink(ArrowSink):
 
     def _has_commit(self, message: str, commit: Commit) -> bool:
         try:
-            return self._get_table(self._layout.get_location(message)).already(commit)
+            return self._get_table(self._layout.get_location(message)).has_commit(commit)
         except SinkError:
             return False
 

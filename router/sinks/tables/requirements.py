@@ -15,7 +15,7 @@ from deltalake import DeltaTable, Schema
 
 from catalog.model import Catalog
 from router.errors import SinkError
-from router.sinks.contract import Rejected, Staged, StagedFile
+from router.sinks.contract import RejectedRow, StagedCommit, StagedFile
 from router.sinks.tables.staging import TableFileStager, conform_rows
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class RowsOfCommit:
 
     sink: str
     rows: pa.Table
-    refused: tuple[Rejected, ...] = ()
+    refused: tuple[RejectedRow, ...] = ()
     may_reject: bool = True
 
     def apply_rules(self, form: TableRequirements, columns: pa.Schema) -> None:
@@ -269,11 +269,11 @@ class RowsOfCommit:
 class FilesOfCommit:
     """Files of a commit for the log: those that workers staged, or rewritten ones without rejected rows."""
 
-    def __init__(self, sink: str, staging: TableFileStager, staged: Staged) -> None:
+    def __init__(self, sink: str, staging: TableFileStager, staged: StagedCommit) -> None:
         self.staged = staged
         self.files = staged.files
         self.folder = Path(staging.folder)
-        self.refused: tuple[Rejected, ...] = ()
+        self.refused: tuple[RejectedRow, ...] = ()
         self.may_reject = staged.may_reject
         self._sink = sink
         self._staging = staging
@@ -295,7 +295,7 @@ class FilesOfCommit:
             elif allowed.num_rows:
                 kept += self._staging.write(allowed, f"ruled-{os.getpid()}", Catalog())
         self.files = tuple(kept)
-        fault = Staged(self.files).fault
+        fault = StagedCommit(self.files).fault
         if fault is not None:
             raise fault
 
@@ -343,7 +343,7 @@ def read_rows(folder: Path, file: StagedFile) -> pa.Table:
 
 def split_by_rules(
     sink: str, rows: pa.Table, form: TableRequirements, columns: pa.Schema
-) -> tuple[pa.Table, tuple[Rejected, ...]]:
+) -> tuple[pa.Table, tuple[RejectedRow, ...]]:
     """Split rows into those that meet the table's rules, with its computed columns, and rejected ones.
 
     Raises:
@@ -379,12 +379,12 @@ def split_by_rules(
     return allowed.select(columns.names), rejected
 
 
-def _make_rejected_row(sink: str, rows: pa.Table, row: int, names: list[str]) -> Rejected:
+def _make_rejected_row(sink: str, rows: pa.Table, row: int, names: list[str]) -> RejectedRow:
     reason = f"the row breaks {', '.join(names)}"
     if not set(_PLACE) <= set(rows.column_names):
         raise SinkError(sink, reason, hint="drop the rule: what this table gets cannot become a dead letter")
     position, endpoint, message = (rows.column(name)[row].as_py() or "" for name in _PLACE)
-    return Rejected(position, reason, endpoint, message)
+    return RejectedRow(position, reason, endpoint, message)
 
 
 def _make_session(sink: str) -> SparkSession:

@@ -38,8 +38,8 @@ from router.commands.dead_letters.suggesting.sampling import Hides, Sampler, ext
 from router.commands.emit.producer import EmitError, MessageProducer, encode_record_line
 from router.dead_letters.dead_letter import DeadLetter, sanitize
 from router.dead_letters.reading import (
+    DeadLetterFilter,
     Endpoints,
-    Filter,
     Messages,
     Reasons,
     Since,
@@ -47,7 +47,7 @@ from router.dead_letters.reading import (
     build_filter,
     get_standing,
     join_ledger_entries,
-    read_letters,
+    read_dead_letters,
 )
 from router.dead_letters.redaction import Redactor, SensitiveMarks, find_marks, parse_marks
 from router.matching.records import CHUNK, RecordMatcher
@@ -499,7 +499,7 @@ def suggest_definitions(
     )
     basis = BaseCatalog(settings.catalog.source, make_catalog_fetcher(settings))
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
-        records = _iter_records(read_letters(settings, sinks=sink or ()), ledger, selection)
+        records = _iter_records(read_dead_letters(settings, sinks=sink or ()), ledger, selection)
         suggestion = suggest(records, basis, group=group, fewest=fewest, hides=_make_is_hidden(settings, basis))
     if suggestion.drafts:
         document = _merge_into_catalog(suggestion, basis) if merge else suggestion.fragment
@@ -515,9 +515,9 @@ def _merge_into_catalog(suggestion: Suggestion, basis: BaseCatalog) -> Mapping[s
     return document
 
 
-def _iter_records(letters: Iterable[DeadLetter], ledger: LetterLedger, selection: Filter) -> Iterator[Record]:
+def _iter_records(letters: Iterable[DeadLetter], ledger: LetterLedger, selection: DeadLetterFilter) -> Iterator[Record]:
     for letter, entry in join_ledger_entries(letters, ledger):
-        if selection.takes(letter, get_standing(entry)):
+        if selection.matches(letter, get_standing(entry)):
             yield letter.to_record()
 
 

@@ -53,7 +53,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (BatchJournal, "hold_back", 1),
     (BatchWriter, "send_events", 1),
     *((ListOutcomes, "staged", nth) for nth in (1, 2)),
-    *((ListSink, "take", nth) for nth in (1, 2)),
+    *((ListSink, "commit_staged", nth) for nth in (1, 2)),
     *((ListSink, "write", nth) for nth in (1, 2)),
     (ListOutcomes, "publish_events", 1),
     (BatchJournal, "spill", 1),
@@ -244,7 +244,7 @@ ASIDE_POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (BatchStore, "park", 1),
     (BatchWriter, "withhold_events", 1),
     (BatchWriter, "send_letters", 1),
-    (ListSink, "take", 1),
+    (ListSink, "commit_staged", 1),
     (Metrics, "count_written_batch", 1),
 )
 

@@ -34,7 +34,7 @@ from tests.support.listed import RECORDS, Died, ListOutcomes, ListSink, Process,
 SINKS: Final = ("lake", "files", "bus", "hook")
 POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (BatchJournal, "pin", 1),
-    (ListSink, "take", 1),
+    (ListSink, "commit_staged", 1),
     (ListSink, "write", 1),
     (ListOutcomes, "publish_events", 1),
     (BatchWriter, "send_letters", 1),

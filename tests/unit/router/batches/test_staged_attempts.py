@@ -17,7 +17,7 @@ from tests.support.listed import Died, ListOutcomes, ListSink, Process, World, d
 STAGED: Final = ("lake", "files")
 STAGED_POINTS: Final = (
     *((ListOutcomes, "staged", nth) for nth in (1, 2, 3, 4)),
-    *((ListSink, "take", nth) for nth in (1, 2, 3)),
+    *((ListSink, "commit_staged", nth) for nth in (1, 2, 3)),
     *((BatchJournal, name, 1) for name in ("look", "pin", "spill", "settle")),
     *((BatchWriter, name, 1) for name in ("send_events", "send_letters")),
     (ListOutcomes, "evaluate", 1),

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from router.dead_letters.dead_letter import parse_nearest
-from router.dead_letters.reading import read_letters, readable_sinks
+from router.dead_letters.reading import read_dead_letters, readable_sinks
 from router.dead_letters.stores import build_topic_pattern
 from router.errors import ConfigError, SinkError
 from router.settings import load_settings
@@ -33,7 +33,7 @@ ODD = (
 
 def test_all_sinks_give_the_same_letters(tmp_path: Path) -> None:
     settings = write_letters(settings_file(tmp_path, tuple(SINKS)), ODD)
-    found = {name: list(read_letters(settings, sinks=[name])) for name in SINKS}
+    found = {name: list(read_dead_letters(settings, sinks=[name])) for name in SINKS}
     letters = [replace(letter, sink="") for letter in found["delta"]]
     assert [letter.id for letter in letters] == [each["letter"] for each in ODD]
     for name in SINKS:
@@ -59,9 +59,9 @@ def test_each_letter_once_and_the_oldest_batch_first(tmp_path: Path) -> None:
     for number, time in times.items():
         settings = write_letters(file, [row(number, failed=time), row(9, failed=time)], app=f"app{number}")
     for name in SINKS:
-        found = [letter.id for letter in read_letters(settings, sinks=[name])]
+        found = [letter.id for letter in read_dead_letters(settings, sinks=[name])]
         assert found == [letter_id(number) for number in (2, 9, 1, 3)]
-    assert [letter.sink for letter in read_letters(settings)] == ["delta"] * 4
+    assert [letter.sink for letter in read_dead_letters(settings)] == ["delta"] * 4
 
 
 def test_instants_beyond_the_calendar_are_left_out(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_instants_beyond_the_calendar_are_left_out(tmp_path: Path) -> None:
     columns = [far if name == "received" else row_.column(name) for name in DEAD_LETTER.names]
     table = pa.Table.from_arrays(columns, schema=DEAD_LETTER)
     DeltaSink("delta", str(tmp_path / "delta"), DEAD_LETTER).write(table, Commit("a", 1))
-    [letter] = read_letters(settings)
+    [letter] = read_dead_letters(settings)
     assert letter.received is None and letter.to_record().time is None
 
 
@@ -79,20 +79,20 @@ def test_a_partitioned_table_is_read_whole_and_without_bodies_when_none_are_want
     settings = load_settings(settings_file(tmp_path))
     sink = DeltaSink("delta", str(tmp_path / "delta"), DEAD_LETTER, partition_by=["day", "reason"])
     sink.write(pa.Table.from_pylist([row(1), row(2, reason="a b/c")], DEAD_LETTER), Commit("a", 1))
-    assert {letter.reason for letter in read_letters(settings)} == {"no-match", "a b/c"}
-    assert [letter.body for letter in read_letters(settings, bodies=False)] == [None, None]
+    assert {letter.reason for letter in read_dead_letters(settings)} == {"no-match", "a b/c"}
+    assert [letter.body for letter in read_dead_letters(settings, bodies=False)] == [None, None]
 
 
 def test_reading_is_of_one_version_of_the_table(tmp_path: Path) -> None:
     settings = write_letters(settings_file(tmp_path), [row(number) for number in range(600)])
-    letters = read_letters(settings)
+    letters = read_dead_letters(settings)
     first = next(letters)
     write_letters(settings, [row(1000)], version=2)
     table = DeltaTable(str(tmp_path / "delta"))
     table.optimize.compact()
     table.delete("reason = 'no-match'")
     assert [first.id, *(letter.id for letter in letters)] == [letter_id(number) for number in range(600)]
-    assert list(read_letters(settings)) == []
+    assert list(read_dead_letters(settings)) == []
 
 
 def test_a_damaged_line_is_left_out_and_the_others_are_read(tmp_path: Path) -> None:
@@ -100,12 +100,12 @@ def test_a_damaged_line_is_left_out_and_the_others_are_read(tmp_path: Path) -> N
     [file] = (tmp_path / "lines").glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(lines[0] + b'{"torn": \n[]\n{"letter": 5}\n' + lines[1])
-    assert [letter.id for letter in read_letters(settings)] == [letter_id(1), letter_id(2)]
+    assert [letter.id for letter in read_dead_letters(settings)] == [letter_id(1), letter_id(2)]
 
 
 def test_nothing_written_yet_is_no_error(tmp_path: Path) -> None:
     settings = load_settings(settings_file(tmp_path, tuple(SINKS)))
-    assert list(read_letters(settings)) == []
+    assert list(read_dead_letters(settings)) == []
 
 
 def test_a_table_of_events_is_refused(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_table_of_events_is_refused(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.string())])
     DeltaSink("x", str(tmp_path / "delta"), schema).write(pa.table({"id": ["1"]}, schema), Commit("a", 1))
     with pytest.raises(SinkError, match="not a dead-letter table: missing letter"):
-        list(read_letters(settings))
+        list(read_dead_letters(settings))
 
 
 def test_sinks_that_cannot_be_read_back_are_refused_by_name(tmp_path: Path) -> None:
@@ -123,12 +123,12 @@ def test_sinks_that_cannot_be_read_back_are_refused_by_name(tmp_path: Path) -> N
     settings = load_settings(file)
     assert readable_sinks(settings) == ("delta",)
     with pytest.raises(ConfigError, match=r"sink out cannot be read back.*read delta instead"):
-        read_letters(settings, sinks=["out"])
+        read_dead_letters(settings, sinks=["out"])
     with pytest.raises(ConfigError, match="sink events has no dead letters"):
-        read_letters(settings, sinks=["events"])
+        read_dead_letters(settings, sinks=["events"])
     file.write_text(file.read_text().replace("- delta\n", ""))
     with pytest.raises(ConfigError, match="letters in out cannot be read back"):
-        read_letters(load_settings(file))
+        read_dead_letters(load_settings(file))
 
 
 @pytest.mark.parametrize("template", ["dead", "dead.{endpointid}", "{reason}-x-{endpoint}", "{endpointid}"])

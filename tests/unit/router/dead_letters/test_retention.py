@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from router.commands.check.command import collect_findings
-from router.dead_letters.reading import read_letters
+from router.dead_letters.reading import read_dead_letters
 from router.dead_letters.retention import RemovalCount, RetentionLimits, RetentionThread, purge
 from router.errors import StateError
 from router.settings import Settings, load_settings
@@ -37,7 +37,7 @@ def three_days(folder: Path, *sinks: str) -> Settings:
 
 
 def left(settings: Settings, sink: str) -> list[str]:
-    return [letter.id for letter in read_letters(settings, sinks=[sink])]
+    return [letter.id for letter in read_dead_letters(settings, sinks=[sink])]
 
 
 @pytest.mark.parametrize("sink", SINKS)
@@ -54,7 +54,7 @@ def test_letters_past_the_age_go_and_a_repeated_batch_stays_out(tmp_path: Path, 
     assert left(settings, sink) == []
     target = open_sink(sink, settings.sinks[sink], "dead-letters")
     again = Commit(f"app-{sink}-letters", 3)
-    assert target.already(again)
+    assert target.has_commit(again)
     assert target.write(pa.Table.from_pylist([row(3)], DEAD_LETTER), again).repeated
     write_letters(settings, [row(4, failed=NOW)], 4)
     assert left(settings, sink) == [letter_id(4)]
@@ -114,7 +114,7 @@ def test_a_batch_that_commits_meanwhile_is_not_in_the_way(tmp_path: Path) -> Non
     settings = three_days(tmp_path, "delta")
     target = open_sink("delta", settings.sinks["delta"], "dead-letters")
     commit = Commit("other", 1)
-    assert not target.already(commit)  # it has the table open now
+    assert not target.has_commit(commit)  # it has the table open now
     purge(settings, RetentionLimits(age=2 * DAY), now=NOW)
     target.write(pa.Table.from_pylist([row(4, failed=NOW)], DEAD_LETTER), commit)
     assert left(settings, "delta") == [letter_id(2), letter_id(3), letter_id(4)]

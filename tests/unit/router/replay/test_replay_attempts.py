@@ -37,7 +37,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (ReplayJournal, "hold_back", 1),
     (BatchWriter, "send_events", 1),
     (ListOutcomes, "staged", 1),
-    (ListSink, "take", 1),
+    (ListSink, "commit_staged", 1),
     *((ListSink, "write", nth) for nth in (1, 2)),
     (ReplayJournal, "settle", 1),
     (LetterLedger, "finish", 1),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from router.dead_letters.dead_letter import DeadLetter
-from router.dead_letters.reading import Filter, build_filter, parse_time_option
+from router.dead_letters.reading import DeadLetterFilter, build_filter, parse_time_option
 from router.errors import RouterError, StateError
 from router.replay import batches as replaying
 from router.replay.batches import SelectedDeadLetter, Selection, batches, missing_sinks, rows_of
@@ -28,30 +28,30 @@ LETTER = DeadLetter(
 @pytest.mark.parametrize(
     ("wanted", "taken"),
     [
-        (Filter(), True),
-        (Filter(ids=frozenset("a")), True),
-        (Filter(ids=frozenset("b")), False),
-        (Filter(reasons=frozenset({"no-match", "ambiguous"})), True),
-        (Filter(reasons=frozenset({"ambiguous"})), False),
-        (Filter(endpoints=("/endpoints/x", "*/e")), True),
-        (Filter(endpoints=("/endpoints/x",)), False),
-        (Filter(messages=("*/M",)), True),
-        (Filter(messages=("M",)), False),
-        (Filter(since=WHEN), True),
-        (Filter(since=WHEN + timedelta(seconds=1)), False),
-        (Filter(until=WHEN), False),
-        (Filter(until=WHEN + timedelta(seconds=1)), True),
-        (Filter(standings=frozenset({"parked"})), False),
-        (Filter(standings=frozenset({"open", "parked"}), reasons=frozenset({"no-match"})), True),
+        (DeadLetterFilter(), True),
+        (DeadLetterFilter(ids=frozenset("a")), True),
+        (DeadLetterFilter(ids=frozenset("b")), False),
+        (DeadLetterFilter(reasons=frozenset({"no-match", "ambiguous"})), True),
+        (DeadLetterFilter(reasons=frozenset({"ambiguous"})), False),
+        (DeadLetterFilter(endpoints=("/endpoints/x", "*/e")), True),
+        (DeadLetterFilter(endpoints=("/endpoints/x",)), False),
+        (DeadLetterFilter(messages=("*/M",)), True),
+        (DeadLetterFilter(messages=("M",)), False),
+        (DeadLetterFilter(since=WHEN), True),
+        (DeadLetterFilter(since=WHEN + timedelta(seconds=1)), False),
+        (DeadLetterFilter(until=WHEN), False),
+        (DeadLetterFilter(until=WHEN + timedelta(seconds=1)), True),
+        (DeadLetterFilter(standings=frozenset({"parked"})), False),
+        (DeadLetterFilter(standings=frozenset({"open", "parked"}), reasons=frozenset({"no-match"})), True),
     ],
 )
-def test_filter(wanted: Filter, taken: bool) -> None:
-    assert wanted.takes(LETTER, "open") is taken
+def test_filter(wanted: DeadLetterFilter, taken: bool) -> None:
+    assert wanted.matches(LETTER, "open") is taken
 
 
 def test_a_letter_without_a_time_is_of_no_time() -> None:
-    assert not Filter(since=WHEN).takes(replace(LETTER, failed=None), "open")
-    assert Filter().takes(replace(LETTER, failed=None), "open")
+    assert not DeadLetterFilter(since=WHEN).matches(replace(LETTER, failed=None), "open")
+    assert DeadLetterFilter().matches(replace(LETTER, failed=None), "open")
 
 
 def test_times_of_a_command_line() -> None:
@@ -70,14 +70,14 @@ def test_standing_decides_and_what_failed_too_often_is_parked(tmp_path: Path) ->
         replayed(ledger, ["a"], WHEN)
         ledger.park(["b"])
         attempted(ledger, [("c", "no-match", "")] * 2, WHEN)
-        replaying = Selection(ledger, Filter(), most=2)
+        replaying = Selection(ledger, DeadLetterFilter(), most=2)
         assert [each.letter.id for each in replaying.choose(letters)] == ["d"]
         assert replaying.skipped == Counter(replayed=1, parked=2)
         assert ledger.standing("c") == {"c": "parked"}
-        again = Selection(ledger, Filter(ids=frozenset("cdz")), parked=True, most=2)
+        again = Selection(ledger, DeadLetterFilter(ids=frozenset("cdz")), parked=True, most=2)
         assert [each.letter.id for each in again.choose(letters)] == ["c", "d"]
         assert again.seen == {"c", "d"}
-        assert [each.letter.id for each in Selection(ledger, Filter(), limit=0).choose(letters)] == []
+        assert [each.letter.id for each in Selection(ledger, DeadLetterFilter(), limit=0).choose(letters)] == []
 
 
 def test_sinks_that_lack_a_record_are_those_named_last(tmp_path: Path) -> None:

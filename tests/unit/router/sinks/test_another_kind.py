@@ -13,14 +13,14 @@ from pydantic import Field
 
 from catalog.load import load
 from router.dead_letters.dead_letter import DeadLetter
-from router.dead_letters.reading import read_letters, readable_sinks
+from router.dead_letters.reading import read_dead_letters, readable_sinks
 from router.dead_letters.stores import parse_row
 from router.errors import ConfigError
 from router.evaluation.plan import Plan
 from router.overview.picture import survey_routes
 from router.settings import Settings, load_settings, make_settings_reference
 from router.settings.sinks.contract import Fault, SinkSettings, TemplateFiller
-from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink
+from router.sinks import ArrowSink, Commit, RejectedRow, WriteResult, open_sink
 from router.sinks.jsonlines import DEAD_LETTER, WIDE
 from tests.support.cases import registered
 
@@ -51,13 +51,13 @@ class Shelf(ArrowSink):
         self._commits: set[Commit] = set()
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
-        if self.already(commit):
+        if self.has_commit(commit):
             return WriteResult(0, repeated=True)
         self._rows += rows.to_pylist()
         self._commits.add(commit)
         return WriteResult(rows.num_rows)
 
-    def already(self, commit: Commit) -> bool:
+    def has_commit(self, commit: Commit) -> bool:
         return commit in self._commits
 
 
@@ -87,10 +87,10 @@ def test_it_takes_events_once_and_tells_what_it_lacks(tmp_path: Path) -> None:
     sink = open_sink("s", settings_of(tmp_path).sinks["s"], "events")
     rows = pa.Table.from_pylist([{"id": "1", "source": "/s", "type": "T", "position": "t-0-1"}], WIDE)
     assert sink.write(rows, Commit("app", 1)).rows == 1
-    assert sink.write(rows, Commit("app", 1)).repeated and sink.already(Commit("app", 1))
+    assert sink.write(rows, Commit("app", 1)).repeated and sink.has_commit(Commit("app", 1))
     assert [row["id"] for row in SHELVES["top-events"]] == ["1"]
-    lacking = Rejected("t-0-2", "why", "/e", "/m")
-    assert list(sink.lacking(Commit("app", 2), [lacking])) == [lacking]
+    lacking = RejectedRow("t-0-2", "why", "/e", "/m")
+    assert list(sink.iter_missing_rows(Commit("app", 2), [lacking])) == [lacking]
 
 
 def test_dead_letters_are_read_back(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_dead_letters_are_read_back(tmp_path: Path) -> None:
     letters = open_sink("s", settings.sinks["s"], "dead-letters")
     letters.write(pa.Table.from_pylist([row], DEAD_LETTER), Commit("app", 1))
     assert readable_sinks(settings) == ("s",)
-    assert [(each.reason, each.sink) for each in read_letters(settings)] == [("no-match", "s")]
+    assert [(each.reason, each.sink) for each in read_dead_letters(settings)] == [("no-match", "s")]
 
 
 def test_it_is_checked_and_named_with_the_others(tmp_path: Path) -> None:

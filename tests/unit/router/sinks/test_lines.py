@@ -18,14 +18,14 @@ from router.rendering.texts import TIME_TEXT
 from router.sinks.jsonlines import (
     AMBIGUOUS,
     DEAD_LETTER,
-    DECIDED,
+    WIDE_WITH_AMBIGUOUS,
     dead_letter_to_json_line,
     render_event_lines,
     render_letter_lines,
     wide_to_json_line,
 )
 
-EVENTS: Final = DECIDED.append(pa.field(TIME_TEXT, pa.string()))
+EVENTS: Final = WIDE_WITH_AMBIGUOUS.append(pa.field(TIME_TEXT, pa.string()))
 SPECIAL: Final = (
     "",
     "1.0",

@@ -8,7 +8,7 @@ from pathlib import Path
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.routing import HEADER_RESERVE, Routes, SpillLimits
 from router.settings import settings_from_dict
-from router.sinks import Rejected
+from router.sinks import RejectedRow
 from router.writing.outcomes import SINK_REJECTED, Rejections
 
 M, E = "/messagegroups/G/messages/M", "/endpoints/E"
@@ -31,8 +31,8 @@ def test_a_record_rejected_by_two_sinks_counts_once_and_names_both(tmp_path: Pat
     settings = settings_from_dict(told, {}, tmp_path)
     rejected = Rejections(Routes(settings), SpillLimits(settings))
     assert not rejected
-    rejected.add("a", [Rejected("t-0-1", "too odd", E, M), Rejected("t-0-2", "too large", E, M)])
-    rejected.add("b", [Rejected("t-0-1", "no", E, M)])
+    rejected.add("a", [RejectedRow("t-0-1", "too odd", E, M), RejectedRow("t-0-2", "too large", E, M)])
+    rejected.add("b", [RejectedRow("t-0-1", "no", E, M)])
     rejected.add("c", [])
     assert rejected
     assert rejected.counts == Counter({(E, M): 2})

@@ -13,8 +13,8 @@ from bindings.sending import MessageRefusal, Outbound
 from router.settings import KafkaSink, MqttSink
 from router.settings.routes import parse_address
 from router.sinks.contract import Commit
-from router.sinks.messages.definitions import spread_key
-from router.sinks.messages.sink import MESSAGE, ConfirmedSink, DestinationCap, TemplateComposer, kept_spread
+from router.sinks.messages.definitions import make_destination_key
+from router.sinks.messages.sink import MESSAGE, ConfirmedSink, DestinationCap, TemplateComposer, get_destination_cap
 
 
 class Taking:
@@ -72,18 +72,20 @@ def test_a_message_that_is_refused_for_its_size_takes_no_place() -> None:
 
 
 def test_the_known_destinations_outlive_a_plan() -> None:
-    first = kept_spread("test-a", 1)
+    first = get_destination_cap("test-a", 1)
     assert first.fault("x") is None
-    assert kept_spread("test-a", 1).fault("y") is not None
-    assert kept_spread("test-a", 2).fault("y") is None
-    assert kept_spread("test-b", 1).fault("y") is None
+    assert get_destination_cap("test-a", 1).fault("y") is not None
+    assert get_destination_cap("test-a", 2).fault("y") is None
+    assert get_destination_cap("test-b", 1).fault("y") is None
 
 
 @pytest.mark.parametrize("other", [{"topic": "u"}, {"uri": ("mqtt://k",)}])
 def test_sinks_of_other_destinations_are_counted_apart(other: dict[str, Any]) -> None:
     told: dict[str, Any] = {"type": "mqtt", "topic": "t", "uri": ("mqtt://h",)}
-    key = spread_key("s", MqttSink(**told))
-    assert spread_key("s", MqttSink(**told, qos=0)) == key
-    assert spread_key("s", MqttSink(**{**told, **other})) != key != spread_key("r", MqttSink(**told))
+    key = make_destination_key("s", MqttSink(**told))
+    assert make_destination_key("s", MqttSink(**told, qos=0)) == key
+    assert (
+        make_destination_key("s", MqttSink(**{**told, **other})) != key != make_destination_key("r", MqttSink(**told))
+    )
     kafka = KafkaSink(type="kafka", bootstrap_servers="b", topic="t")
-    assert spread_key("s", kafka) != spread_key("s", kafka.model_copy(update={"topic": "u"}))
+    assert make_destination_key("s", kafka) != make_destination_key("s", kafka.model_copy(update={"topic": "u"}))

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from catalog.model import Catalog
 from router.sinks import Commit, DeltaSink
-from router.sinks.contract import Staged, WriteResult
+from router.sinks.contract import StagedCommit, WriteResult
 from router.sinks.jsonlines import WIDE
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.support.kill_points import Point
@@ -28,11 +28,11 @@ APP: Final = "generation/events"
 def write(sink: DeltaSink, version: int, task: str = "0-x") -> WriteResult:
     """Write a batch of two rows as two tasks stage it."""
     commit = Commit(APP, version)
-    staging = sink.staging(commit)
+    staging = sink.make_stager(commit)
     assert staging is not None
     rows = [pa.Table.from_pylist([{"id": f"{version}-{row}", "data": b"{}"}], schema=WIDE) for row in range(2)]
-    staged = Staged(tuple(file for part in rows for file in staging.write(part, task, Catalog())))
-    result = sink.take(staged, commit)
+    staged = StagedCommit(tuple(file for part in rows for file in staging.write(part, task, Catalog())))
+    result = sink.commit_staged(staged, commit)
     if not staged.offered:
         staging.discard(staged.files)
     return result

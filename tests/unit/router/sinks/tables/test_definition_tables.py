@@ -25,7 +25,7 @@ from catalog.schemas.ids.deciding import FrameSettings
 from router.errors import SinkError
 from router.settings import TableSink
 from router.sinks import ArrowSink, Commit, WriteResult, open_sink
-from router.sinks.contract import Staged
+from router.sinks.contract import StagedCommit
 from router.sinks.jsonlines import DEAD_LETTER, WIDE
 from router.sinks.tables.opening import DefinitionStager, DefinitionTablesSink
 from router.sinks.tables.staging import TableFileStager
@@ -40,14 +40,14 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     write, tried = DefinitionTablesSink.write, itertools.count()
 
     def staged(sink: DefinitionTablesSink, rows: pa.Table, commit: Commit) -> WriteResult:
-        staging = sink.staging(commit)
+        staging = sink.make_stager(commit)
         if staging is None:
             return write(sink, rows, commit)
         half = rows.num_rows // 2
         shares = [share for share in (rows[:half], rows[half:]) if share.num_rows]
         task = f"{next(tried)}-x"
         files = [file for share in shares for file in staging.write(share, task, sink._catalog)]
-        return sink.take(Staged(tuple(files)), commit)
+        return sink.commit_staged(StagedCommit(tuple(files)), commit)
 
     monkeypatch.setattr(DefinitionTablesSink, "write", staged)
 
@@ -330,16 +330,16 @@ def test_files_of_other_types_than_their_table_are_staged_again(tmp_path: Path) 
     sink_of("integer").write(rows(row("level", b'{"mm": 1}', 1)), Commit("a", 0))
     commit, given = Commit("a", 1), rows(row("level", b'{"mm": "x"}', 2))
     sink = sink_of("string")
-    staging = sink.staging(commit)
+    staging = sink.make_stager(commit)
     assert isinstance(staging, DefinitionStager)
     # A worker that met the table when it was not there yet knows nothing of its columns.
     plain = TableFileStager(str(tmp_path / "lake/mill/level"), commit)
     part = staging.layout.split_by_table(given, partial(payload_column, sink._catalog))[0]["mill/level"]  # type: ignore[attr-defined]
     files = [replace(file, table="mill/level") for file in plain.write(part, "1-x", Catalog())]
     with pytest.raises(SinkError, match="other types"):
-        sink.take(Staged(tuple(files)), commit)
+        sink.commit_staged(StagedCommit(tuple(files)), commit)
     assert len(list((tmp_path / "lake").rglob("*.parquet"))) == 1
-    again = sink.staging(commit)
+    again = sink.make_stager(commit)
     assert isinstance(again, DefinitionStager) and set(again.known) == {"mill/level"}
-    sink.take(Staged(tuple(again.write(given, "2-x", sink._catalog))), commit)  # type: ignore[attr-defined]
+    sink.commit_staged(StagedCommit(tuple(again.write(given, "2-x", sink._catalog))), commit)  # type: ignore[attr-defined]
     assert read(tmp_path / "lake/mill/level", "payload.mm, payload.mm_string") == [(1, None), (None, "x")]

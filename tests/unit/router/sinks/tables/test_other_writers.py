@@ -20,7 +20,7 @@ from deltalake.schema import PrimitiveType
 from catalog.model import Catalog
 from router.errors import SinkError
 from router.sinks import Commit, DeltaSink
-from router.sinks.contract import Staged
+from router.sinks.contract import StagedCommit
 from router.sinks.jsonlines import WIDE
 from router.sinks.tables import head
 from router.sinks.tables import upkeep as merging
@@ -179,7 +179,7 @@ def test_files_that_are_gone_before_their_commit_are_staged_again(loss: Callable
     files = staged(sink, commit, rows("1-0"), rows("1-1"))
     loss(tmp_path / "t" / files.files[1].path)
     with pytest.raises(SinkError, match="missing or truncated"):
-        sink.take(files, commit)
+        sink.commit_staged(files, commit)
     assert not files.offered
     assert write(sink, 1).rows == 2
     expected = ["1-0", "1-1"] if loss is remove_folder else ["0-0", "0-1", "1-0", "1-1"]
@@ -204,13 +204,13 @@ def test_a_commit_whose_files_go_at_that_very_moment_is_taken_back(
 
     monkeypatch.setattr(TableHead, "append", raced)
     with pytest.raises(KeyboardInterrupt if dies else SinkError):
-        sink.take(files, commit)
+        sink.commit_staged(files, commit)
     monkeypatch.undo()
     if dies:
         sink = DeltaSink("lake", str(tmp_path), WIDE)
         with pytest.raises(SinkError, match="removed by another writer"):
             write(sink, 1)
-    assert not sink.already(commit)
+    assert not sink.has_commit(commit)
     assert write(sink, 1).rows == 2
     assert write(sink, 1).repeated
     assert ids(tmp_path) == ["0-0", "0-1", "1-0", "1-1"]
@@ -272,7 +272,7 @@ def test_many_commits_of_others_hold_no_batch(tmp_path: Path, monkeypatch: pytes
 def test_who_never_lets_us_commit_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink, commit = DeltaSink("lake", str(tmp_path), WIDE), Commit(APP, 1)
     write(sink, 0)
-    staging = sink.staging(commit)
+    staging = sink.make_stager(commit)
     assert staging is not None
 
     def refused(self: head.TableLog, number: int, actions: Any) -> None:
@@ -280,4 +280,4 @@ def test_who_never_lets_us_commit_is_an_error_that_says_so(tmp_path: Path, monke
 
     monkeypatch.setattr(head.TableLog, "write_entry", refused)
     with pytest.raises(SinkError, match="consecutive commits failed"):
-        sink.take(Staged(tuple(staging.write(rows("1-0"), "0-x", Catalog()))), commit)
+        sink.commit_staged(StagedCommit(tuple(staging.write(rows("1-0"), "0-x", Catalog()))), commit)

@@ -14,7 +14,7 @@ from deltalake.schema import PrimitiveType
 
 from router.errors import SinkError
 from router.sinks import Commit, DeltaSink
-from router.sinks.contract import Staged, WriteResult
+from router.sinks.contract import StagedCommit, WriteResult
 from router.sinks.jsonlines import WIDE
 from router.sinks.tables.head import TableHead
 from router.sinks.tables.requirements import iter_constraints
@@ -33,7 +33,7 @@ def given(*names: str, **columns: Any) -> pa.Table:
 def take(sink: DeltaSink, version: int, *tables: pa.Table, may_reject: bool = True) -> WriteResult:
     commit = Commit("a", version)
     files = staged(sink, commit, *tables)
-    return sink.take(Staged(files.files, may_reject=may_reject), commit)
+    return sink.commit_staged(StagedCommit(files.files, may_reject=may_reject), commit)
 
 
 def table(folder: Path, **constraints: str) -> DeltaSink:

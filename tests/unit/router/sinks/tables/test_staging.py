@@ -16,8 +16,8 @@ from catalog.model import Catalog
 from router.errors import SinkError, find_batch_fault
 from router.rendering.texts import INSTANT
 from router.sinks import Commit, DeltaSink
-from router.sinks.contract import Staged, StagedFile
-from router.sinks.jsonlines import DECIDED, WIDE
+from router.sinks.contract import StagedCommit, StagedFile
+from router.sinks.jsonlines import WIDE, WIDE_WITH_AMBIGUOUS
 from router.sinks.tables import staging
 from router.sinks.tables.staging import make_file_prefix
 from tests.support.tables import by_delta, by_duckdb
@@ -30,11 +30,11 @@ def rows(*ids: str, schema: pa.Schema = WIDE, **columns: Any) -> pa.Table:
     return pa.Table.from_pylist([{"id": each, "type": "t", "received": AT, **columns} for each in ids], schema)
 
 
-def staged(sink: DeltaSink, commit: Commit, *tables: pa.Table) -> Staged:
+def staged(sink: DeltaSink, commit: Commit, *tables: pa.Table) -> StagedCommit:
     """Stage each table in a try of a task of its own."""
-    staging = sink.staging(commit)
+    staging = sink.make_stager(commit)
     assert staging is not None
-    return Staged(
+    return StagedCommit(
         tuple(file for at, table in enumerate(tables) for file in staging.write(table, f"{at}-x", NO_CATALOG))
     )
 
@@ -48,7 +48,7 @@ def test_what_is_staged_is_there_once_it_is_taken(tmp_path: Path) -> None:
     sink, commit = DeltaSink("lake", str(tmp_path / "t"), WIDE), Commit("a", 3)
     files = staged(sink, commit, rows("1", "2"), rows("3"))
     assert not DeltaTable.is_deltatable(str(tmp_path / "t"))
-    assert sink.take(files, commit).rows == 3
+    assert sink.commit_staged(files, commit).rows == 3
     assert ids(tmp_path / "t") == ["1", "2", "3"]
     assert DeltaTable(tmp_path / "t").transaction_version("a") == 3
     assert by_duckdb(tmp_path / "t").rows == by_delta(tmp_path / "t").rows
@@ -58,13 +58,13 @@ def test_what_is_staged_is_there_once_it_is_taken(tmp_path: Path) -> None:
 def test_a_repeat_takes_nothing_and_leaves_what_it_staged_to_its_owner(tmp_path: Path, other: bool) -> None:
     commit = Commit("a", 3)
     sink = DeltaSink("lake", str(tmp_path), WIDE)
-    sink.take(staged(sink, commit, rows("1")), commit)
+    sink.commit_staged(staged(sink, commit, rows("1")), commit)
     again = DeltaSink("lake", str(tmp_path), WIDE) if other else sink
     repeat = staged(again, commit, rows("1"))
-    assert again.take(repeat, commit).repeated
+    assert again.commit_staged(repeat, commit).repeated
     assert not repeat.offered
     assert ids(tmp_path) == ["1"]
-    staging = sink.staging(commit)
+    staging = sink.make_stager(commit)
     assert staging is not None
     staging.discard(repeat.files)
     assert len(list(tmp_path.glob("*.parquet"))) == 1
@@ -80,7 +80,7 @@ def test_a_task_that_ran_twice_doubles_nothing_and_its_other_files_are_swept(tmp
     half = tmp_path / f"{make_file_prefix('g.1-lake', 3)}7-killed.snappy.parquet"
     half.write_bytes(b"PAR1 and no more")
     won = staged(sink, part, rows("1"))
-    assert sink.take(won, part).rows == 1
+    assert sink.commit_staged(won, part).rows == 1
     assert ids(tmp_path) == ["1"]
     left = {file.name for file in tmp_path.glob("*.parquet")} - {file.path for file in won.files}
     assert sorted(name.rpartition("-0-x")[0] for name in left) == [
@@ -97,7 +97,7 @@ def test_what_a_try_wrote_after_the_commit_is_swept_with_a_later_one(
     sink = DeltaSink("lake", str(tmp_path), WIDE)
     for version in range(5):
         commit = Commit("g-lake", version)
-        assert sink.take(staged(sink, commit, rows(str(version))), commit).rows == 1
+        assert sink.commit_staged(staged(sink, commit, rows(str(version))), commit).rows == 1
         for late in range(max(0, version - 2), version + 1):
             staged(sink, Commit("g-lake", late), rows("late"))
         assert len(list(tmp_path.glob("*.parquet"))) == version + 1 + min(version + 1, 3)
@@ -107,20 +107,23 @@ def test_what_a_try_wrote_after_the_commit_is_swept_with_a_later_one(
 def test_two_routers_that_take_the_same_batch_leave_it_there_once(tmp_path: Path) -> None:
     first, second = (DeltaSink("lake", str(tmp_path), WIDE) for _ in range(2))
     for sink in (first, second):
-        sink.take(staged(sink, Commit(f"{id(sink)}", 0), rows("0")), Commit(f"{id(sink)}", 0))
+        sink.commit_staged(staged(sink, Commit(f"{id(sink)}", 0), rows("0")), Commit(f"{id(sink)}", 0))
     commit = Commit("a", 1)
     files = [staged(sink, commit, rows("1")) for sink in (first, second)]
-    assert [sink.take(each, commit).repeated for sink, each in zip((first, second), files, strict=True)] == [0, 1]
+    assert [sink.commit_staged(each, commit).repeated for sink, each in zip((first, second), files, strict=True)] == [
+        0,
+        1,
+    ]
     assert ids(tmp_path) == ["0", "0", "1"]
 
 
 def test_a_table_gets_the_columns_of_files_that_have_more(tmp_path: Path) -> None:
-    for version, schema in enumerate((WIDE, DECIDED, WIDE)):
+    for version, schema in enumerate((WIDE, WIDE_WITH_AMBIGUOUS, WIDE)):
         sink = DeltaSink("lake", str(tmp_path), WIDE, grows=True)
         commit = Commit("a", version)
-        assert sink.take(staged(sink, commit, rows(str(version), schema=schema)), commit).rows == 1
+        assert sink.commit_staged(staged(sink, commit, rows(str(version), schema=schema)), commit).rows == 1
     table = DeltaTable(tmp_path)
-    assert [field.name for field in table.schema().fields] == DECIDED.names
+    assert [field.name for field in table.schema().fields] == WIDE_WITH_AMBIGUOUS.names
     # The table and three batches: new columns come with the rows that have them.
     assert table.version() == 3
     assert ids(tmp_path) == ["0", "1", "2"]
@@ -136,7 +139,7 @@ def test_partitions_are_those_that_delta_itself_writes(tmp_path: Path) -> None:
     table = pa.concat_tables([rows("1", "2", source=text) for text in ODD] + [rows("3", received=None)])
     sink = DeltaSink("lake", str(tmp_path / "ours"), WIDE, partition_by=PARTITIONS)
     commit = Commit("a", 0)
-    assert sink.take(staged(sink, commit, table), commit).rows == table.num_rows
+    assert sink.commit_staged(staged(sink, commit, table), commit).rows == table.num_rows
     driver = DeltaSink("lake", str(tmp_path / "theirs"), WIDE, partition_by=PARTITIONS)
     driver.write(table, Commit("a", 0))
 
@@ -197,7 +200,7 @@ def test_statistics_bound_what_is_in_the_file(tmp_path: Path) -> None:
     assert told["minValues"] == low | {"in": {"n": 1, "deeper": {"text": "é"}}}
     assert told["maxValues"] == high | {"in": {"n": 9, "deeper": {"text": "é"}}}
     assert told["nullCount"]["none"] == 3 and told["nullCount"]["in"]["n"] == 1
-    sink.take(files, commit)
+    sink.commit_staged(files, commit)
     read = DeltaTable(tmp_path)
     assert read.to_pyarrow_table(filters=[("n", "=", 2)]).num_rows == 1
     assert read.to_pyarrow_table(filters=[("at", "=", AT)]).num_rows == 3
@@ -211,13 +214,13 @@ def test_an_odd_time_never_stops_a_table(micros: int, tmp_path: Path) -> None:
     times = pa.array([micros, 0], pa.int64()).cast(INSTANT)
     sink, commit = DeltaSink("lake", str(tmp_path), WIDE), Commit("a", 0)
     table = rows("1", "2").set_column(place, WIDE.field(place), times)
-    assert sink.take(staged(sink, commit, table), commit).rows == 2
+    assert sink.commit_staged(staged(sink, commit, table), commit).rows == 2
     assert DeltaTable(tmp_path).to_pyarrow_table()["time"].cast(pa.int64()).to_pylist() == [micros, 0]
 
 
 def test_an_error_of_the_rows_is_no_error_of_the_table(tmp_path: Path) -> None:
     sink = DeltaSink("lake", str(tmp_path), WIDE, partition_by=["source"])
-    staging = sink.staging(Commit("a", 0))
+    staging = sink.make_stager(Commit("a", 0))
     assert staging is not None
     with pytest.raises(OSError) as error:
         staging.write(pa.concat_tables([rows("1"), rows("2", source="s" * 300)]), "1-x", NO_CATALOG)
@@ -229,7 +232,7 @@ def test_an_error_of_the_rows_is_no_error_of_the_table(tmp_path: Path) -> None:
 def test_a_fault_of_a_worker_is_the_sinks(tmp_path: Path) -> None:
     sink = DeltaSink("lake", str(tmp_path / "t"), WIDE)
     with pytest.raises(SinkError, match="No space left") as caught:
-        sink.take(Staged((StagedFile(fault=(28, "No space left on device")),)), Commit("a", 0))
+        sink.commit_staged(StagedCommit((StagedFile(fault=(28, "No space left on device")),)), Commit("a", 0))
     assert caught.value.hint and "free disk space" in caught.value.hint
 
 
@@ -238,9 +241,9 @@ def test_a_table_of_another_form_is_refused_before_anything_is_offered(tmp_path:
     sink, commit = DeltaSink("lake", str(tmp_path), WIDE), Commit("a", 0)
     files = staged(sink, commit, rows("1"))
     with pytest.raises(SinkError, match="other columns"):
-        sink.take(files, commit)
+        sink.commit_staged(files, commit)
     assert not files.offered
 
 
 def test_an_object_store_is_not_staged() -> None:
-    assert DeltaSink("lake", "s3://bucket/t", WIDE).staging(Commit("a", 0)) is None
+    assert DeltaSink("lake", "s3://bucket/t", WIDE).make_stager(Commit("a", 0)) is None

@@ -18,7 +18,7 @@ from router.errors import SinkError, find_batch_fault
 from router.rendering.texts import INSTANT
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
-from router.sinks.jsonlines import DEAD_LETTER, DECIDED, WIDE, render_event_lines
+from router.sinks.jsonlines import DEAD_LETTER, WIDE, WIDE_WITH_AMBIGUOUS, render_event_lines
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 
@@ -41,18 +41,20 @@ def settings(kind: str, folder: Path) -> TableSink | JsonLinesSink:
 @pytest.mark.parametrize("kind", ["delta", "parquet", "jsonl"])
 def test_repeated_commit_is_left_out(kind: str, tmp_path: Path) -> None:
     sink = open_sink("lake", settings(kind, tmp_path / "t"), "events")
-    assert not sink.already(Commit("a", 0))
+    assert not sink.has_commit(Commit("a", 0))
     assert sink.write(rows(), Commit("a", 0)).rows == 2
     again = open_sink("lake", settings(kind, tmp_path / "t"), "events")
-    assert again.already(Commit("a", 0))
+    assert again.has_commit(Commit("a", 0))
     assert again.write(rows(), Commit("a", 0)).repeated
-    assert not again.already(Commit("a", 1))
+    assert not again.has_commit(Commit("a", 1))
     assert not again.write(rows(), Commit("b", 0)).repeated
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet", "jsonl"])
 def test_a_sink_may_begin_and_end_to_tell_how_ambiguous_records_were_decided_for(kind: str, tmp_path: Path) -> None:
-    decided = pa.Table.from_pylist([{**rows(1).to_pylist()[0], "id": "9", "ambiguous": "first of /a, /b"}], DECIDED)
+    decided = pa.Table.from_pylist(
+        [{**rows(1).to_pylist()[0], "id": "9", "ambiguous": "first of /a, /b"}], WIDE_WITH_AMBIGUOUS
+    )
     for version, batch in enumerate((rows(1), decided, rows(1))):
         sink = open_sink("lake", settings(kind, tmp_path / "t"), "events")
         assert sink.write(batch, Commit("a", version)).rows == 1
@@ -94,7 +96,7 @@ def test_text_of_any_sender_is_no_line_break_of_ours(kind: str, tmp_path: Path) 
     for version in range(3):
         written = pa.Table.from_pylist([row], schema=WIDE)
         assert not sink.write(written, Commit("a", version)).repeated
-        assert sink.already(Commit("a", version))
+        assert sink.has_commit(Commit("a", version))
     if kind == "delta":
         table = DeltaTable(tmp_path / "t")
         assert table.to_pyarrow_table().column("subject").to_pylist() == [SEPARATORS] * 3
@@ -144,7 +146,7 @@ def test_standard_output_repeats() -> None:
     for _ in range(2):
         sink.write(rows(1), Commit("a", 0))
     assert [json.loads(line)["cloudevent"]["id"] for line in stream.getvalue().splitlines()] == ["0", "0"]
-    assert not sink.already(Commit("a", 0))
+    assert not sink.has_commit(Commit("a", 0))
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet", "jsonl"])

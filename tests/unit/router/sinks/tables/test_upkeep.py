@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from catalog.model import Catalog
 from router.sinks import Commit, DeltaSink
-from router.sinks.contract import Staged
+from router.sinks.contract import StagedCommit
 from router.sinks.jsonlines import WIDE
 from router.sinks.tables import staging
 from router.sinks.tables import upkeep as merging
@@ -117,10 +117,10 @@ def test_many_small_files_are_merged_in_several_entries(tmp_path: Path, monkeypa
     for version in range(6):
         for part in range(2):
             commit = Commit(f"{part}", version)
-            given = sink.staging(commit)
+            given = sink.make_stager(commit)
             assert given is not None
             batch = rows(f"{version}-{part}", type=f"t {part}")
-            sink.take(Staged(tuple(given.write(batch, "0-x", Catalog()))), commit)
+            sink.commit_staged(StagedCommit(tuple(given.write(batch, "0-x", Catalog()))), commit)
     assert Upkeep("lake", UpkeepRules(5, 1 << 20, HOUR)).maintain(str(tmp_path)) == (12, 2)
     table = DeltaTable(tmp_path)
     assert len(table.file_uris()) == 2 and ids(table.file_uris()) == wanted(6)
@@ -169,21 +169,21 @@ def test_what_a_batch_has_staged_is_left_alone(tmp_path: Path) -> None:
     for version in range(4):
         write(sink, version)
     commit = Commit(APP, 4)
-    given = sink.staging(commit)
+    given = sink.make_stager(commit)
     assert given is not None
-    staged = Staged(tuple(given.write(rows("4-0", "4-1"), "0-x", Catalog())))
+    staged = StagedCommit(tuple(given.write(rows("4-0", "4-1"), "0-x", Catalog())))
     for file in staged.files:
         os.utime(tmp_path / file.path, (time.time() - 80_000,) * 2)
     for _ in range(2):
         upkeep.maintain(str(tmp_path))
-    assert sink.take(staged, commit).rows == 2
+    assert sink.commit_staged(staged, commit).rows == 2
     assert ids(DeltaTable(tmp_path).file_uris()) == wanted(5)
 
 
 def test_orphans_of_any_kill_go_with_time(tmp_path: Path) -> None:
     sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", AT_ONCE)
     # Staged twice before two deaths: the second was committed, and nobody came to look for the first.
-    twice = sink.staging(Commit(APP, 0))
+    twice = sink.make_stager(Commit(APP, 0))
     assert twice is not None
     staged = tmp_path / twice.write(rows("0-0"), "0-first", Catalog())[0].path
     write(sink, 0)
@@ -250,7 +250,7 @@ def test_orphans_of_tries_are_swept_the_more_seldom_the_more_files_there_are(
     sink = DeltaSink("lake", str(tmp_path), WIDE)
     left = []
     for version in range(30):
-        given = sink.staging(Commit(APP, version))
+        given = sink.make_stager(Commit(APP, version))
         assert given is not None
         given.write(rows("lost"), "9-lost", Catalog())
         write(sink, version)
