@@ -18,7 +18,7 @@ from bindings.kafka.store import first_header_text
 from catalog.definitions.constraints import CONTENT_TYPE_KEY, Constraint, MatchCandidate
 from catalog.schemas.ids.deciding import first_byte
 from router.errors import BrokerUnreachable, ConfigError
-from router.evaluation.outcome_rows import HEADERS_TYPE, converts, header_column
+from router.evaluation.outcome_rows import HEADERS_TYPE, header_column, needs_milliseconds
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import TOPIC_PREFIX, Plan
 from router.logs import get_logger
@@ -108,14 +108,14 @@ def find_fast_types(plan: Plan) -> list[FastPathType]:
     """Find the event types for the fast path, by topic and type; their outcome depends on neither ties nor bodies."""
     return [
         each
-        for name, number in sorted(plan.judge.channel_numbers.items())
+        for name, number in sorted(plan.evaluator.channel_numbers.items())
         if name.startswith(TOPIC_PREFIX)
         for each in _types_of_channel(plan, number, name.removeprefix(TOPIC_PREFIX))
     ]
 
 
 def _types_of_channel(plan: Plan, channel: int, topic: str) -> list[FastPathType]:
-    matcher = plan.judge.matcher
+    matcher = plan.evaluator.matcher
     numbers_of: Mapping[str, list[int]] = defaultdict(list)
     for number in matcher.channels[channel].candidates:
         target = matcher.targets[number]
@@ -142,7 +142,7 @@ def _literal_type(target: MatchCandidate) -> str | None:
 
 
 def _fast_type(plan: Plan, limits: SizeLimits, channel: int, number: int, topic: str, text: str) -> FastPathType | None:
-    matcher = plan.judge.matcher
+    matcher = plan.evaluator.matcher
     target = matcher.targets[number]
     if target.definition.relation is not None:
         return None  # Its lineage has more members.
@@ -162,7 +162,7 @@ def _fast_type(plan: Plan, limits: SizeLimits, channel: int, number: int, topic:
 
 def _fixed_route(plan: Plan, limits: SizeLimits, channel: int, number: int) -> FixedRoute | None:
     """Return the route of events that match this target; None if it depends on values or is not a single topic."""
-    decision = plan.judge.outputs.destinations.routes_of_target(channel, number, event=True).decision
+    decision = plan.evaluator.outputs.destinations.routes_of_target(channel, number, event=True).decision
     if decision is None or decision.fault or plan.routes.always_validates(decision.route):
         return None
     sinks = plan.settings.routes[decision.route].to
@@ -413,7 +413,7 @@ def origin_headers() -> Column:
     return F.concat(F.coalesce("headers", F.array().cast(HEADERS_TYPE)), ours)
 
 
-def restored(rows: DataFrame) -> DataFrame:
+def restore_origin(rows: DataFrame) -> DataFrame:
     """Restore the source rows from rows of the fallback topic.
 
     *rows* are those of Spark's Kafka source, or of the router's Kafka client; timestamps become milliseconds.
@@ -422,7 +422,7 @@ def restored(rows: DataFrame) -> DataFrame:
 
     count = len(_ORIGIN)
     ours = F.when(F.size("headers") >= count, F.slice("headers", -count, count))
-    timestamp = _unix_millis() if converts(rows, "kafka") else F.col("timestamp")
+    timestamp = _unix_millis() if needs_milliseconds(rows, "kafka") else F.col("timestamp")
     marked = rows.withColumns({"timestamp": timestamp, "ours": ours})
     texts = [F.try_validate_utf8(F.get("ours", F.lit(place))["value"].cast("string")) for place in range(count)]
     numbers = [text.try_cast(kind) for text, kind in zip(texts[1:], ("int", "bigint", "bigint"), strict=True)]

@@ -118,7 +118,7 @@ class Routes:
         return _group_by_sink((number, route.to) for number, route, _ in self._events)
 
     @property
-    def letter_sinks(self) -> dict[str, tuple[int, ...]]:
+    def dead_letter_sinks(self) -> dict[str, tuple[int, ...]]:
         """The routes of dead letters to each sink; sinks are in the order of the routes, the default sinks last."""
         return _group_by_sink(
             [
@@ -630,7 +630,7 @@ class Destinations:
         keys = [(endpoints[row].as_py() or "", outcomes.reasons[row]) for row in rows]
         route_of = {each: self._routes.dead_letter_route(*each) for each in dict.fromkeys(keys)}
         routes[rows] = [route_of[each] for each in keys]
-        for name, numbers in self._routes.letter_sinks.items():
+        for name, numbers in self._routes.dead_letter_sinks.items():
             template = self._routes.dead_letter_topics.get(name)
             if template is not None:
                 sink_keys = (each for each, route in route_of.items() if route in numbers)

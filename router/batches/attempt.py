@@ -28,7 +28,7 @@ from collections.abc import Container, Mapping
 from typing import ClassVar
 
 from router.evaluation.outputs import Tally
-from router.writing.outcomes import NOTHING, SINK_REJECTED, HeldBack, Outcomes, Receipts, Rejections
+from router.writing.outcomes import NOTHING_HELD, SINK_REJECTED, HeldBack, Outcomes, Receipts, Rejections
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 
@@ -58,7 +58,7 @@ class Journal:
 
     def hold_back(self, outcomes: Outcomes, tally: Tally) -> HeldBack:
         """Step: decide which records go to no sink because an earlier record of their key is a dead letter."""
-        return NOTHING
+        return NOTHING_HELD
 
     def set_aside(self) -> Mapping[str, str] | None:
         """Step: return the sinks that get dead letters instead of events, each with the reason; None if none does."""
@@ -86,7 +86,7 @@ def attempt(outcomes: Outcomes, batch: BatchId, writer: BatchWriter, journal: Jo
         journal.pin(outcomes)
         writer.send_all(outcomes)
         tally = outcomes.tally()
-        receipts.settle(tally, writer.routes)
+        receipts.add_to_tally(tally, writer.routes)
         journal.spill(outcomes, tally)
         return tally
     try:
@@ -96,7 +96,7 @@ def attempt(outcomes: Outcomes, batch: BatchId, writer: BatchWriter, journal: Jo
         reached = {route for (_, route), (count, _) in tally.routes.items() if count}
         aside = journal.set_aside()
         held = journal.hold_back(outcomes, tally)
-        events = held.left(outcomes)
+        events = held.remaining(outcomes)
         if aside is None:
             rejections = writer.send_events(events, batch, journal.only, receipts, reached)
         else:
@@ -104,10 +104,10 @@ def attempt(outcomes: Outcomes, batch: BatchId, writer: BatchWriter, journal: Jo
         writer.reject_held(rejections, held, batch, receipts)
         tally.reject(rejections.counts, SINK_REJECTED)
         if journal.writes_letters:
-            letters = outcomes.letters(rejections)
+            letters = outcomes.select_dead_letters(rejections)
             journal.spill(letters, tally, rejections)
-            writer.send_letters(letters, batch, receipts, reached | rejections.routes)
-            receipts.settle(tally, writer.routes, rejections)
+            writer.send_dead_letters(letters, batch, receipts, reached | rejections.dead_letter_routes)
+            receipts.add_to_tally(tally, writer.routes, rejections)
         journal.relate(outcomes)
         journal.settle(outcomes, tally, rejections)
         return tally

@@ -20,8 +20,8 @@ from router.request_reply import NAME as PAIRS
 from router.request_reply import Pairing
 from router.state.state import BatchStore, Hold, Park, StateFolder
 from router.watching.batches import HELD
-from router.writing.outcomes import HeldBack, Ordering, Outcomes, Rejections
-from router.writing.staging import BatchId, commit_of
+from router.writing.outcomes import HeldBack, KeyOrdering, Outcomes, Rejections
+from router.writing.staging import BatchId, create_commit
 
 if TYPE_CHECKING:
     from router.evaluation.plan import Plan
@@ -41,7 +41,7 @@ class BatchJournal(Journal):
     """The journal of one attempt at a part of a batch; with *park* the part goes to dead letters."""
 
     state: StateFolder
-    ordering: Ordering
+    ordering: KeyOrdering
     bounding: BatchSizeLimiter
     batch: BatchId
     loaded: LoadedPlan
@@ -79,7 +79,7 @@ class BatchJournal(Journal):
 
     def pin(self, outcomes: Outcomes) -> None:
         """Store the plan, durably, unless an earlier attempt did; write to files what a bare dead letter omits."""
-        for name, line in outcomes.left_out():
+        for name, line in outcomes.iter_bare_records():
             self._keep(f"{name}.raw", line, "original record written to a file", letter=name)
         if self.state.batches.pinned(self.batch.query, self.batch.number) is None:
             plan = self.loaded.plan
@@ -88,8 +88,8 @@ class BatchJournal(Journal):
     def hold_back(self, outcomes: Outcomes, tally: Tally) -> HeldBack:
         """Decide, durably, which records wait for dead letters of their keys; a parked batch repeats its decision."""
         if self.park is not None:
-            return self.ordering.noted(outcomes, self.batch, self.loaded.plan)
-        return self.ordering.hold_back(outcomes, self.batch, self.loaded.plan, dead=tally.dead)
+            return self.ordering.read_held_back(outcomes, self.batch, self.loaded.plan)
+        return self.ordering.hold_back(outcomes, self.batch, self.loaded.plan, dead=tally.dead_letters)
 
     def set_aside(self) -> Mapping[str, str] | None:
         """Decide, durably, which sinks do not have their events, each with the detail for its dead letters."""
@@ -108,31 +108,31 @@ class BatchJournal(Journal):
         With a single write, a topic may have the reference a moment before the file exists.
         """
         if tally.spilled or (rejections and self.loaded.writer.may_spill):
-            for letter, line in letters.spilled():
+            for letter, line in letters.iter_spilled():
                 self._keep(letter, line, "dead letter too large for its topic", letter=letter)
 
     def relate(self, outcomes: Outcomes) -> None:
         """Pass on the pairing columns, if the plan has them."""
-        if self.pairing is not None and self.loaded.plan.pairs:
-            commit = commit_of(PAIRS, self.batch)
-            self.pairing.take(outcomes.exchanges(), commit, self.batch.query, self.loaded.plan.epoch)
+        if self.pairing is not None and self.loaded.plan.pairs_messages:
+            commit = create_commit(PAIRS, self.batch)
+            self.pairing.take(outcomes.iter_exchanges(), commit, self.batch.query, self.loaded.plan.epoch)
 
     def settle(self, outcomes: Outcomes, tally: Tally, rejections: Rejections) -> None:
         """Block the keys of the dead letters, durably."""
-        self.ordering.settle(outcomes, rejections, self.loaded.plan, dead=tally.dead)
+        self.ordering.block_keys(outcomes, rejections, self.loaded.plan, dead=tally.dead_letters)
         if self.park is not None:
             count = rejections.counts.total()
             _log.warning("batch moved to dead letters", query=self.batch.query, batch=self.batch.number, letters=count)
 
     def _lacking(self) -> dict[str, str]:
         writer, batch = self.loaded.writer, self.batch
-        if writer.has_letters(batch):
+        if writer.has_dead_letters(batch):
             return {}
         held = self.state.batches.held(batch.query, batch.number, batch.generation)
         noted = held.taken if held and held.part == batch.label else ()
-        taken = writer.taken(batch).union(noted)
+        taken = writer.finished_sinks(batch).union(noted)
         why = {held.sink: f"{PARKED}: {held.reason.removeprefix(f'sink {held.sink}: ')}"} if held and held.sink else {}
-        return {name: why.get(name, PARKED) for name in writer.lacking(taken)}
+        return {name: why.get(name, PARKED) for name in writer.unfinished_sinks(taken)}
 
     def _keep(self, name: str, line: bytes, what: str, *, letter: str) -> None:
         self.state.spill(name, line)
@@ -141,10 +141,10 @@ class BatchJournal(Journal):
 
 def check_ratio(tally: Tally, most: float | None) -> None:
     """Raise :class:`TooManyDeadLetters` when dead letters make up more of a batch than the circuit breaker allows."""
-    if most is not None and tally.total and tally.dead / tally.total > most:
+    if most is not None and tally.total and tally.dead_letters / tally.total > most:
         raise TooManyDeadLetters(
-            f"{tally.dead} of {tally.total} records would be dead letters, more than dead_letters.max_ratio {most:g}; "
-            "fix the catalog or raise the limit"
+            f"{tally.dead_letters} of {tally.total} records would be dead letters, more than dead_letters.max_ratio "
+            f"{most:g}; fix the catalog or raise the limit"
         )
 
 
@@ -213,7 +213,7 @@ class BatchRetry:
         hint = error.hint or "repair the sink; the batch is retried automatically, and nothing is lost"
         self.metrics.count_sink_write(error.sink, "error", str(error))
         self._report(batch, str(error), error.sink, hint=hint, retry_seconds=seconds)
-        self._note(batch, str(error), error.sink, loaded.writer.taken(batch))
+        self._note(batch, str(error), error.sink, loaded.writer.finished_sinks(batch))
         self._wait(batch, seconds, parked=parked)
 
     def by_registry(self, loaded: LoadedPlan, batch: BatchId, reason: str, seconds: float, *, parked: bool) -> None:
@@ -223,7 +223,7 @@ class BatchRetry:
             Draining: the query must end.
         """
         self._report(batch, reason, _REGISTRY, hint=REGISTRY_HINT, retry_seconds=seconds)
-        self._note(batch, reason, "", loaded.writer.taken(batch))
+        self._note(batch, reason, "", loaded.writer.finished_sinks(batch))
         self._wait(batch, seconds, parked=parked)
 
     def by_breaker(self, loaded: LoadedPlan, batch: BatchId, reason: str) -> None:

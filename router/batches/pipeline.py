@@ -47,7 +47,7 @@ from router.request_reply import Pairing
 from router.state.state import Accounts, StateFolder
 from router.watching.batches import BatchWatch
 from router.watching.coverage import count_by_endpoint
-from router.writing.outcomes import Ordering
+from router.writing.outcomes import KeyOrdering
 from router.writing.staging import BatchId
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class Pipeline:
         self._notes = state.batches
         self._bounding = bounding or BatchSizeLimiter(kind, generation, BatchSizing.of(plans.active.settings), None)
         self._retry = BatchRetry(name, self._notes, plans, metrics, status, self._draining)
-        self._ordering = Ordering(state, name, self._notes, self._retry.pause)
+        self._ordering = KeyOrdering(state, name, self._notes, self._retry.pause)
         self._watch = BatchWatch(name, metrics, status, lambda: reads(plans.active.sources, name))
         self._accounting = ConservationCheck(
             name, generation, state, accounts or Accounts(state), None if topics is None else topics.losses

@@ -13,18 +13,24 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from router.batches.splitting import BatchPart
 from router.errors import BatchPinError
-from router.evaluation.comparing import Shadow, catalog_notes
+from router.evaluation.comparing import ShadowCatalog, iter_catalog_notes
 from router.evaluation.evaluator import Kind, TallyAccumulator, WorkerPass
-from router.evaluation.outcome_rows import converts, normalized_rows, outcome_pass, poison_outcome, with_dead_letter_ids
-from router.evaluation.outputs import Tally, collect
+from router.evaluation.outcome_rows import (
+    add_dead_letter_ids,
+    create_outcome_pass,
+    make_poison_outcome,
+    needs_milliseconds,
+    normalize_rows,
+)
+from router.evaluation.outputs import Tally, sum_tallies
 from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.state.state import StateFolder
 from router.watching.shadow import EpochPair
 from router.writing.kafka_records import KafkaRecords, SingleWrite
 from router.writing.outcomes import SparkOutcomes, save_to_kafka
-from router.writing.staging import BatchId, RowsForSink, SinkRows, StagingPass, results_of
-from router.writing.writer import AddTime, BatchWriter, CountNulls, CountWrite, uncounted, untimed
+from router.writing.staging import BatchId, RowsForSink, SinkRows, StagingPass, collect_results
+from router.writing.writer import AddTime, BatchWriter, CountNulls, CountWrite, ignore_nulls, ignore_seconds
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
@@ -65,11 +71,11 @@ class LoadedPlan:
     @property
     def one_pass(self) -> bool:
         """Whether one write serves all sinks; records to be paired are evaluated before they are sent."""
-        return self.writer.one_pass and not self.plan.pairs
+        return self.writer.is_single_write and not self.plan.pairs_messages
 
-    def beside(self, shadow: Shadow, spark: SparkSession) -> LoadedPlan:
+    def beside(self, shadow: ShadowCatalog, spark: SparkSession) -> LoadedPlan:
         """Return the same plan and writer with a shadow catalog beside it."""
-        judge = spark.sparkContext.broadcast(replace(self.plan.judge, shadow=shadow))
+        judge = spark.sparkContext.broadcast(replace(self.plan.evaluator, shadow=shadow))
         return LoadedPlan(self.plan, judge, self.writer, self.tallies, without_shadow=self)
 
     def prepare(self, before: LoadedPlan, queries: Collection[str]) -> None:
@@ -93,26 +99,28 @@ class LoadedPlan:
         alone = LoadedPlan(plan, self.judge, BatchWriter(plan, lambda _, __: None))
         batch = BatchId(kind, "", "", 0, datetime.now(UTC).isoformat(timespec="microseconds"))
         if self.one_pass:
-            key = _ColumnsKey("", kind, "", converts(rows, kind))
-            outgoing = alone._columns(key, alone._reset_counts(rows, "")).of_rows(rows, batch.failed)
-            name = next(iter(routes.letter_sinks))
+            key = _ColumnsKey("", kind, "", needs_milliseconds(rows, kind))
+            outgoing = alone._columns(key, alone._reset_counts(rows, "")).to_records(rows, batch.failed)
+            name = next(iter(routes.dead_letter_sinks))
             sink = plan.settings.sinks[name].topics
             assert sink is not None
             # Spark can neither know that no row is left nor evaluate that first, so all code is that of a batch.
             save_to_kafka(outgoing.coalesce(1).where(F.spark_partition_id() < 0), sink, name)
             return
-        if not plan.pairs and all(
-            plan.settings.sinks[name].tabular for name in (*routes.event_sinks, *routes.letter_sinks)
+        if not plan.pairs_messages and all(
+            plan.settings.sinks[name].tabular for name in (*routes.event_sinks, *routes.dead_letter_sinks)
         ):
-            results_of(StagingPass(SinkRows.of(batch, plan), ()).of_source(normalized_rows(rows, kind), self.judge))
+            collect_results(
+                StagingPass(SinkRows.for_batch(batch, plan), ()).stage_source(normalize_rows(rows, kind), self.judge)
+            )
             return
         outcomes = alone.outcomes(rows, batch, BatchPart(), arrived=True)
         try:
             outcomes.evaluate()
-            nothing = outcomes.on_routes((_NO_ROUTE,))
+            nothing = outcomes.select_routes((_NO_ROUTE,))
             for names, publish in (
                 (routes.event_sinks, nothing.publish_events),
-                (routes.letter_sinks, nothing.publish_letters),
+                (routes.dead_letter_sinks, nothing.publish_dead_letters),
             ):
                 topics = [name for name in names if plan.settings.sinks[name].topics is not None]
                 if topics:
@@ -130,23 +138,27 @@ class LoadedPlan:
         """
         kind = batch.kind
         if part.condemned:
-            source = normalized_rows(rows, kind)
-            decided, tally = poison_outcome(source, kind, self.plan, part.condemned, bare=part.bare, arrived=arrived)
-            rows_of = partial(with_dead_letter_ids, decided, kind, batch.first_query)
+            source = normalize_rows(rows, kind)
+            decided, tally = make_poison_outcome(
+                source, kind, self.plan, part.condemned, bare=part.bare, arrived=arrived
+            )
+            rows_of = partial(add_dead_letter_ids, decided, kind, batch.first_query)
             bare = source if part.bare else None
             return SparkOutcomes(
                 rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge, may_reject=arrived
             )
         texts = self._reset_counts(rows, batch.query)
         counted = partial(_counts, texts, self.plan)
-        key = _ColumnsKey(batch.query, kind, batch.first_query, converts(rows, kind))
-        outgoing = self._columns(key, texts).of_rows(rows, batch.failed) if at_once else None
+        key = _ColumnsKey(batch.query, kind, batch.first_query, needs_milliseconds(rows, kind))
+        outgoing = self._columns(key, texts).to_records(rows, batch.failed) if at_once else None
 
         def unify() -> DataFrame:
-            outcomes = self._outcome_pass(key, rows, texts, arrived=arrived).of_rows(rows)
-            return with_dead_letter_ids(outcomes, kind, batch.first_query)
+            outcomes = self._outcome_pass(key, rows, texts, arrived=arrived).apply(rows)
+            return add_dead_letter_ids(outcomes, kind, batch.first_query)
 
-        staging = None if at_once or arrived or self.plan.pairs else self._staging(normalized_rows(rows, kind), batch)
+        staging = (
+            None if at_once or arrived or self.plan.pairs_messages else self._staging(normalize_rows(rows, kind), batch)
+        )
         # A replayed dead letter stays stored, whatever becomes of its record.
         rejects = arrived or kind == "letters"
         how: dict[str, Any] = {"outgoing": outgoing, "staging": staging, "judge": self.judge, "may_reject": rejects}
@@ -154,11 +166,11 @@ class LoadedPlan:
 
     def _staging(self, source: DataFrame, batch: BatchId) -> tuple[Sequence[RowsForSink], DataFrame] | None:
         """Return the pass that stages the files of all sinks; None if a sink is not file-based, or for a replay."""
-        shares = self.writer.shares(batch) if batch.kind != "letters" else None
+        shares = self.writer.staged_shares(batch) if batch.kind != "letters" else None
         if shares is None:
             return None
-        staging = StagingPass(SinkRows.of(batch, self.plan), shares)
-        return shares, staging.of_source(source, self.judge)
+        staging = StagingPass(SinkRows.for_batch(batch, self.plan), shares)
+        return shares, staging.stage_source(source, self.judge)
 
     def _reset_counts(self, rows: DataFrame, query: str) -> Accumulator[dict[str, str]]:
         """Return the accumulator for a query's next attempt, reset to empty."""
@@ -171,8 +183,8 @@ class LoadedPlan:
     def _columns(self, key: _ColumnsKey, tallies: Accumulator[dict[str, str]]) -> SingleWrite:
         known = self.once.get(key)
         if known is None:
-            records = KafkaRecords.of_all_sinks(self.plan, key.kind, key.first_query)
-            known = self.once[key] = SingleWrite.of(records, self.judge, tallies, converts=key.converts)
+            records = KafkaRecords.for_all_sinks(self.plan, key.kind, key.first_query)
+            known = self.once[key] = SingleWrite.create(records, self.judge, tallies, converts=key.converts)
         return known
 
     def _outcome_pass(
@@ -180,14 +192,14 @@ class LoadedPlan:
     ) -> WorkerPass:
         known = self.passes.get((key, arrived))
         if known is None:
-            known = outcome_pass(key.kind, rows, self.judge, tallies, arrived=arrived)
+            known = create_outcome_pass(key.kind, rows, self.judge, tallies, arrived=arrived)
             self.passes[key, arrived] = known
         return known
 
 
 def _counts(texts: Accumulator[dict[str, str]], plan: Plan) -> Tally:
     """Return the counts of an attempt."""
-    return collect(texts.value.values(), plan.judge.matcher.targets)
+    return sum_tallies(texts.value.values(), plan.evaluator.matcher.targets)
 
 
 def load(
@@ -195,12 +207,14 @@ def load(
     plan: Plan,
     counted: CountWrite,
     tallies: dict[str, Accumulator[dict[str, str]]] | None = None,
-    timed: AddTime = untimed,
-    nulled: CountNulls = uncounted,
+    timed: AddTime = ignore_seconds,
+    nulled: CountNulls = ignore_nulls,
 ) -> LoadedPlan:
     """Broadcast a compiled plan to the workers; *tallies* are the accumulators of the plans before it."""
     known = {} if tallies is None else tallies
-    return LoadedPlan(plan, spark.sparkContext.broadcast(plan.judge), BatchWriter(plan, counted, timed, nulled), known)
+    return LoadedPlan(
+        plan, spark.sparkContext.broadcast(plan.evaluator), BatchWriter(plan, counted, timed, nulled), known
+    )
 
 
 class PlanHolder:
@@ -303,7 +317,7 @@ class PlanHolder:
         if shadow is None or shadow.epoch == loaded.plan.epoch:
             return loaded
         try:
-            return loaded.beside(Shadow.of(loaded.plan, shadow), self._spark)
+            return loaded.beside(ShadowCatalog.from_plans(loaded.plan, shadow), self._spark)
         except Exception as error:  # A shadow must not keep a plan from taking effect. Log and metrics have the fault.
             _log.warning("shadow catalog rejected", problem=str(error), error=type(error).__name__)
             self._metrics.shadow.broken(f"{type(error).__name__}: {error}")
@@ -315,7 +329,7 @@ class PlanHolder:
             return
         pair = EpochPair(loaded.plan.epoch, shadow.epoch)
         if pair.before == pair.after or loaded.without_shadow is not None:
-            notes = list(catalog_notes(loaded.plan, shadow))
+            notes = list(iter_catalog_notes(loaded.plan, shadow))
             self._metrics.shadow.judging(pair, len(shadow.catalog.definitions), notes)
 
     def _load(self, plan: Plan) -> LoadedPlan:

@@ -42,9 +42,9 @@ from router.evaluation.comparing import (
     Comparison,
     DifferenceKind,
     SinksByRoute,
-    catalog_notes,
     compare_outcomes,
     count_differences,
+    iter_catalog_notes,
 )
 from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS
 from router.evaluation.plan import Plan
@@ -628,9 +628,9 @@ def plan(
         feeds.append(feed)
         for chunk in feed.iter_chunks():
             judge = EVALUATORS[chunk.kind]
-            one, other = judge(before.judge, chunk.rows), judge(after.judge, chunk.rows)
+            one, other = judge(before.evaluator, chunk.rows), judge(after.evaluator, chunk.rows)
             tally.add(chunk, compare_outcomes(chunk, one, other, ways), sampling.make_sample)
-    notes = list(catalog_notes(before, after))
+    notes = list(iter_catalog_notes(before, after))
     if format is OutputFormat.json:
         print_json(tally.to_json(feeds, notes, {"before": old_catalog.epoch, "after": new_catalog.epoch}))
     else:

@@ -205,7 +205,7 @@ class TapSampler:
 
     def iter_samples(self, chunk: Chunk, limit: int) -> Iterator[TapSample]:
         """Yield up to *limit* random samples; fixed steps could coincide with rhythms of the traffic."""
-        decided = EVALUATORS[chunk.kind](self._plan.judge, chunk.rows)
+        decided = EVALUATORS[chunk.kind](self._plan.evaluator, chunk.rows)
         self.evaluated += len(decided.order)
         taken = list(self._iter_accepted(decided))
         wanted = limit if not self._choice.conditions else MAX_EXAMINED

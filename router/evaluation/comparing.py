@@ -315,7 +315,7 @@ def count_differences(changed: Sequence[ChangedRecord]) -> Counter[tuple[Differe
     return Counter((kind, each.before, each.after) for each in changed for kind in each.kinds)
 
 
-def catalog_notes(before: Plan, after: Plan) -> Iterator[str]:
+def iter_catalog_notes(before: Plan, after: Plan) -> Iterator[str]:
     """Yield notes about a new catalog that comparing records cannot show."""
     errors = sum(finding.severity == "error" for finding in after.catalog.findings)
     if errors:
@@ -379,7 +379,7 @@ class ShadowBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Shadow:
+class ShadowCatalog:
     """The shadow catalog in a worker, which evaluates samples of rows beside the active catalog."""
 
     evaluator: Evaluator
@@ -389,11 +389,11 @@ class Shadow:
     share: float
 
     @classmethod
-    def of(cls, active: Plan, shadow: Plan) -> Shadow:
+    def from_plans(cls, active: Plan, shadow: Plan) -> ShadowCatalog:
         """Return the comparison of two plans with the same settings."""
         settings = active.settings
         sinks, share = SinksByRoute.from_settings(settings), settings.catalog.shadow_share
-        return cls(shadow.judge, sinks, active.epoch, shadow.epoch, share)
+        return cls(shadow.evaluator, sinks, active.epoch, shadow.epoch, share)
 
     def evaluate_with_shadow(self, kind: Kind, active: Evaluator, rows: pa.RecordBatch) -> RoutedOutcomes:
         """Evaluate an Arrow batch with the *active* plan, and add the shadow's differences to its tally."""
@@ -448,7 +448,7 @@ def count_comparison(comparison: Comparison) -> Counter[CountKey]:
 _budgets: dict[tuple[str, str], ShadowBudget] = {}
 
 
-def _budget_of(shadow: Shadow) -> ShadowBudget:
+def _budget_of(shadow: ShadowCatalog) -> ShadowBudget:
     """Return the budget of this worker, a new one for another pair of catalogs."""
     key = (shadow.active_epoch, shadow.shadow_epoch)
     if key not in _budgets:

@@ -201,10 +201,10 @@ def _to_kafka_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Return dead letters of Kafka as rows of its source, with the endpoint; ``received`` is not used."""
     names = ("endpoint", "properties", "body")
     rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-    return [{**source_row(inbox_parts(parts)), "value": body, "endpoint": xid} for xid, parts, body in rows]
+    return [{**to_kafka_row(inbox_parts(parts)), "value": body, "endpoint": xid} for xid, parts, body in rows]
 
 
-def source_row(parts: Sequence[Part]) -> dict[str, Any]:
+def to_kafka_row(parts: Sequence[Part]) -> dict[str, Any]:
     """Return the row of Spark's Kafka source, without its value, for a record's parts."""
     scalars = {part.key: part for part in parts if not part.key.startswith(HEADER_PREFIX)}
     row: dict[str, Any] = {name: int(scalars[name].value or b"0") if name in scalars else None for name in INTEGERS}
@@ -316,7 +316,7 @@ class WorkerPass:
     function: Any
 
     @classmethod
-    def of(
+    def create(
         cls, columns: Sequence[Column], names: Sequence[str], function: Callable[[Batches], Batches], schema: StructType
     ) -> WorkerPass:
         """Create a pass that selects *columns*, called *names*, and maps them to rows of *schema* with *function*."""
@@ -328,7 +328,7 @@ class WorkerPass:
         udf = pandas_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
         return cls(_to_seq(spark_context(), columns, _to_java_column), udf(*map(F.col, names))._jc)
 
-    def of_rows(self, rows: DataFrame) -> DataFrame:
+    def apply(self, rows: DataFrame) -> DataFrame:
         """Apply the function to *rows*, as ``rows.select(...).mapInArrow(...)`` does."""
         from pyspark.sql.classic.dataframe import DataFrame as Classic
 

@@ -51,7 +51,7 @@ _BODY_COLUMN: Final = {"kafka": "value", "inbox": "body", "letters": "body"}
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 
 
-def converts(rows: DataFrame, kind: Kind) -> bool:
+def needs_milliseconds(rows: DataFrame, kind: Kind) -> bool:
     """Whether the timestamps of the rows must be converted to milliseconds.
 
     Rows of our own Kafka client already have milliseconds (:mod:`bindings.kafka.offsets`).
@@ -69,12 +69,12 @@ def source_columns(kind: Kind, *, converts: bool) -> list[Column]:
     ]
 
 
-def normalized_rows(rows: DataFrame, kind: Kind) -> DataFrame:
+def normalize_rows(rows: DataFrame, kind: Kind) -> DataFrame:
     """Convert source rows to those that workers evaluate: Kafka's timestamp becomes milliseconds."""
-    return rows.select(*source_columns(kind, converts=True)) if converts(rows, kind) else rows
+    return rows.select(*source_columns(kind, converts=True)) if needs_milliseconds(rows, kind) else rows
 
 
-def outcome_pass(
+def create_outcome_pass(
     kind: Kind,
     rows: DataFrame,
     judge: Broadcast[Evaluator],
@@ -91,7 +91,7 @@ def outcome_pass(
 
     type_ = judge.value.outputs.outcome_type
     names = [name for name in RAW_COLUMNS[kind] if name != _BODY_COLUMN[kind]]
-    types = {field.name: field.dataType for field in normalized_rows(rows, kind).schema}
+    types = {field.name: field.dataType for field in normalize_rows(rows, kind).schema}
     fields = [
         ("raw", StructType([StructField(name, types[name]) for name in names])),
         (OUTCOME, from_arrow_type(type_)),
@@ -104,7 +104,9 @@ def outcome_pass(
 
     function = partial(_evaluate_to_rows, kind, judge, tallies, arrived)
     schema = StructType([StructField(name, each) for name, each in fields])
-    return WorkerPass.of(source_columns(kind, converts=converts(rows, kind)), RAW_COLUMNS[kind], function, schema)
+    return WorkerPass.create(
+        source_columns(kind, converts=needs_milliseconds(rows, kind)), RAW_COLUMNS[kind], function, schema
+    )
 
 
 def _evaluate_to_rows(
@@ -116,7 +118,7 @@ def _evaluate_to_rows(
     return evaluate_batches(kind, judge, tallies, render, batches)
 
 
-def with_dead_letter_ids(outcomes: DataFrame, kind: Kind, query: str) -> DataFrame:
+def add_dead_letter_ids(outcomes: DataFrame, kind: Kind, query: str) -> DataFrame:
     """Add ``headers`` and ``key`` of the record to outcomes, and ``letter``, the id of its possible dead letter.
 
     The id is the same in every retry.
@@ -234,10 +236,10 @@ _BARE_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 """The columns of a bare dead letter."""
 
 
-def poison_outcome(
+def make_poison_outcome(
     rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool = False, arrived: bool = False
 ) -> tuple[DataFrame, Tally]:
-    """Return the single row of *rows* (:func:`normalized_rows`) as a dead letter, with its tally.
+    """Return the single row of *rows* (:func:`normalize_rows`) as a dead letter, with its tally.
 
     Both are empty if the source no longer has the record.
     """
@@ -262,7 +264,7 @@ def poison_outcome(
         values[f"letters_{name}"] = F.lit(template.expand(make_dead_letter_values(endpoint, UNDECODABLE), escape="_"))
     members = (
         values.get(field.name, F.lit(None)).cast(from_arrow_type(field.type)).alias(field.name)
-        for field in plan.judge.outputs.outcome_type
+        for field in plan.evaluator.outputs.outcome_type
     )
     columns = _BARE_COLUMNS[kind] if bare else RAW_COLUMNS[kind]
     raw = {

@@ -92,7 +92,7 @@ class Tally:
         return self.records.total()
 
     @property
-    def dead(self) -> int:
+    def dead_letters(self) -> int:
         """Number of dead letters in the batch."""
         return sum(count for (_, outcome, _), count in self.records.items() if outcome == DEAD_LETTER)
 
@@ -203,7 +203,7 @@ def encode_tally(
     return msgspec.json.encode(form).decode()
 
 
-def collect(texts: Iterable[str], targets: Sequence[MatchCandidate]) -> Tally:
+def sum_tallies(texts: Iterable[str], targets: Sequence[MatchCandidate]) -> Tally:
     """Add up the tallies of the Arrow batches of one batch; *targets* are those of its plan."""
     total = Tally()
     routed: dict[str, tuple[list[int], list[int]]] = {}

@@ -38,7 +38,7 @@ from router.settings.catalogs import make_catalog_fetcher
 from router.sources import Source, group_by_query, resolve_sources
 
 if TYPE_CHECKING:
-    from router.evaluation.comparing import Shadow
+    from router.evaluation.comparing import ShadowCatalog
 
 FORMAT: Final = 1
 VERSION: Final = version("xregistry-router")
@@ -146,17 +146,17 @@ class Plan:
     @cached_property
     def optional_lineage(self) -> tuple[str, ...]:
         """The lineage columns that only some plans have."""
-        ids = (SCHEMA_ID,) if self.judge.matcher.ids.finds_any else ()
+        ids = (SCHEMA_ID,) if self.evaluator.matcher.ids.finds_any else ()
         return (*(RELATED if self.has_relations else ()), *ids)
 
     @property
-    def pairs(self) -> bool:
+    def pairs_messages(self) -> bool:
         """Whether messages are paired by relations."""
         return self.has_relations and self.settings.relations is not None
 
     @cached_property
     @pause_gc()
-    def judge(self) -> Evaluator:
+    def evaluator(self) -> Evaluator:
         """The compiled plan for the workers, which is broadcast once."""
         match = self.settings.match
         builder = ChannelBuilder(self.catalog, hop_by_hop=match.hop_by_hop, ambiguous=match.ambiguous)
@@ -175,7 +175,9 @@ class Plan:
         payloads, validate = PayloadValidation(self.catalog), self.routes.matching_validation
         matcher = Matcher(builder.targets, builder.channels, payloads, validate, builder.tie_breaker())
         catalog = self.catalog
-        relations = RelationColumns.from_catalog(matcher, catalog, pairs=self.pairs) if self.has_relations else None
+        relations = (
+            RelationColumns.from_catalog(matcher, catalog, pairs=self.pairs_messages) if self.has_relations else None
+        )
         outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings), relations)
         has_typed = any(self.settings.sinks[name].typed for name in self.routes.event_sinks)
         typed = _typed_definitions(catalog) if has_typed else Catalog()
@@ -210,7 +212,7 @@ class Evaluator:
     channel_numbers: Mapping[str, int]
     memory_limit: int
     typed_catalog: Catalog = field(default_factory=Catalog)
-    shadow: Shadow | None = None
+    shadow: ShadowCatalog | None = None
     kafka_reader: KafkaColumnReader = field(init=False)
     """The reader of Kafka rows."""
     topics_with_bodies: frozenset[str] = field(init=False)
@@ -237,7 +239,7 @@ def _typed_definitions(catalog: Catalog) -> Catalog:
     return Catalog(definitions=definitions, schemas=catalog.schemas, epoch=catalog.epoch)
 
 
-def plan_of(document: bytes, *, environ: Mapping[str, str], base: Path) -> Plan:
+def compile_plan(document: bytes, *, environ: Mapping[str, str], base: Path) -> Plan:
     """Compile a plan from its stored document; secrets are resolved from the current environment.
 
     Raises:

@@ -388,7 +388,7 @@ def survey_routes(plan: Plan) -> RouteSurvey:
     letters = tuple(_iter_letter_flows(plan))
     events = [number for number, _ in event_routes(plan.settings.routes)]
     used = {way.route for flow in flows for way in flow.ways} | {events[-1]} | {each.route for each in letters}
-    matcher = plan.judge.matcher
+    matcher = plan.evaluator.matcher
     reached = {matcher.targets[target].xid for channel in matcher.channels for target in channel.candidates}
     others = {flow.message for flow in flows for way in flow.ways if way.route != events[-1]}
     return RouteSurvey(
@@ -403,7 +403,7 @@ def survey_routes(plan: Plan) -> RouteSurvey:
 
 
 def _find_unvalidated(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
-    matcher = plan.judge.matcher
+    matcher = plan.evaluator.matcher
     # Where there is neither envelope nor protocol, the schema decides whatever the settings say.
     free = {each.xid for each in matcher.targets if matcher.checks.has_schema(each) and not is_decided_by_schema(each)}
     loose = {flow.message for flow in flows if not all(plan.routes.always_validates(way.route) for way in flow.ways)}
@@ -474,7 +474,7 @@ def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) 
 
 
 def _iter_flows(plan: Plan) -> Iterator[DefinitionFlow]:
-    judge = plan.judge
+    judge = plan.evaluator
     for number, channel in enumerate(judge.matcher.channels):
         for target in channel.candidates:
             by_records: dict[Records, tuple[PossibleRoute, ...]] = {}

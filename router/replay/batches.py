@@ -31,9 +31,9 @@ from router.batches.splitting import BatchPart
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import DeadLetterFilter
 from router.errors import BatchPinError, RouterError, SinkError, find_lost_registry
-from router.evaluation.evaluator import INBOX_COLUMNS, evaluate, source_row
+from router.evaluation.evaluator import INBOX_COLUMNS, evaluate, to_kafka_row
 from router.evaluation.outputs import Tally
-from router.evaluation.plan import Plan, plan_of
+from router.evaluation.plan import Plan, compile_plan
 from router.rendering.texts import INSTANT
 from router.state.ledger import (
     HELD,
@@ -52,8 +52,8 @@ from router.writing.outcomes import (
     Outcomes,
     RecordOutcome,
     Rejections,
-    detail_of,
-    sinks_of,
+    format_detail,
+    parse_sinks,
 )
 from router.writing.staging import BatchId
 
@@ -115,7 +115,7 @@ def _row(letter: DeadLetter) -> dict[str, Any]:
         "letter": letter.id,
     }
     if binding.protocol == "KAFKA":
-        source = source_row(parts)
+        source = to_kafka_row(parts)
         row |= {"headers": source["headers"], "key": source["key"], "received": _micros(source["timestamp"])}
     return row
 
@@ -181,7 +181,7 @@ class ReplayJournal(Journal):
 
     def hold_back(self, outcomes: Outcomes, tally: Tally) -> HeldBack:
         """Decide which dead letters wait for one of their key that stays dead; a repeat decides the same."""
-        self.decisions = outcomes.decisions()
+        self.decisions = outcomes.list_decisions()
         lasting = (each.letter for each in self._outcomes(self.letters, {}) if each.reason)
         self.held = held_up((letter.id for letter in self.letters), lasting, self.keys)
         return HeldBack(tuple(HeldRecord(each, "") for each in self.decisions if each.letter in self.held))
@@ -305,7 +305,7 @@ def _outcomes_of(
         elif only and not set(only) & set(plan.settings.routes[rows[0].route].to):
             # It may have been given another name; to call the letter settled would lose the record there.
             why = "is not in the route of the record any more, so nothing was sent"
-            yield Outcome(letter.id, SINK_REJECTED, detail_of(dict.fromkeys(only, why)))
+            yield Outcome(letter.id, SINK_REJECTED, format_detail(dict.fromkeys(only, why)))
         else:
             yield Outcome(letter.id)
 
@@ -335,7 +335,7 @@ def verdicts(plan: Plan, letters: Sequence[DeadLetter]) -> list[ReplayOutcome]:
     if not letters:
         return []
     rows = rows_of(letters).select(list(INBOX_COLUMNS)).combine_chunks().to_batches()[0]
-    evaluated = evaluate("letters", plan.judge, rows)
+    evaluated = evaluate("letters", plan.evaluator, rows)
     order = pa.array(evaluated.order)
     columns = {name: evaluated.column(name).take(order) for name in ("route", "message", "reason", "detail")}
     every, routes = pa.table(columns).to_pylist(), plan.settings.routes
@@ -442,10 +442,10 @@ def missing_sinks(ledger: LetterLedger, letter: DeadLetter, entry: LedgerEntry |
     """
     if entry is not None:
         for happening in reversed(ledger.history(letter.id)):
-            named = sinks_of(happening.detail) if happening.reason == SINK_REJECTED else ()
+            named = parse_sinks(happening.detail) if happening.reason == SINK_REJECTED else ()
             if named:
                 return named
-    return sinks_of(letter.detail) if letter.reason == SINK_REJECTED and not only_waits(letter.detail) else ()
+    return parse_sinks(letter.detail) if letter.reason == SINK_REJECTED and not only_waits(letter.detail) else ()
 
 
 def batches(chosen: Iterable[SelectedDeadLetter], size: int, turns: ReplayOrder | None = None) -> Iterator[ReplayBatch]:
@@ -525,7 +525,7 @@ def restore_plan(ledger: LetterLedger, plan_id: str, base: Path, environ: Mappin
             f"an unfinished replay is pinned to plan {plan_id}, which is not in the state database",
             hint="restore it from a backup of the state folder",
         )
-    plan = plan_of(document, environ=environ, base=base)
+    plan = compile_plan(document, environ=environ, base=base)
     if plan.id != plan_id:
         raise BatchPinError(
             f"plan {plan_id} of an unfinished replay does not compile to itself any more (now {plan.id})",

@@ -42,15 +42,7 @@ from router.running.reload import wait_unless_stopped
 from router.settings import Settings
 from router.sinks.tables.head import local_folder
 from router.sources import INBOX, REST, Source, make_inbox_client, make_rest_client, make_source_client
-from router.state.durable import (
-    RESTORE,
-    CheckpointProgress,
-    damaged,
-    missing,
-    progress_of,
-    unreadable,
-    write_durably,
-)
+from router.state.durable import RESTORE, CheckpointProgress, damaged, missing, progress_of, unreadable, write_durably
 from router.state.state import StateFolder
 from router.telemetry.configured import send_telemetry
 from router.watching.backlogs import Backlog, Backlogs

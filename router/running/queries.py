@@ -43,7 +43,7 @@ from router.reading.streams import (
     start_query,
     topics_of_query,
 )
-from router.realtime import RealTimeQuery, require_cores, require_rest_topic, restored
+from router.realtime import RealTimeQuery, require_cores, require_rest_topic, restore_origin
 from router.request_reply import Pairing
 from router.running.monitoring import require_intact_query
 from router.running.reload import run_in_background
@@ -268,7 +268,7 @@ class QueryStarter:
             final=final,
             bounding=BatchSizeLimiter(kind, generation, running.sizing, read, own),
             came_by=next(iter(self._plans.active.queries), "") if is_rest else "",
-            restored=restored if is_rest else None,
+            restored=restore_origin if is_rest else None,
             pairing=self._pairing,
             accounts=self._accounts,
             topics=topics,

@@ -310,7 +310,7 @@ class Reloader:
         if distrust:
             self._reject(tuple(distrust))
             return None
-        _ = plan.judge
+        _ = plan.evaluator
         try:
             # An address is on the disk before any connection shows credentials to it.
             self._pins.keep(clients)
@@ -498,7 +498,7 @@ class ShadowReloader:
         if isinstance(polled, UnconfirmedCatalog):  # The next look takes it.
             return None
         plan = Plan(polled, self._settings)
-        _ = plan.judge
+        _ = plan.evaluator
         _log.info("shadow catalog loaded", epoch=plan.epoch, definitions=len(polled.definitions))
         return plan
 

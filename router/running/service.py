@@ -24,7 +24,7 @@ from catalog.load import freeze_for_gc
 from router.batches.plans import PlanHolder
 from router.dead_letters.retention import RetentionThread
 from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
-from router.evaluation.plan import Plan, plan_of
+from router.evaluation.plan import Plan, compile_plan
 from router.intake.intake import Intake, open_local_store, open_topic_store
 from router.intake.subscriptions import RouterSubscriptions
 from router.logs import configure_logs, get_logger
@@ -271,7 +271,7 @@ class Service:
             _log.info("memory budget", **division.log_fields)
             self._metrics.coverage.keep_in(self._state.database)
             stack.callback(self._metrics.coverage.close)
-            compiling = run_in_background(lambda: self._first.judge)
+            compiling = run_in_background(lambda: self._first.evaluator)
             with self._stop.interruptible():
                 _log.info("starting Spark", master=self._settings.spark.master or division.master)
                 spark = stack.enter_context(open_spark_session(self._settings, self._state.root, self._first.sources))
@@ -282,7 +282,7 @@ class Service:
             shadowing = ShadowReloader(plans, self._metrics.shadow)
             pairing = stack.enter_context(self._make_pairing())
             warming = None if once else stack.enter_context(WarmUp(spark, plans.current(), self._status))
-            restore = partial(plan_of, environ=os.environ, base=self._base)
+            restore = partial(compile_plan, environ=os.environ, base=self._base)
             shared = (spark, self._state, plans, self._metrics, self._status, restore)
             queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
             with disk_of(self._state.root):

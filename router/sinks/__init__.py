@@ -18,6 +18,6 @@ __all__ = [
     "StandardOutputSink",
     "WriteResult",
     "check_endpoints",
-    "close_targets",
+    "close_publishers",
     "open_sink",
 ]

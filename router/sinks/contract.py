@@ -173,7 +173,8 @@ class ArrowSink(Protocol):
         raise TypeError(f"{type(self).__name__} does not support frames")
 
     def make_stager(self, commit: Commit) -> FileStager | None:
-        """Return the writer of a batch in workers, for :meth:`commit_staged`; None if the sink needs the batch as a table.
+        """Return the writer of a batch in workers, for :meth:`commit_staged`; None if the sink needs the batch as a
+        table.
 
         Uses neither disk nor network.
         """

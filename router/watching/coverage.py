@@ -72,7 +72,7 @@ class Coverage(Collector):
     def follow(self, plan: Plan) -> None:
         """Track the places that this plan expects, and no others, from now on."""
         expected = {DefinitionAtEndpoint(source.endpoint) for source in plan.sources}
-        matcher = plan.judge.matcher
+        matcher = plan.evaluator.matcher
         for channel in matcher.channels:
             places = (
                 DefinitionAtEndpoint(channel.endpoint_of(each) or "", matcher.targets[each].xid)

@@ -217,7 +217,7 @@ class KafkaRecords:
         return replace(records, topics=(column,), is_structured=structured, frames=frames)
 
     @classmethod
-    def of_all_sinks(cls, plan: Plan, kind: Kind, query: str) -> KafkaRecords:
+    def for_all_sinks(cls, plan: Plan, kind: Kind, query: str) -> KafkaRecords:
         """Return the renderer of a plan whose routes give each event a single topic."""
         sinks: dict[int, KafkaSink] = {}
         for name, numbers in plan.routes.event_sinks.items():
@@ -492,7 +492,7 @@ class SingleWrite:
     records: WorkerPass
 
     @classmethod
-    def of(
+    def create(
         cls,
         records: KafkaRecords,
         judge: Broadcast[Evaluator],
@@ -502,7 +502,7 @@ class SingleWrite:
     ) -> SingleWrite:
         """Create the pass of a query with the plan *judge*; its tallies go to *tallies*.
 
-        *converts* is the result of :func:`router.evaluation.outcome_rows.converts`.
+        *converts* is the result of :func:`router.evaluation.outcome_rows.needs_milliseconds`.
         """
         kind = records.kind
         type_ = judge.value.outputs.outcome_type
@@ -511,16 +511,16 @@ class SingleWrite:
             type_ = pa.struct([field for field in type_ if field.name != "context"])
         function = partial(_evaluate_and_render, records, type_, judge, tallies)
         columns = source_columns(kind, converts=converts)
-        return cls(WorkerPass.of(columns, RAW_COLUMNS[kind], function, _record_spark_type()))
+        return cls(WorkerPass.create(columns, RAW_COLUMNS[kind], function, _record_spark_type()))
 
-    def of_rows(self, rows: DataFrame, failed: str) -> DataFrame:
+    def to_records(self, rows: DataFrame, failed: str) -> DataFrame:
         """Return the Kafka records (topic, key, value, headers) of the source's *rows*.
 
         This thread must write them before the next attempt. *failed* is the time of the dead letters.
         """
         # A task property: the function is the same for all attempts.
         spark_context().setLocalProperty(FAILED_AT, failed)
-        return self.records.of_rows(rows)
+        return self.records.apply(rows)
 
 
 def _record_spark_type() -> StructType:

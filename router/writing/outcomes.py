@@ -28,7 +28,7 @@ from router.sinks.contract import RejectedRow, StagedCommit, WriteResult
 from router.state.ledger import LetterLedger, waits_for
 from router.state.state import BatchStore, StateFolder
 from router.writing.kafka_records import KafkaRecords, iter_spilled_records, order_key_column
-from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedFiles, StagingPass, results_of
+from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedFiles, StagingPass, collect_results
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -72,43 +72,43 @@ class Outcomes(Protocol):
     def release(self) -> None:
         """Free the outcomes."""
 
-    def on_routes(self, routes: Sequence[int]) -> Outcomes:
+    def select_routes(self, routes: Sequence[int]) -> Outcomes:
         """Select the outcomes on these routes."""
 
-    def without(self, letters: Collection[str]) -> Outcomes:
+    def exclude(self, letters: Collection[str]) -> Outcomes:
         """Select the outcomes except those with these dead letter ids, in order."""
 
-    def letters(self, rejections: Rejections | None = None) -> Outcomes:
+    def select_dead_letters(self, rejections: Rejections | None = None) -> Outcomes:
         """Select the dead letters, plus one with the complete original record for each rejection.
 
         Rejections need the original records (:attr:`router.writing.writer.BatchWriter.may_reject`).
         """
 
-    def decisions(self) -> list[RecordOutcome]:
+    def list_decisions(self) -> list[RecordOutcome]:
         """Return the outcome of each record."""
 
-    def keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
+    def list_keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
         """Return the outcomes of records with one of these *keys*; None for all records with a key."""
 
-    def exchanges(self) -> Iterator[dict[str, Any]]:
+    def iter_exchanges(self) -> Iterator[dict[str, Any]]:
         """Yield the columns for pairing: position, time of arrival, message, relation and exchange.
 
         Only with a plan that pairs; the columns (:mod:`router.evaluation.forwarding`) have a bounded length.
         """
 
-    def topics(self, sink: str) -> list[str]:
+    def list_topics(self, sink: str) -> list[str]:
         """Return the distinct topics of these events at a Kafka sink."""
 
-    def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
+    def list_sent_to(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
         """Return the outcomes of events for these topics of a Kafka sink, each with its topic."""
 
-    def events(self, schema: pa.Schema) -> pa.Table:
+    def events_table(self, schema: pa.Schema) -> pa.Table:
         """Return the events, with bodies, as a table of that schema."""
 
-    def dead_letters(self) -> pa.Table:
+    def dead_letters_table(self) -> pa.Table:
         """Return the dead letters, with bodies, as a table."""
 
-    def staged(self, share: RowsForSink) -> StagedCommit:
+    def stage(self, share: RowsForSink) -> StagedCommit:
         """Return the names of the files staged for a sink; stage them now if ``evaluate`` did not.
 
         :meth:`release` removes files that were not passed to a sink.
@@ -121,16 +121,16 @@ class Outcomes(Protocol):
             SinkError: the brokers did not accept all of them.
         """
 
-    def publish_letters(self, sink: str) -> None:
+    def publish_dead_letters(self, sink: str) -> None:
         """Have Spark write the dead letters to a Kafka sink, as :meth:`publish_events`."""
 
     def publish_all(self, sinks: Sequence[str]) -> None:
         """Have Spark write events and dead letters to Kafka sinks of one cluster, as :meth:`publish_events`."""
 
-    def spilled(self) -> Iterator[tuple[str, bytes]]:
+    def iter_spilled(self) -> Iterator[tuple[str, bytes]]:
         """Yield id and native record, as JSON, of each dead letter that is too large for its topic."""
 
-    def left_out(self) -> Iterator[tuple[str, bytes]]:
+    def iter_bare_records(self) -> Iterator[tuple[str, bytes]]:
         """Yield dead letter id and complete source row, as JSON, of each record with a bare dead letter."""
 
 
@@ -152,7 +152,7 @@ _NAME_ESCAPES: Final = {"%": "%25", ":": "%3A", ";": "%3B"}
 """Characters of sink names that must be escaped, the escape character first."""
 
 
-def detail_of(reasons: Mapping[str, str]) -> str:
+def format_detail(reasons: Mapping[str, str]) -> str:
     """Format the reasons by sink as the detail of a dead letter, with all sink names in full."""
     # A reason must not look like the name of another sink.
     escaped = {_escape_name(name): why.replace("; sink ", ", sink ") for name, why in reasons.items()}
@@ -160,8 +160,8 @@ def detail_of(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"sink {name}: {why[:share]}" for name, why in escaped.items())
 
 
-def sinks_of(detail: str) -> tuple[str, ...]:
-    """Return the sinks in the detail of a dead letter (:func:`detail_of`); () if none."""
+def parse_sinks(detail: str) -> tuple[str, ...]:
+    """Return the sinks in the detail of a dead letter (:func:`format_detail`); () if none."""
     if not detail.startswith("sink "):
         return ()
     return tuple(dict.fromkeys(_unescape_name(name) for name in _SINK_NAMES.findall(detail)))
@@ -203,7 +203,7 @@ class Rejections:
         return Counter(record.endpoint for record in rejected)
 
     @property
-    def routes(self) -> frozenset[int]:
+    def dead_letter_routes(self) -> frozenset[int]:
         """The routes of the rejected records' dead letters."""
         return frozenset(map(self._route_of, self._records.values()))
 
@@ -218,7 +218,7 @@ class Rejections:
     @property
     def details(self) -> dict[str, str]:
         """The detail of each rejected record's dead letter, by position."""
-        return {position: detail_of(reasons) for position, reasons in self._details.items()}
+        return {position: format_detail(reasons) for position, reasons in self._details.items()}
 
     def add(self, sink: str, rejected: Iterable[RejectedRow]) -> None:
         """Add the rejections of one sink."""
@@ -235,7 +235,7 @@ class Rejections:
         routes = [self._route_of(record) for record in records]
         columns: dict[str, list[str]] = {
             "at": [record.position for record in records],
-            "detail": [detail_of(self._details[record.position]) for record in records],
+            "detail": [format_detail(self._details[record.position]) for record in records],
         }
         for name, template in self._routes.dead_letter_topics.items():
             values = (make_dead_letter_values(record.endpoint, SINK_REJECTED) for record in records)
@@ -269,7 +269,7 @@ class Receipts:
         """Ignore the receipts of a sink's events: it already has the batch that contains this part."""
         self._reported_rows.pop((sink, False), None)
 
-    def settle(self, tally: Tally, routes: Routes, rejections: Rejections | None = None) -> None:
+    def add_to_tally(self, tally: Tally, routes: Routes, rejections: Rejections | None = None) -> None:
         """Add to the tally the outcomes that each sink has received, and the missing ones that it did not reject.
 
         *tally* is that of the evaluation; *rejections* has the records that have become dead letters since.
@@ -279,7 +279,7 @@ class Receipts:
             if rejections is not None:
                 due -= rejections.count_of_sink(name)
             self._add_sink(tally, name, due, size, letters=False)
-        for name, numbers in routes.letter_sinks.items():
+        for name, numbers in routes.dead_letter_sinks.items():
             due, size = _expected_counts(tally, numbers)
             if rejections is not None:
                 due += rejections.count_dead_letters(numbers)
@@ -327,10 +327,10 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class HeldRecord:
-    """A routed record that is held back; ``behind`` is the id of the dead letter that it waits for."""
+    """A routed record that is held back; ``dead_letter`` is the id of the dead letter that it waits for."""
 
-    decision: RecordOutcome
-    behind: str
+    outcome: RecordOutcome
+    dead_letter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,22 +339,22 @@ class HeldBack:
 
     records: tuple[HeldRecord, ...] = ()
 
-    def left(self, outcomes: Outcomes) -> Outcomes:
+    def remaining(self, outcomes: Outcomes) -> Outcomes:
         """Return the outcomes of the batch that are not held back, in order."""
-        return outcomes.without([each.decision.letter for each in self.records])
+        return outcomes.exclude([each.outcome.letter for each in self.records])
 
-    def share(self, routes: Collection[int]) -> Iterator[RejectedRow]:
+    def iter_rejections(self, routes: Collection[int]) -> Iterator[RejectedRow]:
         """Yield the held-back records on these routes as rejections."""
         for each in self.records:
-            held = each.decision
+            held = each.outcome
             if held.route in routes:
-                yield RejectedRow(held.position, waits_for(each.behind), held.endpoint, held.message)
+                yield RejectedRow(held.position, waits_for(each.dead_letter), held.endpoint, held.message)
 
 
-NOTHING: Final = HeldBack()
+NOTHING_HELD: Final = HeldBack()
 
 
-class Ordering:
+class KeyOrdering:
     """Holds back records of one query, if ``dead_letters.order`` of the batch's plan is ``park``."""
 
     def __init__(self, state: StateFolder, query: str, notes: BatchStore, pause: Callable[[float], None]) -> None:
@@ -373,7 +373,7 @@ class Ordering:
             StateError: the state cannot be read or written; nothing has been decided.
         """
         if not _is_parking(plan):
-            return NOTHING
+            return NOTHING_HELD
         stored = self._stored_keys(batch)
         blocked = self._find_blocked_keys(()) if stored is None else stored
         suspects = _find_suspects(outcomes, blocked, dead=dead)
@@ -383,18 +383,18 @@ class Ordering:
             blocking = {key: blocked[key] for key in keys & blocked.keys()}
             self._notes.block(self._query, batch.number, batch.generation, blocking, batch.label)
         held = _find_held_back(suspects, blocked)
-        waiting = {each.decision.letter for each in held.records}
+        waiting = {each.outcome.letter for each in held.records}
         self._add_dead_letters(each for each in suspects if each.route < 0 or each.letter in waiting)
         if held.records:
             _log.info("records held back: their keys are blocked", query=self._query, records=len(held.records))
         return held
 
-    def noted(self, outcomes: Outcomes, batch: BatchId, plan: Plan) -> HeldBack:
+    def read_held_back(self, outcomes: Outcomes, batch: BatchId, plan: Plan) -> HeldBack:
         """Return the records that the first write of a batch held back; none if there was no write."""
         blocked = self._stored_keys(batch) if _is_parking(plan) else None
-        return NOTHING if blocked is None else _find_held_back(_find_suspects(outcomes, blocked, dead=1), blocked)
+        return NOTHING_HELD if blocked is None else _find_held_back(_find_suspects(outcomes, blocked, dead=1), blocked)
 
-    def settle(self, outcomes: Outcomes, rejections: Rejections, plan: Plan, *, dead: int) -> None:
+    def block_keys(self, outcomes: Outcomes, rejections: Rejections, plan: Plan, *, dead: int) -> None:
         """Block the keys of the dead letters of a batch, after they are written and before Spark commits the batch.
 
         Repeating changes nothing: dead letters replayed in between do not block again.
@@ -403,7 +403,7 @@ class Ordering:
             StateError: the state cannot be written.
         """
         if _is_parking(plan) and dead:
-            self._add_dead_letters(outcomes.letters(rejections).keyed())
+            self._add_dead_letters(outcomes.select_dead_letters(rejections).list_keyed())
 
     def _stored_keys(self, batch: BatchId) -> dict[str, str] | None:
         return self._notes.blocked(self._query, batch.number, batch.generation, batch.label)
@@ -443,8 +443,8 @@ def _find_suspects(outcomes: Outcomes, blocked: Mapping[str, str], *, dead: int)
     """Find the records whose key is blocked or has a dead letter in the batch, in order of arrival."""
     keys = set(blocked)
     if dead:
-        keys.update(each.key for each in outcomes.letters().keyed())
-    return sorted(outcomes.keyed(keys), key=lambda each: position_sort_key(each.position)) if keys else []
+        keys.update(each.key for each in outcomes.select_dead_letters().list_keyed())
+    return sorted(outcomes.list_keyed(keys), key=lambda each: position_sort_key(each.position)) if keys else []
 
 
 def _find_held_back(suspects: Iterable[RecordOutcome], blocked: Mapping[str, str]) -> HeldBack:
@@ -571,7 +571,7 @@ class SparkOutcomes:
         self._frame: DataFrame | None = None
         self._outgoing = outgoing
         self._staging = staging
-        self._staged = StagedFiles(plan.judge.matcher.targets)
+        self._staged = StagedFiles(plan.evaluator.matcher.targets)
         self._judge = judge
         self._batch = batch
         self._plan = plan
@@ -581,7 +581,7 @@ class SparkOutcomes:
     def evaluate(self) -> Tally:
         if self._staging is not None:
             shares, results = self._staging
-            return self._staged.add(shares, results_of(results))
+            return self._staged.add(shares, collect_results(results))
         self._rows.persist().count()
         return self._tally()
 
@@ -593,13 +593,13 @@ class SparkOutcomes:
         if self._staging is None:
             self._rows.unpersist()
 
-    def on_routes(self, routes: Sequence[int]) -> Self:
+    def select_routes(self, routes: Sequence[int]) -> Self:
         return self._with_rows(lambda: self._rows.where(_is_on_routes(routes)))
 
-    def without(self, letters: Collection[str]) -> Self:
+    def exclude(self, letters: Collection[str]) -> Self:
         return self._with_rows(lambda: self._join_on_values("letter", letters, "left_anti")) if letters else self
 
-    def letters(self, rejections: Rejections | None = None) -> Self:
+    def select_dead_letters(self, rejections: Rejections | None = None) -> Self:
         def dead() -> DataFrame:
             letters = self._rows.where("m.route < 0")
             # One write: a table drops a second one with the batch's commit.
@@ -607,22 +607,22 @@ class SparkOutcomes:
 
         return self._with_rows(dead)
 
-    def staged(self, share: RowsForSink) -> StagedCommit:
+    def stage(self, share: RowsForSink) -> StagedCommit:
         known = self._staged.get(share)
         if known is not None:
             return known
         if self._judge is None:
             raise ValueError("these outcomes have no plan in the workers that write them")
-        staging = StagingPass(SinkRows.of(self._batch, self._plan), (share,))
-        self._staged.add([share], results_of(staging.stage_outcomes(self._rows, self._judge)))
+        staging = StagingPass(SinkRows.for_batch(self._batch, self._plan), (share,))
+        self._staged.add([share], collect_results(staging.stage_outcomes(self._rows, self._judge)))
         staged = self._staged.get(share)
         assert staged is not None
         return staged
 
-    def decisions(self) -> list[RecordOutcome]:
+    def list_decisions(self) -> list[RecordOutcome]:
         return [_to_outcome(row) for row in self._select_decisions(self._rows).toArrow().to_pylist()]
 
-    def keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
+    def list_keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
         from pyspark.sql import functions as F
 
         key = order_key_column(self._batch.kind).alias("key")
@@ -630,7 +630,7 @@ class SparkOutcomes:
         chosen = keyed._rows if keys is None else keyed._join_on_values("key", keys, "left_semi")
         return [_to_outcome(row) for row in chosen.toArrow().to_pylist()]
 
-    def exchanges(self) -> Iterator[dict[str, Any]]:
+    def iter_exchanges(self) -> Iterator[dict[str, Any]]:
         from pyspark.sql import functions as F
 
         members = (F.col(f"m.{name}").alias(name) for name in ("message", "relation", EXCHANGE))
@@ -639,30 +639,30 @@ class SparkOutcomes:
         for batch in table.to_batches(max_chunksize=PAIRING_CHUNK):
             yield from batch.to_pylist()
 
-    def topics(self, sink: str) -> list[str]:
+    def list_topics(self, sink: str) -> list[str]:
         from pyspark.sql import functions as F
 
         distinct = self._rows.select(F.col(f"m.topic_{sink}").alias(_TOPIC_COLUMN)).distinct()
         names: list[str] = distinct.toArrow()[_TOPIC_COLUMN].to_pylist()
         return names
 
-    def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
+    def list_sent_to(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
         from pyspark.sql import functions as F
 
         sent = self._select_decisions(self._rows, F.col(f"m.topic_{sink}").alias(_TOPIC_COLUMN))
         share = self._with_rows(lambda: sent)._join_on_values(_TOPIC_COLUMN, topics, "left_semi").toArrow().to_pylist()
         return [(row.pop(_TOPIC_COLUMN), _to_outcome(row)) for row in share]
 
-    def events(self, schema: pa.Schema) -> pa.Table:
-        return SinkRows.of(self._batch, self._plan).collect_events(self._rows, schema)
+    def events_table(self, schema: pa.Schema) -> pa.Table:
+        return SinkRows.for_batch(self._batch, self._plan).collect_events(self._rows, schema)
 
-    def dead_letters(self) -> pa.Table:
-        return SinkRows.of(self._batch, self._plan).collect_dead_letters(self._rows)
+    def dead_letters_table(self) -> pa.Table:
+        return SinkRows.for_batch(self._batch, self._plan).collect_dead_letters(self._rows)
 
     def publish_events(self, sink: str) -> None:
         self._publish(sink, letters=False)
 
-    def publish_letters(self, sink: str) -> None:
+    def publish_dead_letters(self, sink: str) -> None:
         self._publish(sink, letters=True)
 
     def publish_all(self, sinks: Sequence[str]) -> None:
@@ -670,10 +670,10 @@ class SparkOutcomes:
             raise ValueError("these outcomes have no records for one write to all sinks")
         self._save(self._outgoing, self._kafka_settings(dead_letter_sinks(self._plan.settings)[0]), ",".join(sinks))
 
-    def spilled(self) -> Iterator[tuple[str, bytes]]:
+    def iter_spilled(self) -> Iterator[tuple[str, bytes]]:
         return iter_spilled_records(self._rows, self._batch.kind)
 
-    def left_out(self) -> Iterator[tuple[str, bytes]]:
+    def iter_bare_records(self) -> Iterator[tuple[str, bytes]]:
         if self._bare is not None:
             yield from iter_source_rows(self._bare, self._batch.kind, self._batch.first_query)
 

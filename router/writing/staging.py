@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from router.evaluation.evaluator import Batches, Kind, evaluate, load_evaluator, run_within_memory_limit
 from router.evaluation.outcome_rows import OUTCOME, OUTCOME_COLUMNS, RAW_COLUMNS, build_outcome_rows, dead_letter_ids
-from router.evaluation.outputs import Tally, collect
+from router.evaluation.outputs import Tally, sum_tallies
 from router.evaluation.plan import Plan
 from router.matching.context import RELATED
 from router.matching.record_columns import SCHEMA_ID
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 class BatchId:
     """One batch of one query: ``generation`` makes its commits unique, ``failed`` is the time of its dead letters.
 
-    ``part`` is the path of the written part (:mod:`router.batches.splitting`), () for the whole batch. ``came_by`` is
-    the query that first read the records, from which dead letter ids are derived; '' for this query.
+    ``part`` is the path of the written part (:mod:`router.batches.splitting`), () for the whole batch. ``source_query``
+    is the query that first read the records, from which dead letter ids are derived; '' for this query.
     """
 
     kind: Kind
@@ -54,12 +54,12 @@ class BatchId:
     number: int
     failed: str
     part: tuple[int, ...] = ()
-    came_by: str = ""
+    source_query: str = ""
 
     @property
     def first_query(self) -> str:
         """The query that first read the records."""
-        return self.came_by or self.query
+        return self.source_query or self.query
 
     @property
     def label(self) -> str:
@@ -67,7 +67,7 @@ class BatchId:
         return ".".join(map(str, self.part))
 
 
-def commit_of(name: str, batch: BatchId, *, letters: bool = False) -> Commit:
+def create_commit(name: str, batch: BatchId, *, letters: bool = False) -> Commit:
     """Return the transaction id of a batch or a part of one at a sink, for its events or its dead letters."""
     paths = (batch.part[:depth] for depth in range(len(batch.part), -1, -1))
     app, *larger = (commit_app_id(batch.generation, name, letters=letters, part=path) for path in paths)
@@ -92,7 +92,7 @@ class SinkRows:
     failed: str
 
     @classmethod
-    def of(cls, batch: BatchId, plan: Plan) -> SinkRows:
+    def for_batch(cls, batch: BatchId, plan: Plan) -> SinkRows:
         """Create the converter for a batch with its plan."""
         return cls(batch.kind, batch.first_query, plan.epoch, batch.failed)
 
@@ -167,8 +167,8 @@ _TALLY: Final = -1
 class RowsForSink:
     """The rows of one sink: events or dead letters on these routes, in its columns."""
 
-    name: str
-    letters: bool
+    sink: str
+    dead_letters: bool
     routes: tuple[int, ...]
     schema: pa.Schema
     staging: FileStager
@@ -186,7 +186,7 @@ class StagedFiles:
 
     def get(self, share: RowsForSink) -> StagedCommit | None:
         """Return the staged files of a share; None if it is not staged yet."""
-        return self.staged.get((share.name, share.letters), (None, None))[1]
+        return self.staged.get((share.sink, share.dead_letters), (None, None))[1]
 
     def add(self, shares: Sequence[RowsForSink], results: Iterable[tuple[int, bytes]]) -> Tally:
         """Add the results of a pass over these shares, and return its tally."""
@@ -198,8 +198,8 @@ class StagedFiles:
             else:
                 files[number] += _FILES.decode(content)
         for share, written in zip(shares, files, strict=True):
-            self.staged[(share.name, share.letters)] = (share, StagedCommit(tuple(written)))
-        return collect(counts, self.targets)
+            self.staged[(share.sink, share.dead_letters)] = (share, StagedCommit(tuple(written)))
+        return sum_tallies(counts, self.targets)
 
     def discard(self) -> None:
         """Remove the files that were not passed to a sink."""
@@ -216,8 +216,8 @@ class StagingPass:
     rows: SinkRows
     shares: tuple[RowsForSink, ...]
 
-    def of_source(self, source: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
-        """Evaluate and stage rows of :func:`router.evaluation.outcome_rows.normalized_rows`, and return the results."""
+    def stage_source(self, source: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
+        """Evaluate and stage rows of :func:`router.evaluation.outcome_rows.normalize_rows`, and return the results."""
         # More tasks than can run at once would make more files without being faster.
         parallelism = source.sparkSession.sparkContext.defaultParallelism
         rows = source.select(*RAW_COLUMNS[self.rows.kind]).coalesce(parallelism)
@@ -228,7 +228,7 @@ class StagingPass:
         return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_stage_outcomes, self, judge), _RESULT)
 
 
-def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
+def collect_results(frame: DataFrame) -> list[tuple[int, bytes]]:
     """Run a pass, and collect the results of its tasks."""
     table = frame.toArrow()
     return list(zip(table[_SHARE].to_pylist(), table[_CONTENT].to_pylist(), strict=True))
@@ -274,7 +274,7 @@ class _StagingBuffer:
                 continue
             chosen = outcomes if count == outcomes.num_rows else outcomes.filter(mask)
             rows = self._staging.rows
-            table = rows.to_dead_letters(chosen) if share.letters else rows.to_events(chosen, share.schema)
+            table = rows.to_dead_letters(chosen) if share.dead_letters else rows.to_events(chosen, share.schema)
             self._rows[number].append(table)
         while sum(sizes := [sum(each.nbytes for each in tables) for tables in self._rows]) > self._max_bytes:
             self._write(sizes.index(max(sizes)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Final
@@ -32,7 +32,7 @@ from router.sinks.messages.definitions import make_destination_key
 from router.sinks.messages.sink import MESSAGE, DestinationCap, get_destination_cap
 from router.watching.batches import watch_write
 from router.writing.outcomes import HeldBack, Outcomes, Receipts, Rejections
-from router.writing.staging import BatchId, RowsForSink, commit_of
+from router.writing.staging import BatchId, RowsForSink, create_commit
 
 # The cap on the topics of a Kafka sink's template (MATCHING.md#what-comes-out), enforced on the driver.
 #
@@ -75,13 +75,13 @@ def limit_topics(events: Outcomes, sink: str, cap: DestinationCap) -> tuple[Outc
     The events are read twice, or three times if some are rejected.
     """
     # Sorted by name: a batch that is counted again after a restart has the same rejections.
-    faults = {name: fault for name in sorted(events.topics(sink)) if (fault := cap.fault(name)) is not None}
+    faults = {name: fault for name in sorted(events.list_topics(sink)) if (fault := cap.fault(name)) is not None}
     if not faults:
         return events, ()
-    outside = events.to_topics(sink, faults)
+    outside = events.list_sent_to(sink, faults)
     named = ((each, f"topic {topic}: {faults[topic]}") for topic, each in outside)
     rejected = (RejectedRow(each.position, fault, each.endpoint, each.message) for each, fault in named)
-    return events.without([each.letter for _, each in outside]), tuple(rejected)
+    return events.exclude([each.letter for _, each in outside]), tuple(rejected)
 
 
 def _is_always_literal(catalog: Catalog, attribute: str) -> bool:
@@ -102,11 +102,11 @@ AddTime = Callable[[str, float], None]
 CountNulls = Callable[[str, Mapping[str, int]], None]
 
 
-def untimed(sink: str, seconds: float) -> None:
+def ignore_seconds(sink: str, seconds: float) -> None:
     """Ignore it."""
 
 
-def uncounted(sink: str, unfit: Mapping[str, int]) -> None:
+def ignore_nulls(sink: str, unfit: Mapping[str, int]) -> None:
     """Ignore it."""
 
 
@@ -118,7 +118,7 @@ class BatchWriter:
     """
 
     def __init__(
-        self, plan: Plan, counted: CountWrite, timed: AddTime = untimed, nulled: CountNulls = uncounted
+        self, plan: Plan, counted: CountWrite, timed: AddTime = ignore_seconds, nulled: CountNulls = ignore_nulls
     ) -> None:
         self._plan = plan
         self._counted = counted
@@ -135,7 +135,7 @@ class BatchWriter:
         return self._plan.routes
 
     @cached_property
-    def one_pass(self) -> bool:
+    def is_single_write(self) -> bool:
         """Whether a single write serves all sinks: one cluster, binary mode, and one destination for each record."""
         sinks = self._plan.settings.sinks
         used = {*event_sinks(self._plan.settings), *self._letters}
@@ -164,7 +164,7 @@ class BatchWriter:
         """Whether dead letters go to Kafka, which limits the size of records."""
         return any(self._is_kafka(name) for name in self._letters)
 
-    def shares(self, batch: BatchId) -> tuple[RowsForSink, ...] | None:
+    def staged_shares(self, batch: BatchId) -> tuple[RowsForSink, ...] | None:
         """Return the shares of a batch if all sinks accept files staged by workers, else None.
 
         A sink that already has its events gets no share.
@@ -174,7 +174,7 @@ class BatchWriter:
             for name, numbers in self._plan.routes.event_sinks.items()
             if name not in self._marked_sinks(batch)
         ]
-        for name, numbers in self._plan.routes.letter_sinks.items():
+        for name, numbers in self._plan.routes.dead_letter_sinks.items():
             shares.append(self._staged_share(name, numbers, batch, letters=True))
         staged = tuple(share for share in shares if share is not None)
         return staged if len(staged) == len(shares) else None
@@ -215,7 +215,7 @@ class BatchWriter:
             if (only is None or name in only) and name not in self._marked_sinks(batch):
                 rejected: tuple[RejectedRow, ...] = ()
                 if reached is None or not reached.isdisjoint(numbers):
-                    rejected = self._send_to_sink(name, numbers, events.on_routes(numbers), batch, receipts)
+                    rejected = self._send_to_sink(name, numbers, events.select_routes(numbers), batch, receipts)
                 rejections.add(name, rejected)
                 if not rejected:
                     self._mark_finished(name, batch)
@@ -232,14 +232,13 @@ class BatchWriter:
         rejections = self._new_rejections()
         for name, numbers in self._plan.routes.event_sinks.items():
             if name in reasons:
-                share = (
+                share: Iterable[RejectedRow] = (
                     RejectedRow(each.position, reasons[name], each.endpoint, each.message)
-                    for each in events.on_routes(numbers).decisions()
+                    for each in events.select_routes(numbers).list_decisions()
                 )
-                is_unknown = self._is_kafka(name)
-                rejections.add(
-                    name, share if is_unknown else self._open_sink(name).lacking(commit_of(name, batch), share)
-                )
+                if not self._is_kafka(name):
+                    share = self._open_sink(name).iter_missing_rows(create_commit(name, batch), share)
+                rejections.add(name, share)
         return rejections
 
     def reject_held(
@@ -249,14 +248,16 @@ class BatchWriter:
 
         A sink that has the whole batch of this part has these records: it got them before their keys were blocked.
         """
-        complete = self.taken(replace(batch, part=batch.part[:-1])) if batch.part and held.records else frozenset()
+        complete = (
+            self.finished_sinks(replace(batch, part=batch.part[:-1])) if batch.part and held.records else frozenset()
+        )
         for name, numbers in self._plan.routes.event_sinks.items():
             if name not in complete:
-                rejections.add(name, held.share(numbers))
+                rejections.add(name, held.iter_rejections(numbers))
             elif receipts is not None:
                 receipts.ignore(name)
 
-    def send_letters(
+    def send_dead_letters(
         self, letters: Outcomes, batch: BatchId, receipts: Receipts | None = None, reached: Set[int] | None = None
     ) -> None:
         """Step: write the dead letters to each of their sinks, with those of rejected records.
@@ -269,34 +270,34 @@ class BatchWriter:
         Raises:
             SinkError: a sink failed.
         """
-        for name, numbers in self._plan.routes.letter_sinks.items():
+        for name, numbers in self._plan.routes.dead_letter_sinks.items():
             if reached is None or not reached.isdisjoint(numbers):
-                self._send_to_dead_letter_sink(name, numbers, letters.on_routes(numbers), batch, receipts)
+                self._send_to_dead_letter_sink(name, numbers, letters.select_routes(numbers), batch, receipts)
 
-    def has_letters(self, batch: BatchId) -> bool:
+    def has_dead_letters(self, batch: BatchId) -> bool:
         """Whether a sink is known to have the dead letters of the batch, so that all sinks have its events.
 
         Raises:
             SinkError: a sink cannot be read.
         """
         readable = (name for name in self._letters if not self._is_kafka(name))
-        commits = ((name, commit_of(name, batch, letters=True)) for name in readable)
-        return any(self._open_sink(name, letters=True).already(commit) for name, commit in commits)
+        commits = ((name, create_commit(name, batch, letters=True)) for name in readable)
+        return any(self._open_sink(name, letters=True).has_commit(commit) for name, commit in commits)
 
-    def taken(self, batch: BatchId) -> frozenset[str]:
+    def finished_sinks(self, batch: BatchId) -> frozenset[str]:
         """Return the sinks known to have their events: by transaction id, or by a write of this process."""
         known = set(self._marked_sinks(batch))
         for name in self._plan.routes.event_sinks:
             if name in known or self._is_kafka(name):
                 continue
             try:
-                if self._open_sink(name).already(commit_of(name, batch)):
+                if self._open_sink(name).has_commit(create_commit(name, batch)):
                     known.add(name)
             except SinkError:
                 continue  # It may be the failing sink, so it counts as not having the batch.
         return frozenset(known)
 
-    def lacking(self, taken: Container[str]) -> list[str]:
+    def unfinished_sinks(self, taken: Container[str]) -> list[str]:
         """Return the sinks for events that are not among *taken*."""
         return [name for name in self._plan.routes.event_sinks if name not in taken]
 
@@ -325,7 +326,7 @@ class BatchWriter:
         """Return the share of a sink that accepts files, else None."""
         if not self._plan.settings.sinks[name].tabular:
             return None
-        staging = self._open_sink(name, letters=letters).staging(commit_of(name, batch, letters=letters))
+        staging = self._open_sink(name, letters=letters).make_stager(create_commit(name, batch, letters=letters))
         schema = DEAD_LETTER if letters else self._event_schema(name)
         return None if staging is None else RowsForSink(name, letters, numbers, schema, staging)
 
@@ -333,10 +334,10 @@ class BatchWriter:
         self, name: str, numbers: tuple[int, ...], events: Outcomes, batch: BatchId, receipts: Receipts | None
     ) -> tuple[RejectedRow, ...]:
         if (share := self._staged_share(name, numbers, batch)) is not None:
-            result = self._stage_and_write(share, events, commit_of(name, batch))
+            result = self._stage_and_write(share, events, create_commit(name, batch))
         elif not self._is_kafka(name):
-            sink, rows = self._open_sink(name), events.events(self._event_schema(name))
-            result = self._write(name, lambda: sink.write(rows, commit_of(name, batch)))
+            sink, rows = self._open_sink(name), events.events_table(self._event_schema(name))
+            result = self._write(name, lambda: sink.write(rows, create_commit(name, batch)))
         else:
             return self._publish_events(name, events)
         if result.refused and not events.may_reject:
@@ -359,14 +360,14 @@ class BatchWriter:
     def _send_to_dead_letter_sink(
         self, name: str, numbers: tuple[int, ...], letters: Outcomes, batch: BatchId, receipts: Receipts | None
     ) -> None:
-        commit = commit_of(name, batch, letters=True)
+        commit = create_commit(name, batch, letters=True)
         if (share := self._staged_share(name, numbers, batch, letters=True)) is not None:
             result = self._stage_and_write(share, letters, commit)
         elif self._is_kafka(name):
-            self._publish([name], partial(letters.publish_letters, name))
+            self._publish([name], partial(letters.publish_dead_letters, name))
             return
         else:
-            sink, rows = self._open_sink(name, letters=True), letters.dead_letters()
+            sink, rows = self._open_sink(name, letters=True), letters.dead_letters_table()
             result = self._write(name, lambda: sink.write(rows, commit))
         if receipts is not None:
             receipts.add(name, result, letters=True)
@@ -380,10 +381,10 @@ class BatchWriter:
         return pa.schema([*schema, *((column, pa.string()) for column in self._plan.optional_lineage)])
 
     def _stage_and_write(self, share: RowsForSink, outcomes: Outcomes, commit: Commit) -> WriteResult:
-        staged = outcomes.staged(share)
-        staged.may_reject = outcomes.may_reject and not share.letters
-        sink = self._open_sink(share.name, letters=share.letters)
-        return self._write(share.name, lambda: sink.commit_staged(staged, commit))
+        staged = outcomes.stage(share)
+        staged.may_reject = outcomes.may_reject and not share.dead_letters
+        sink = self._open_sink(share.sink, letters=share.dead_letters)
+        return self._write(share.sink, lambda: sink.commit_staged(staged, commit))
 
     def _write(self, name: str, write: Callable[[], WriteResult]) -> WriteResult:
         began = time.monotonic()
@@ -416,6 +417,6 @@ class BatchWriter:
             frames = plan.create_frames()
             sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog, frames)
             if not letters and (written := plan.written_frames(name)):
-                sink.begin_with(written)
+                sink.set_frames(written)
             self._open_sinks[(name, letters)] = sink
         return sink

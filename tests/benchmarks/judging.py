@@ -106,7 +106,7 @@ def judge_of(protocol: str, *, event: bool) -> Evaluator:
         Path(),
     )
     catalog = Catalog({each.xid: each for each in definitions}, {GROUP: xids}, {ENDPOINT: endpoint})
-    return Plan(catalog, settings).judge
+    return Plan(catalog, settings).evaluator
 
 
 def _attributes(chosen: Random, number: int) -> dict[str, str]:

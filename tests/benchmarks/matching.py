@@ -239,7 +239,9 @@ def judge_bytes(size: int) -> int:
         {},
         Path(),
     )
-    return len(pickle.dumps(Plan(Catalog(catalog.definitions, catalog.groups, {ENDPOINT: endpoint}), settings).judge))
+    return len(
+        pickle.dumps(Plan(Catalog(catalog.definitions, catalog.groups, {ENDPOINT: endpoint}), settings).evaluator)
+    )
 
 
 def time_event_ruler(benches: Sequence[Bench], rounds: int, rows: int) -> None:

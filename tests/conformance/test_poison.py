@@ -59,7 +59,7 @@ def test_there_are_enough() -> None:
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_each_record_has_its_outcomes_and_can_be_rendered(plan: Plan, case: Case) -> None:
     row = row_of(case)
-    lists, _ = outcome_lists("inbox", plan.judge, pa.RecordBatch.from_pylist([row], ROWS))
+    lists, _ = outcome_lists("inbox", plan.evaluator, pa.RecordBatch.from_pylist([row], ROWS))
     (outcomes,) = lists.to_pylist()
     assert len(outcomes) == case.outcomes
     for outcome in outcomes[:5]:

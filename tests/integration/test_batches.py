@@ -26,7 +26,7 @@ from router.sources import INBOX
 from router.state.state import Hold, Park, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
-from router.writing.outcomes import sinks_of
+from router.writing.outcomes import parse_sinks
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.kafka import create_topics, read_all
@@ -69,7 +69,7 @@ def test_a_batch_for_a_topic_that_is_gone_is_set_aside_and_replayed_there_alone(
     wait_until(lambda: router.readiness()["ready"], LIMIT, lambda: router.log[-3000:])
     letters = [row for row in shop.rows_of(dead) if row["reason"] == "sink-rejected"]
     assert len(letters) == RECORDS
-    assert {sinks_of(row["detail"]) for row in letters} == {("bus",)}
+    assert {parse_sinks(row["detail"]) for row in letters} == {("bus",)}
     assert all("moved to dead letters by an operator: Kafka at" in row["detail"] for row in letters)
     counted = router.total("xrouter_records_total", outcome="dead-letter", reason="sink-rejected")
     assert (counted, router.total("xrouter_records_total", outcome="routed")) == (RECORDS, 0)
@@ -194,7 +194,7 @@ def letters_of(folder: Path) -> dict[str, tuple[str, ...]]:
     """Return the sinks that each letter names, by position; each position once."""
     rows = shop.rows_of(folder / "dead")
     assert len({row["position"] for row in rows}) == len(rows)
-    return {row["position"]: sinks_of(row["detail"]) for row in rows}
+    return {row["position"]: parse_sinks(row["detail"]) for row in rows}
 
 
 @pytest.mark.spark
@@ -235,7 +235,7 @@ def test_set_aside_before_any_write_and_after_some(spark: SparkSession, state: S
     notes.park(INBOX, 5, Park(generation.id, "2026-01-02T03:04:05Z"))
     line.pipeline.batch(rows, 5)
     assert len(shop.rows_of(tmp_path / "dead")) == 22
-    named = Counter(tuple(sorted(sinks_of(row["detail"]))) for row in shop.rows_of(tmp_path / "dead"))
+    named = Counter(tuple(sorted(parse_sinks(row["detail"]))) for row in shop.rows_of(tmp_path / "dead"))
     assert named == Counter(
         {("lake",): 9, ("hook", "lake"): 1, ("files", "lake"): 5, ("files", "hook", "lake"): 5, (): 2}
     )

@@ -36,7 +36,7 @@ def routed(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFrame
         {"sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": "broker:9092"}], **ONE}, {}, folder
     )
     plan = Plan(load_catalog([path]), settings)
-    return lambda rows: single_write(rows, "kafka", plan).of_rows(rows, FAILED)
+    return lambda rows: single_write(rows, "kafka", plan).to_records(rows, FAILED)
 
 
 def case_when(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFrame]:

@@ -75,7 +75,7 @@ def test_nothing_is_compiled_for_one_write_from_the_third_batch_on(
     for number in range(5):
         rows = spark.createDataFrame([kafka_row(line) for line in lines[number:]], KAFKA_SCHEMA)
         before = compiled(spark)
-        columns.of_rows(rows, f"2026-01-02T03:04:05.00000{number}+00:00").toArrow()
+        columns.to_records(rows, f"2026-01-02T03:04:05.00000{number}+00:00").toArrow()
         counts.append(compiled(spark) - before)
     # What an earlier test of this session had compiled alike is not compiled again.
     assert compiled(spark) > 0
@@ -100,7 +100,7 @@ def test_an_attempt_of_one_write_asks_the_jvm_three_times(
         return send(connection, command)
 
     monkeypatch.setattr(ClientServerConnection, "send_command", asking)
-    columns.of_rows(rows, "2026-01-02T03:04:05+00:00")
+    columns.to_records(rows, "2026-01-02T03:04:05+00:00")
     # "m" lets the JVM forget an object.
     assert len([command for command in asked if not command.startswith("m\n")]) == 3, asked
 

@@ -31,7 +31,7 @@ from router.state.ledger import HELD, LetterLedger, PendingReplay
 from router.state.state import Park, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
-from router.writing.outcomes import Ordering, position_sort_key, sinks_of
+from router.writing.outcomes import KeyOrdering, parse_sinks, position_sort_key
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.dying_router import ENDED_BY_SIGNAL
@@ -114,7 +114,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     produce(kafka.bootstrap, source, [record("A", 0), record("B", 0), record("A", 1, "late"), record(None, 0)])
     produce(kafka.bootstrap, source, [record("A", 2), record("B", 1), record("A", 3), record(None, 1)])
     # Killed when the letters are written and have not taken their places for good.
-    router.module = ("tests.support.dying_router", "router.writing.outcomes:Ordering.settle", "before", "0")
+    router.module = ("tests.support.dying_router", "router.writing.outcomes:KeyOrdering.block_keys", "before", "0")
     router.launch()
     assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
     with LetterLedger.open(folder / "state", create=False) as ledger:
@@ -127,7 +127,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     (first, *held) = letters
     assert first["reason"] == "no-match"
     assert [row["reason"] for row in held] == ["sink-rejected"] * 3
-    assert {sinks_of(row["detail"]) for row in held} == {("lake", "bus")}
+    assert {parse_sinks(row["detail"]) for row in held} == {("lake", "bus")}
     assert all(f"{WAITS}{first['letter']} of the same key" in row["detail"] for row in held)
     assert of_key(sent(kafka, out), "A") == [0]
 
@@ -206,7 +206,7 @@ def rows_of(spark: SparkSession, told: str, start: int = 0) -> DataFrame:
 def letters_of(folder: Path) -> dict[int, tuple[str, ...]]:
     """Return the sinks that letters name, by the number of the record; each record has one letter."""
     rows = shop.rows_of(folder / "dead")
-    found = {int(row["position"].rpartition("-")[2]): sinks_of(row["detail"]) for row in rows}
+    found = {int(row["position"].rpartition("-")[2]): parse_sinks(row["detail"]) for row in rows}
     assert len(found) == len(rows)
     return found
 
@@ -331,7 +331,7 @@ def test_a_batch_waits_for_a_replay_that_is_about_to_free_its_key(tmp_path: Path
             if len(pauses) == 2:
                 replayed(ledger, ["a1"], datetime.now(UTC))
 
-        ordering = Ordering(state, INBOX, state.batches, pause)
+        ordering = KeyOrdering(state, INBOX, state.batches, pause)
         assert ordering._find_blocked_keys({"A"}) == {"A": "a1", "B": "b1"}  # What a replay that is gone has said.
         with ledger.exclusive():
             assert ordering._find_blocked_keys({"B"}) == {"A": "a1", "B": "b1"}

@@ -211,7 +211,7 @@ def judged_rows(
 ) -> tuple[DataFrame, Accumulator[dict[str, str]]]:
     frame = spark.createDataFrame(list(rows), schema)
     tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
-    return evaluated(frame, kind, plan.judge, tallies), tallies
+    return evaluated(frame, kind, plan.evaluator, tallies), tallies
 
 
 def by_run(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
@@ -285,9 +285,9 @@ def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_pa
     catalog = catalog_for(1, "KAFKA")
     plan = plan_of(catalog, tmp_path)
     rows = [kafka_row(line) for line in lines_of(Random(1), catalog, "KAFKA", KAFKA_MEMBERS)[:10]]
-    assert BatchWriter(plan, lambda sink, result: None).one_pass
+    assert BatchWriter(plan, lambda sink, result: None).is_single_write
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
-    written = single_write(frame, "kafka", plan).of_rows(frame, "2026-01-02T03:04:05Z")
+    written = single_write(frame, "kafka", plan).to_records(frame, "2026-01-02T03:04:05Z")
     physical = written._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"\w*(?:EvalPython|InArrow|InPandas)\b", physical)) == 1, physical
     assert "Exchange" not in physical, physical

@@ -15,7 +15,7 @@ import pytest
 from bindings.inbox.source import SPARK_SCHEMA
 from catalog.model import Catalog, Relation
 from router.evaluation.evaluator import Kind
-from router.evaluation.outputs import EMPTY, collect
+from router.evaluation.outputs import EMPTY, sum_tallies
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
 from router.writing.staging import BatchId
@@ -107,13 +107,13 @@ def test_one_write_sends_what_several_send(
         frame = spark.createDataFrame([inbox_row(number, line) for number, line in enumerate(lines)], SPARK_SCHEMA)
     plan = plan_of(catalog, settings, tmp_path)
     writer = BatchWriter(plan, lambda sink, result: None)
-    assert writer.one_pass
+    assert writer.is_single_write
     batch = BatchId(kind, "q", "g", 0, FAILED)
-    records = single_write(frame, kind, plan).of_rows(frame, FAILED).toArrow().to_pylist()
-    decided = evaluated(frame, kind, plan.judge)
+    records = single_write(frame, kind, plan).to_records(frame, FAILED).toArrow().to_pylist()
+    decided = evaluated(frame, kind, plan.evaluator)
     kept = KeptOutcomes(decided, batch, plan)
     writer.send_events(kept, batch)
-    writer.send_letters(kept.letters(), batch)
+    writer.send_dead_letters(kept.select_dead_letters(), batch)
     assert as_sent(records) == as_sent([row for rows in kept.sent.values() for row in rows])
     names = {each["key"] for row in records for each in row["headers"]}
     assert {"xrouter-letter", "xrouter-reason"} <= names
@@ -137,13 +137,13 @@ def test_each_attempt_has_its_own_letters_and_counts(spark: SparkSession, tmp_pa
     for count, failed in ((len(lines), "2026-01-02T03:04:05+00:00"), (len(lines) // 2, "2026-01-02T03:04:06+00:00")):
         tallies.value = {}
         frame = spark.createDataFrame([kafka_row(line) for line in lines[:count]], KAFKA_SCHEMA)
-        records = columns.of_rows(frame, failed).toArrow().to_pylist()
+        records = columns.to_records(frame, failed).toArrow().to_pylist()
         headers = [each for row in records for each in row["headers"]]
         letters = [each["value"].decode() for each in headers if each["key"] == "xrouter-failed"]
-        tally = collect(tallies.value.values(), plan.judge.matcher.targets)
+        tally = sum_tallies(tallies.value.values(), plan.evaluator.matcher.targets)
         assert set(letters) == {failed}
         empty = sum(each for (_, outcome, _), each in tally.records.items() if outcome == EMPTY)
-        assert (tally.dead, tally.total - empty) == (len(letters), len(records))
+        assert (tally.dead_letters, tally.total - empty) == (len(letters), len(records))
 
 
 def test_context_in_a_header_is_the_json_that_spark_writes(spark: SparkSession) -> None:

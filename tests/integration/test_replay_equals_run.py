@@ -160,14 +160,14 @@ def plan_of(folder: Path, catalog: Catalog) -> Plan:
 
 def write(plan: Plan, rows: DataFrame, kind: Kind, query: str) -> dict[str, list[dict[str, Any]]]:
     """Judge rows and write them as ``run`` does; returns what went to Kafka."""
-    judge = rows.sparkSession.sparkContext.broadcast(plan.judge)
-    decided = evaluated(rows, kind, plan.judge, query=query, arrived=True)
+    judge = rows.sparkSession.sparkContext.broadcast(plan.evaluator)
+    decided = evaluated(rows, kind, plan.evaluator, query=query, arrived=True)
     batch = BatchId(kind, query, f"g-{query}", 0, "2026-01-02T03:04:06.000000Z")
     outcomes = KeptOutcomes(decided, batch, plan, judge=judge)
     writer = BatchWriter(plan, lambda sink, result: None)
     rejections = writer.send_events(outcomes, batch)
     if kind != "letters":
-        writer.send_letters(outcomes.letters(rejections), batch)
+        writer.send_dead_letters(outcomes.select_dead_letters(rejections), batch)
     return outcomes.sent
 
 

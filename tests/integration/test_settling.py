@@ -13,7 +13,7 @@ import pytest
 
 from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
-from router.realtime import find_fast_types, restored, to_sent_records
+from router.realtime import find_fast_types, restore_origin, to_sent_records
 from router.settings import settings_from_dict
 from router.settings.values import LineageForm
 from tests.integration.test_match_equals_run import HEADERS, KAFKA_SCHEMA
@@ -101,7 +101,7 @@ def test_what_is_settled_leaves_as_the_matcher_sends_it(
 
     plan = plan_for(tmp_path, lineage)
     frame = spark.createDataFrame(list(odd_records(Random(seed))), KAFKA_SCHEMA)
-    matched = single_write(frame, "kafka", plan).of_rows(frame, FAILED).toArrow().to_pylist()
+    matched = single_write(frame, "kafka", plan).to_records(frame, FAILED).toArrow().to_pylist()
     whole = {position_of(each["headers"]): each for each in matched}
     rows = frame.withColumn("timestamp", F.timestamp_millis("timestamp"))
     types = find_fast_types(plan)
@@ -123,7 +123,7 @@ def test_what_is_not_settled_comes_back_as_it_was(spark: SparkSession, tmp_path:
     sent = to_sent_records(frame.withColumn("timestamp", F.timestamp_millis("timestamp")), plan, [], REST)
     places = [F.lit(REST).alias("topic"), F.lit(0).alias("partition"), F.lit(5).cast("bigint").alias("offset")]
     at_rest = sent.select("key", "value", "headers", *places, F.timestamp_millis(F.lit(1)).alias("timestamp"))
-    back = restored(at_rest).select(*frame.columns)
+    back = restore_origin(at_rest).select(*frame.columns)
     assert back.schema == frame.schema or back.dtypes == frame.dtypes
     assert sorted(map(repr, back.collect())) == sorted(map(repr, frame.collect()))
 
@@ -144,4 +144,6 @@ def test_what_somebody_else_wrote_there_stays_of_the_rest_topic(spark: SparkSess
     )
     rows = [(b"k", b"v", REST, 0, number, 5, headers) for number, headers in enumerate(forged)]
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
-    assert sorted(map(repr, restored(frame).select(*frame.columns).collect())) == sorted(map(repr, frame.collect()))
+    assert sorted(map(repr, restore_origin(frame).select(*frame.columns).collect())) == sorted(
+        map(repr, frame.collect())
+    )

@@ -21,7 +21,7 @@ from router.evaluation.evaluator import Kind
 from router.sinks.jsonlines import DEAD_LETTER, WIDE_WITH_AMBIGUOUS
 from router.writing import outcomes as spark_outcomes
 from router.writing.outcomes import SparkOutcomes
-from router.writing.staging import BatchId, RowsForSink, results_of
+from router.writing.staging import BatchId, RowsForSink, collect_results
 from tests.integration.test_match_equals_run import (
     HTTP_MEMBERS,
     KAFKA_MEMBERS,
@@ -89,15 +89,15 @@ def test_no_record_passes_the_driver(spark: SparkSession, tmp_path: Path, monkey
     given: list[bytes] = []
 
     def recorded(results: DataFrame) -> list[tuple[int, bytes]]:
-        found = results_of(results)
+        found = collect_results(results)
         given.extend(told for _, told in found)
         return found
 
-    monkeypatch.setattr(spark_outcomes, "results_of", recorded)
+    monkeypatch.setattr(spark_outcomes, "collect_results", recorded)
     for number, arrived in enumerate((False, True)):
         each = replace(batch, number=number)
         tally = attempt(loaded.outcomes(frame, each, BatchPart(), arrived=arrived), each, loaded.writer, Journal())
-        assert tally.total > tally.dead > 0
+        assert tally.total > tally.dead_letters > 0
     assert given and not any(b"mark" in told for told in given)
     rows = DeltaTable(tmp_path / "lake").to_pyarrow_table()["data"].to_pylist()
     assert any(body is not None and body.startswith(b"mark") for body in rows)
@@ -107,7 +107,7 @@ def test_tries_of_tasks_that_failed_double_nothing(spark: SparkSession, tmp_path
     """What tries wrote that came to nothing is in no commit, and is gone when another try is."""
     loaded, frame = loaded_plan(spark, tmp_path, "kafka", 7)
     batch = BatchId("kafka", "q", "g", 0, FAILED)
-    shares = loaded.writer.shares(batch)
+    shares = loaded.writer.staged_shares(batch)
     assert shares is not None
     for share in shares:
         for task in ("0-failed", "1-failed"):
@@ -143,8 +143,8 @@ def test_tables_have_what_the_columns_say(
     kept: SparkOutcomes = loaded.outcomes(frame, batch, BatchPart(), arrived=True)
     assert kept.evaluate() == replace(tally, delivered=Counter(), delivered_bytes=Counter())
     decided = pa.schema([*WIDE_WITH_AMBIGUOUS, *((name, pa.string()) for name in loaded.plan.optional_lineage)])
-    events = kept.on_routes(loaded.plan.routes.event_sinks["lake"]).events(decided)
-    letters = kept.letters().dead_letters()
+    events = kept.select_routes(loaded.plan.routes.event_sinks["lake"]).events_table(decided)
+    letters = kept.select_dead_letters().dead_letters_table()
     kept.release()
     assert events.num_rows and letters.num_rows
     delivered = {sink: sum(n for (name, _), n in tally.delivered.items() if name == sink) for sink in ("lake", "dead")}

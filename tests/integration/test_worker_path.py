@@ -73,7 +73,7 @@ def test_a_plan_brings_no_module_that_was_not_there_before_the_fork(tmp_path: Pa
     endpoints = [{"endpoint": endpoint} for endpoint in catalog.endpoints]
     plan = Plan(catalog, settings_from_dict({"sources": endpoints}, {}, tmp_path))
     pickled: Any = cloudpickle
-    (tmp_path / "judge").write_bytes(pickled.dumps(plan.judge))
+    (tmp_path / "judge").write_bytes(pickled.dumps(plan.evaluator))
     said = subprocess.run(
         [sys.executable, "-c", LOADING, tmp_path / "judge"], check=True, capture_output=True, text=True
     )

@@ -46,8 +46,8 @@ POINTS: Final = (
 )
 FEW: Final = tuple(POINTS[number] for number in (3, 6))
 OF_TABLES: Final = (
-    ("router.writing.outcomes:results_of", "before"),
-    ("router.writing.outcomes:results_of", "after"),
+    ("router.writing.outcomes:collect_results", "before"),
+    ("router.writing.outcomes:collect_results", "after"),
     ("router.state.state:BatchStore.pin", "after"),
     ("router.sinks.tables.delta:DeltaSink._add_files", "before"),
     ("router.sinks.tables.head:TableHead.append", "before"),

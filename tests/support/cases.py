@@ -22,7 +22,7 @@ from catalog.documents.fetching import CASES
 from catalog.model import Catalog
 from catalog.record import parse_record
 from router.cli import run_command_line
-from router.evaluation.evaluator import source_row
+from router.evaluation.evaluator import to_kafka_row
 from router.evaluation.plan import Evaluator, Plan
 from router.settings import Settings, load, settings_from_dict
 from router.settings.sinks import kinds
@@ -54,7 +54,7 @@ def plan_of(catalog: Catalog, settings: Mapping[str, Any], folder: Path) -> Plan
 def kafka_rows(lines: Sequence[str]) -> pa.RecordBatch:
     """Return records of Kafka, one in each line, as rows of its source."""
     records = [parse_record(line) for line in lines]
-    rows = [{**source_row(BINDINGS["KAFKA"].split(each.native)), "value": each.body} for each in records]
+    rows = [{**to_kafka_row(BINDINGS["KAFKA"].split(each.native)), "value": each.body} for each in records]
     return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
 
 

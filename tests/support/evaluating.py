@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from router.evaluation.evaluator import Kind, TallyAccumulator, evaluate
-from router.evaluation.outcome_rows import converts, outcome_pass, with_dead_letter_ids
+from router.evaluation.outcome_rows import add_dead_letter_ids, create_outcome_pass, needs_milliseconds
 from router.evaluation.outputs import RoutedOutcomes
 from router.evaluation.plan import Evaluator, Plan
 from router.rendering.events import event_columns
@@ -50,17 +50,17 @@ def evaluated(
 ) -> DataFrame:
     """Return the outcomes of source rows, as a batch has them."""
     workers = frame.sparkSession.sparkContext.broadcast(judge)
-    made = outcome_pass(kind, frame, workers, tallies or tallies_of(frame), arrived=arrived)
-    return with_dead_letter_ids(made.of_rows(frame), kind, query)
+    made = create_outcome_pass(kind, frame, workers, tallies or tallies_of(frame), arrived=arrived)
+    return add_dead_letter_ids(made.apply(frame), kind, query)
 
 
 def single_write(
     frame: DataFrame, kind: Kind, plan: Plan, tallies: Accumulator[dict[str, str]] | None = None
 ) -> SingleWrite:
     """Return the pass of one write to all sinks of a plan, for rows like these."""
-    workers = frame.sparkSession.sparkContext.broadcast(plan.judge)
-    records = KafkaRecords.of_all_sinks(plan, kind, "q")
-    return SingleWrite.of(records, workers, tallies or tallies_of(frame), converts=converts(frame, kind))
+    workers = frame.sparkSession.sparkContext.broadcast(plan.evaluator)
+    records = KafkaRecords.for_all_sinks(plan, kind, "q")
+    return SingleWrite.create(records, workers, tallies or tallies_of(frame), converts=needs_milliseconds(frame, kind))
 
 
 def with_events(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:

@@ -191,7 +191,7 @@ class ListOutcomes:
         self.kept = True
         tally = self.tally()
         for share in self.shares or ():
-            (self.letters() if share.letters else self).on_routes(share.routes).staged(share)
+            (self.select_dead_letters() if share.dead_letters else self).select_routes(share.routes).stage(share)
         return tally
 
     def tally(self) -> Tally:
@@ -210,53 +210,53 @@ class ListOutcomes:
         self.kept = False
         self.results.discard()
 
-    def staged(self, share: RowsForSink) -> StagedCommit:
+    def stage(self, share: RowsForSink) -> StagedCommit:
         """Write a file, once for each share."""
         known = self.results.get(share)
         if known is None:
-            rows = self.dead_letters() if share.letters else self.events(share.schema)
+            rows = self.dead_letters_table() if share.dead_letters else self.events_table(share.schema)
             known = StagedCommit(
-                tuple(share.staging.write(rows, share.name, self.plan.catalog)) if rows.num_rows else ()
+                tuple(share.staging.write(rows, share.sink, self.plan.catalog)) if rows.num_rows else ()
             )
-            self.results.staged[(share.name, share.letters)] = (share, known)
+            self.results.staged[(share.sink, share.dead_letters)] = (share, known)
         return known
 
-    def on_routes(self, routes: Sequence[int]) -> ListOutcomes:
+    def select_routes(self, routes: Sequence[int]) -> ListOutcomes:
         """Filter."""
         return self._of(each for each in self.given if self._decision(each).route in routes)
 
-    def without(self, letters: Collection[str]) -> ListOutcomes:
+    def exclude(self, letters: Collection[str]) -> ListOutcomes:
         """Filter."""
         return self._of(each for each in self.given if self._decision(each).letter not in letters)
 
-    def letters(self, rejections: Rejections | None = None) -> ListOutcomes:
+    def select_dead_letters(self, rejections: Rejections | None = None) -> ListOutcomes:
         """Return dead letters, and those that rejected records become."""
         details = rejections.details if rejections is not None else {}
         dead = [each for each in self.given if each.reason]
         dead += [replace(each, reason=SINK_REJECTED) for each in self.given if each.position in details]
         return replace(self, given=dead, rejections=rejections)
 
-    def decisions(self) -> list[RecordOutcome]:
+    def list_decisions(self) -> list[RecordOutcome]:
         """Decide."""
         return [replace(self._decision(each), key="") for each in self.given]
 
-    def keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
+    def list_keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
         """Decide."""
         return [self._decision(each) for each in self.given if each.key and (keys is None or each.key in keys)]
 
-    def topics(self, sink: str) -> list[str]:
+    def list_topics(self, sink: str) -> list[str]:
         """Return the topics."""
         return list({each.topic for each in self.given})
 
-    def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
+    def list_sent_to(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
         """Decide."""
         return [(each.topic, self._decision(each)) for each in self.given if each.topic in topics]
 
-    def events(self, schema: pa.Schema) -> pa.Table:
+    def events_table(self, schema: pa.Schema) -> pa.Table:
         """Return rows with a position."""
         return pa.table({"position": pa.array([each.position for each in self.given], pa.string())})
 
-    def dead_letters(self) -> pa.Table:
+    def dead_letters_table(self) -> pa.Table:
         """Return rows with a position, a reason and a detail."""
         details = self.rejections.details if self.rejections is not None else {}
         rows = [
@@ -271,20 +271,20 @@ class ListOutcomes:
             raise SinkError(sink, "is away")
         self.world.published.setdefault(sink, []).extend(each.number for each in self.given)
 
-    def publish_letters(self, sink: str) -> None:
+    def publish_dead_letters(self, sink: str) -> None:
         """Publish."""
         self.publish_events(sink)
 
     def publish_all(self, sinks: Sequence[str]) -> None:
         """Publish events to the first and letters to the last."""
         self._of(each for each in self.given if not each.reason).publish_events(sinks[0])
-        self.letters().publish_letters(sinks[-1])
+        self.select_dead_letters().publish_dead_letters(sinks[-1])
 
-    def spilled(self) -> Iterator[tuple[str, bytes]]:
+    def iter_spilled(self) -> Iterator[tuple[str, bytes]]:
         """Spill nothing."""
         return iter(())
 
-    def left_out(self) -> Iterator[tuple[str, bytes]]:
+    def iter_bare_records(self) -> Iterator[tuple[str, bytes]]:
         """Leave nothing out."""
         return iter(())
 
@@ -312,7 +312,7 @@ class ListPlan(LoadedPlan):
         given: Sequence[Given] = rows.given
         if part.condemned:
             given = [replace(each, fails=False, reason="undecodable") for each in given]
-        shares = None if arrived or part.condemned or batch.kind == "letters" else self.writer.shares(batch)
+        shares = None if arrived or part.condemned or batch.kind == "letters" else self.writer.staged_shares(batch)
         return ListOutcomes(self.world, self.plan, batch, given, shares=shares)
 
 

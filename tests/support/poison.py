@@ -178,8 +178,8 @@ class Explosive:
 
 def poisoned(plan: Plan, *, crowds: bool = False) -> Plan:
     """Return the plan, made to fail."""
-    outputs: Any = Explosive(plan.judge.outputs, crowds)
-    plan.__dict__["judge"] = replace(plan.judge, outputs=outputs)
+    outputs: Any = Explosive(plan.evaluator.outputs, crowds)
+    plan.__dict__["evaluator"] = replace(plan.evaluator, outputs=outputs)
     return plan
 
 

@@ -321,12 +321,12 @@ def leave(
     rows = [_kafka_row(*each) if kafka else _inbox_row(*each) for each in enumerate(records)]
     frame = spark.createDataFrame(rows, _KAFKA_ROW if kafka else SPARK_SCHEMA).coalesce(1)
     kind: Kind = "kafka" if kafka else "inbox"
-    rows_out = evaluated(frame, kind, plan.judge)
+    rows_out = evaluated(frame, kind, plan.evaluator)
     batch = BatchId(kind, "q", "g", 0, RECEIVED)
     outcomes = KeptOutcomes(rows_out, batch, plan)
     writer = BatchWriter(plan, lambda sink, result: None)
     writer.send_events(outcomes, batch)
-    writer.send_letters(outcomes.letters(), batch)
+    writer.send_dead_letters(outcomes.select_dead_letters(), batch)
     sent = outcomes.sent
     assert not sent["dead"], sent["dead"]
     return {mode: [_sent(row) for row in sent[mode]] for mode in MODES}

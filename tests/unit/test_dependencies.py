@@ -18,7 +18,7 @@ from bindings.mqtt.client import LinkClient
 from bindings.nats.publisher import RawClient
 from catalog.schemas.jsonstructure.validating import StructureValidator
 from router.errors import BatchPinError
-from router.evaluation.plan import VERSION, plan_of
+from router.evaluation.plan import VERSION, compile_plan
 from router.spark.connectors import KAFKA
 
 ROOT: Final = Path(__file__).parents[2]
@@ -125,4 +125,4 @@ def test_the_version_is_that_of_the_installed_package() -> None:
 
 def test_a_batch_pinned_by_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BatchPinError, match=rf"router 0\.0\.9, plan format 1; this is router {re.escape(VERSION)}"):
-        plan_of(b'{"format":1,"version":"0.0.9"}', environ={}, base=tmp_path)
+        compile_plan(b'{"format":1,"version":"0.0.9"}', environ={}, base=tmp_path)

@@ -117,12 +117,12 @@ def _batch_to_json(
 def _find_sinks(batch: UnfinishedBatch, settings: Settings, state: StateFolder, config: Path) -> list[SinkCompletion]:
     """Return which sinks have a batch, by its pinned plan; empty if it is not pinned."""
     from router.commands.batches.unfinished import find_sink_completions
-    from router.evaluation.plan import plan_of
+    from router.evaluation.plan import compile_plan
 
     document = state.batches.plan(batch.plan) if batch.plan else None
     if document is None:
         return []
-    return find_sink_completions(batch, plan_of(document, environ=os.environ, base=config.resolve().parent))
+    return find_sink_completions(batch, compile_plan(document, environ=os.environ, base=config.resolve().parent))
 
 
 def _print_batch(batch: Mapping[str, Any], config: Path) -> None:

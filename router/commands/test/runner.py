@@ -114,7 +114,7 @@ class RouterEvaluator:
     def __init__(self, catalog: Catalog, settings: Settings) -> None:
         self.catalog = catalog
         self._plan = Plan(catalog, settings)
-        self.matcher = self._plan.judge.matcher
+        self.matcher = self._plan.evaluator.matcher
 
     def evaluate(self, lines: Sequence[bytes]) -> EvaluatedCases:
         """Return the outcomes of records."""
@@ -135,7 +135,7 @@ class RouterEvaluator:
                 )
         if entries:
             rows = rows_of(entry_to_dead_letter(entry) for entry in entries).select(list(INBOX_COLUMNS))
-            decided = evaluate_dead_letters(self._plan.judge, rows.combine_chunks().to_batches()[0])
+            decided = evaluate_dead_letters(self._plan.evaluator, rows.combine_chunks().to_batches()[0])
             evaluated.batches.append(decided.outcomes)
             outcomes |= self._make_outcomes(decided, entries)
             for row in decided.order.tolist():

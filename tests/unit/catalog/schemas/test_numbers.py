@@ -70,7 +70,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Evaluator:
     ]
     given = {"catalog": {"source": str(catalog)}, "sinks": {"out": {"type": "jsonl", "path": "-"}}, "sources": sources}
     settings = Settings.model_validate({**given, "routes": [{"to": ["out"]}], "dead_letters": {"sinks": ["out"]}})
-    return Plan(load([str(catalog)]), settings).judge
+    return Plan(load([str(catalog)]), settings).evaluator
 
 
 def rows_of(protocol: str, native: dict[str, Any]) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from router.sources import INBOX
 from router.state.ledger import LetterLedger
 from router.state.state import BatchStore, Park, StateFolder
 from router.watching.metrics import Metrics
-from router.writing.outcomes import SINK_REJECTED, sinks_of
+from router.writing.outcomes import SINK_REJECTED, parse_sinks
 from router.writing.writer import BatchWriter
 from tests.support.format_1 import as_format_1
 from tests.support.listed import (
@@ -75,8 +75,8 @@ def assert_written(state: StateFolder, world: World) -> None:
     assert set(world.published["bus"]) == WRITTEN
     letters = world.letters()
     assert {n: row["reason"] for n, row in letters.items()} == LETTERS
-    assert sinks_of(letters[3]["detail"]) == ("hook",)
-    assert sinks_of(letters[6]["detail"]) == SINKS
+    assert parse_sinks(letters[3]["detail"]) == ("hook",)
+    assert parse_sinks(letters[6]["detail"]) == SINKS
     with LetterLedger.open(state.root, create=False) as ledger:
         assert sorted(ledger.order.first_letters()) == ["A", "B"]
         assert len(ledger.order.positions()) == 3
@@ -267,7 +267,7 @@ def test_dying_while_a_batch_is_set_aside_names_the_same_sinks(
     process = Process(state, plan, world, generation)
     process.batch()
     letters = world.letters()
-    assert {n: sinks_of(row["detail"]) for n, row in letters.items()} == {
+    assert {n: parse_sinks(row["detail"]) for n, row in letters.items()} == {
         5: (),
         6: SINKS,
         **dict.fromkeys(WRITTEN, ("hook",)),
@@ -291,7 +291,7 @@ def test_an_order_ends_the_wait_for_a_sink(state: StateFolder, world: World, mon
 
     monkeypatch.setattr(BatchRetry, "pause", lambda self, seconds: look(seconds))
     process.batch()
-    assert {sinks_of(row["detail"]) for row in world.letters().values()} == {(), SINKS}
+    assert {parse_sinks(row["detail"]) for row in world.letters().values()} == {(), SINKS}
 
 
 POISONED: Final = ListRows(tuple(Given(n, fails=n == 4, reason="no-match" if n == 5 else "") for n in range(12)))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bindings.parts import BINARY_KIND, JSON_KIND
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
-from router.evaluation.outputs import EMPTY, collect
+from router.evaluation.outputs import EMPTY, sum_tallies
 from router.evaluation.plan import Evaluator
 from router.matching.inbox_columns import read_inbox_rows
 from router.matching.schema_validation import Validation
@@ -308,7 +308,7 @@ def test_a_batch_of_no_events_is_counted_and_leaves_nothing() -> None:
     )
     outcomes, counts = outcome_lists("inbox", JUDGES[0], batch)
     assert [len(each) for each in outcomes.to_pylist()] == [0, 1, 0]
-    tally = collect([counts or ""], JUDGES[0].matcher.targets)
+    tally = sum_tallies([counts or ""], JUDGES[0].matcher.targets)
     assert tally.rows == 3
     assert tally.records == {(ENDPOINT, EMPTY, ""): 1, (ENDPOINT, "routed", ""): 1, ("", EMPTY, ""): 1}
 

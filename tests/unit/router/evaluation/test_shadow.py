@@ -23,13 +23,13 @@ from router.evaluation.comparing import (
     MIN_SAMPLE_ROWS,
     SAME,
     Chunk,
-    Shadow,
     ShadowBudget,
+    ShadowCatalog,
     SinksByRoute,
     compare_outcomes,
 )
 from router.evaluation.evaluator import EVALUATORS, evaluate
-from router.evaluation.outputs import Tally, collect
+from router.evaluation.outputs import Tally, sum_tallies
 from router.evaluation.plan import Evaluator, Plan
 from router.settings import Settings, settings_from_dict
 from tests.support.spark_cluster import catalog, lines, message, record
@@ -72,13 +72,13 @@ def chunks(tmp_path: Path) -> list[Chunk]:
     return list(make_file_feed(lines(tmp_path / "records.jsonl", RECORDS), 100_000, None).iter_chunks())
 
 
-def beside(active: Plan, shadow: Shadow) -> Evaluator:
-    return replace(active.judge, shadow=shadow)
+def beside(active: Plan, shadow: ShadowCatalog) -> Evaluator:
+    return replace(active.evaluator, shadow=shadow)
 
 
 def counted(judge: Evaluator, chunks: list[Chunk]) -> Tally:
     counts = (evaluate(chunk.kind, judge, chunk.rows).tally for chunk in chunks)
-    return collect((text for text in counts if text is not None), judge.matcher.targets)
+    return sum_tallies((text for text in counts if text is not None), judge.matcher.targets)
 
 
 def of_kinds(tally: Tally) -> Counter[str]:
@@ -99,14 +99,14 @@ def test_it_counts_what_plan_tells(plans: tuple[Plan, Plan], chunks: list[Chunk]
     different = 0
     for chunk in chunks:
         judge = EVALUATORS[chunk.kind]
-        both = judge(old.judge, chunk.rows), judge(new.judge, chunk.rows)
+        both = judge(old.evaluator, chunk.rows), judge(new.evaluator, chunk.rows)
         compared = compare_outcomes(chunk, *both, SinksByRoute.from_settings(settings))
         kinds.update(kind for each in compared.changed for kind in each.kinds)
         expected.update((kind, each.before, each.after) for each in compared.changed for kind in each.kinds)
         different += len(compared.changed)
     assert {"matched", "dead-letter", "definition", "route", "event"} <= set(kinds)
 
-    tally = counted(beside(old, Shadow.of(old, new)), chunks)
+    tally = counted(beside(old, ShadowCatalog.from_plans(old, new)), chunks)
     found = of_kinds(tally)
     assert {kind: found[kind] for kind in kinds} == dict(kinds)
     assert (found[SAME], found[CHANGED]) == (len(RECORDS) - different, different)
@@ -117,9 +117,9 @@ def test_it_counts_what_plan_tells(plans: tuple[Plan, Plan], chunks: list[Chunk]
 
 def test_outcomes_and_their_counts_are_those_without_it(plans: tuple[Plan, Plan], chunks: list[Chunk]) -> None:
     old, new = plans
-    shadowed = beside(old, Shadow.of(old, new))
+    shadowed = beside(old, ShadowCatalog.from_plans(old, new))
     for chunk in chunks:
-        alone, both = (evaluate(chunk.kind, judge, chunk.rows) for judge in (old.judge, shadowed))
+        alone, both = (evaluate(chunk.kind, judge, chunk.rows) for judge in (old.evaluator, shadowed))
         assert alone.columns == both.columns
         assert alone.column("context") == both.column("context")
         told, more = (json.loads(each.tally or "{}") for each in (alone, both))
@@ -129,10 +129,10 @@ def test_outcomes_and_their_counts_are_those_without_it(plans: tuple[Plan, Plan]
 
 def test_what_fails_in_it_is_counted_and_fails_nothing(plans: tuple[Plan, Plan], chunks: list[Chunk]) -> None:
     old, new = plans
-    broken = replace(Shadow.of(old, new), evaluator=cast(Evaluator, object()), shadow_epoch="another")
+    broken = replace(ShadowCatalog.from_plans(old, new), evaluator=cast(Evaluator, object()), shadow_epoch="another")
     tally = counted(beside(old, broken), chunks)
     assert dict(tally.shadow) == {(old.epoch, "another", "/endpoints/plant", FAILED, "AttributeError", ""): 240}
-    assert tally.records == counted(old.judge, chunks).records
+    assert tally.records == counted(old.evaluator, chunks).records
 
 
 def test_it_takes_no_more_of_the_time_than_its_share() -> None:

@@ -60,6 +60,6 @@ def test_an_event_of_a_batch_brings_its_own_text_for_a_letter_that_it_may_become
         "headers": [{"name": "content-type", "value": BATCH.text}],
     }
     line = json.dumps({"protocol": "KAFKA", "native": native, "body": json.dumps(events)})
-    (outcomes,) = judged(plan_of(load([path]), settings, tmp_path).judge, kafka_rows([line]))
+    (outcomes,) = judged(plan_of(load([path]), settings, tmp_path).evaluator, kafka_rows([line]))
     assert [(each["reason"], json.loads(each["data"])) for each in outcomes] == [(None, [0]), (None, [1])]
     assert [json.loads(each["batch_event"]) for each in outcomes] == events

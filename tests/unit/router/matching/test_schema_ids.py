@@ -21,7 +21,7 @@ from catalog.schemas.columns import payload_column
 from catalog.schemas.ids.client import RegistryUnavailableError, WrittenSchema
 from catalog.schemas.ids.deciding import FrameSettings
 from catalog.schemas.validation import PayloadValidation
-from router.evaluation.outputs import OutputBuilder, Tally, collect
+from router.evaluation.outputs import OutputBuilder, Tally, sum_tallies
 from router.evaluation.plan import TOPIC_PREFIX, Evaluator
 from router.matching.channels import ChannelBuilder
 from router.matching.explanation import Explainer
@@ -99,7 +99,7 @@ def rows_of(bodies: list[bytes]) -> pa.RecordBatch:
 
 def outcomes_of(judge: Evaluator, bodies: list[bytes]) -> tuple[list[dict[str, Any]], Tally]:
     lists, counts = outcome_lists("kafka", judge, rows_of(bodies))
-    return [each[0] for each in lists.to_pylist()], collect([counts or "{}"], judge.matcher.targets)
+    return [each[0] for each in lists.to_pylist()], sum_tallies([counts or "{}"], judge.matcher.targets)
 
 
 def test_a_story_tells_id_subject_and_version_and_how_each_candidate_was_decided(catalog: Catalog) -> None:

@@ -161,7 +161,7 @@ def test_random_routes_take_what_the_settings_say(tmp_path: Path) -> None:
             assert all("takes every" in problem for problem in error.problems), error.problems
             continue
         matched = RecordMatcher(catalog, endpoint=ENDPOINT).decide([*lines])
-        for line, told, found in zip(lines, matched, judged(plan.judge, kafka_rows(lines)), strict=True):
+        for line, told, found in zip(lines, matched, judged(plan.evaluator, kafka_rows(lines)), strict=True):
             for event, row in zip(told["events"] if told["outcome"] == "batch" else [told], found, strict=True):
                 wanted = expected(settings, event)
                 missed = wanted.pop("missed", [])
@@ -243,7 +243,7 @@ def test_a_route_asks_for_more_or_less_of_a_body(
         "routes": [{"when": {"attributes": {"subject": "here"}}, "to": ["out"], **asked}, {"to": ["out"]}],
         "match": {"validate": mode},
     }
-    judge = plan_of(fixed_catalog(tmp_path), settings, tmp_path).judge
+    judge = plan_of(fixed_catalog(tmp_path), settings, tmp_path).evaluator
     lines = [event(type_, body, subject="here"), event(type_, body, subject="there")]
     (here,), (there,) = judged(judge, kafka_rows(lines))
     assert (here["reason"] or here["route"]) == became
@@ -261,7 +261,7 @@ def test_bodies_travel_only_where_a_route_asks(tmp_path: Path) -> None:
     for message, travels in (("*/free", False), ("*/number", True)):
         routes = [{"when": {"message": message}, "to": ["out"], "validate": "always"}, {"to": ["out"]}]
         settings = {"sinks": sinks, "routes": routes, "match": {"validate": "never"}}
-        assert plan_of(catalog, settings, tmp_path).judge.outputs.needs_bodies(0) is travels
+        assert plan_of(catalog, settings, tmp_path).evaluator.outputs.needs_bodies(0) is travels
 
 
 def test_a_letter_is_spilled_by_the_limit_of_its_own_route(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_letter_is_spilled_by_the_limit_of_its_own_route(tmp_path: Path) -> No
         },
         "routes": [{"when": {"outcome": "dead-letter", "reason": "no-match"}, "to": "small"}, {"to": ["out"]}],
     }
-    judge = plan_of(fixed_catalog(tmp_path), settings, tmp_path).judge
+    judge = plan_of(fixed_catalog(tmp_path), settings, tmp_path).evaluator
     lines = [event("unknown", "x" * 50_000), event("unknown", "x"), event("", "x" * 50_000)]
     found = [row for (row,) in judged(judge, kafka_rows(lines))]
     assert [(row["reason"], row["route"], row["spilled"]) for row in found] == [

@@ -15,7 +15,7 @@ from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.retention import RetentionLimits, purge
 from router.replay.batches import SelectedDeadLetter, batches, missing_sinks
 from router.state.ledger import HELD, LetterLedger, Outcome, PendingReplay, ReplayOrder, held_up, only_waits, waits_for
-from router.writing.outcomes import detail_of, sinks_of
+from router.writing.outcomes import format_detail, parse_sinks
 from tests.support.ledger import replayed
 from tests.support.letters import letter_id, row, settings_file, write_letters
 
@@ -65,8 +65,8 @@ def test_what_is_behind_a_letter_that_stays_dead_is_held_up() -> None:
 
 
 def test_a_letter_that_only_waited_is_nowhere(tmp_path: Path) -> None:
-    detail = detail_of(dict.fromkeys(["lake", "b;us"], waits_for("0a" * 16)))
-    assert sinks_of(detail) == ("lake", "b;us")
+    detail = format_detail(dict.fromkeys(["lake", "b;us"], waits_for("0a" * 16)))
+    assert parse_sinks(detail) == ("lake", "b;us")
     assert only_waits(detail)
     assert not only_waits(f"{detail}; sink hook: away")
     assert not only_waits("sink lake: no")

@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pytest import approx
 
-from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally, collect
+from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally, sum_tallies
 from router.watching.backlogs import Backlog
 from router.watching.metrics import LATENCY_BUCKETS, BulkHistogram, Metrics
 from router.watching.shadow import EpochPair
@@ -86,7 +86,7 @@ def tally(records: dict[tuple[str, str, str], int], arrivals: dict[int, int] | N
 
 def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics = Metrics(["lake"], ["/endpoints/a"])
-    decided = collect(['{"arrivals": [], "spilled": 0, "bytes": 0, "ties": [["/endpoints/a", 2]]}'], ())
+    decided = sum_tallies(['{"arrivals": [], "spilled": 0, "bytes": 0, "ties": [["/endpoints/a", 2]]}'], ())
     decided.add(
         Tally.from_json(
             Tally(

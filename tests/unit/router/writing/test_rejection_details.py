@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.writing.kafka_records import MAX_HEADER_CHARS
-from router.writing.outcomes import detail_of, sinks_of
+from router.writing.outcomes import format_detail, parse_sinks
 
 NAMES = st.text(alphabet="ab-_.:;% ", min_size=1, max_size=12)
 REASONS = st.one_of(st.text(max_size=40), st.just("no; sink other: never"), st.just("x" * 6_000))
@@ -14,11 +14,11 @@ REASONS = st.one_of(st.text(max_size=40), st.just("no; sink other: never"), st.j
 
 @given(st.dictionaries(NAMES, REASONS, min_size=1, max_size=12))
 def test_names_are_read_back_and_fit_into_a_header(reasons: dict[str, str]) -> None:
-    detail = detail_of(reasons)
-    assert sinks_of(detail) == tuple(reasons)
+    detail = format_detail(reasons)
+    assert parse_sinks(detail) == tuple(reasons)
     assert len(detail) <= MAX_HEADER_CHARS
 
 
 def test_other_details_name_no_sink() -> None:
-    assert sinks_of("70000 bytes of key and data; a sink of its route accepts 67232") == ()
-    assert sinks_of("") == ()
+    assert parse_sinks("70000 bytes of key and data; a sink of its route accepts 67232") == ()
+    assert parse_sinks("") == ()

@@ -49,7 +49,7 @@ def test_a_record_rejected_by_two_sinks_counts_once_and_names_both(tmp_path: Pat
 def test_a_tally_keeps_its_sum() -> None:
     tally = Tally(Counter({(E, ROUTED, ""): 5, (E, DEAD_LETTER, "no-match"): 1}), Counter({(E, M): 5}))
     tally.reject(Counter({(E, M): 2}), SINK_REJECTED)
-    assert (tally.total, tally.dead) == (6, 3)
+    assert (tally.total, tally.dead_letters) == (6, 3)
     assert tally.records[(E, ROUTED, "")] == 3
     assert tally.records[(E, DEAD_LETTER, "sink-rejected")] == 2
     assert tally.definitions[E, M] == 3
