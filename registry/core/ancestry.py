@@ -455,10 +455,10 @@ class _OfflineFetcher(Fetcher):
     def __init__(self) -> None:
         super().__init__(network=False)
 
-    def answer(self, uri: str | Path) -> HttpResponse:
+    def fetch_response(self, uri: str | Path) -> HttpResponse:
         raise DocumentError(f"{uri} is external and is not fetched", file=str(uri), transient=True)
 
-    def files(self, folder: str | Path) -> list[Path]:
+    def list_files(self, folder: str | Path) -> list[Path]:
         return []
 
 

@@ -166,9 +166,9 @@ notes: query text, batch integer, kind text, generation text, note text; PRIMARY
 positions: cluster text, topic text, partition integer, position integer; PRIMARY KEY (cluster, topic, partition)
 topic_ids: cluster text, topic text, id text; PRIMARY KEY (cluster, topic)
 accounts: query text, account text; PRIMARY KEY (query)
-sightings: endpoint text, message text, epoch text, since integer, first integer?, last integer?; PRIMARY KEY (endpoint,
-message) letters: letter text, standing text, attempts integer, reason text, detail text, changed text; PRIMARY KEY
-(letter) history: letter text, at text, what text, replay integer?, reason text, detail text
+sightings: endpoint text, message text, epoch text, since integer, first integer?, last integer?; PRIMARY KEY (endpoint, message)
+letters: letter text, standing text, attempts integer, reason text, detail text, changed text; PRIMARY KEY (letter)
+history: letter text, at text, what text, replay integer?, reason text, detail text
 replays: number serial, plan text, content text, began text, ended text?
 waiting: sequence serial, key text, letter text; UNIQUE (letter)
 catching: key text; PRIMARY KEY (key)
@@ -176,7 +176,7 @@ halves: number serial, asked integer, paired integer, due real, told text
 keys: key text, asked integer, number integer; PRIMARY KEY (key, asked, number)
 outbox: number serial, told text
 commits: app text, query text, whole text, version integer; PRIMARY KEY (app)
-"""
+"""  # noqa: E501
 TABLES: Final = dict(line.split(": ") for line in _SCHEMA.strip().split("\n"))
 """The columns of each table with their types, and its key; ``?`` is a column that may be NULL."""
 _INDEXES: Final = (

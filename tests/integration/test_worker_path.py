@@ -109,12 +109,12 @@ def test_a_process_that_has_threads_becomes_the_one_of_spark(monkeypatch: pytest
 
 LOADING: Final = """
 import importlib, json, os, pathlib, pickle, sys
-from router.spark.worker_daemon import NEEDED, QUIET, threads
+from router.spark.worker_daemon import NEEDED, QUIET, count_threads
 os.environ |= QUIET
 (run,) = NEEDED
 for name in (run, *NEEDED[run]):
     importlib.import_module(name)
-there = {"threads": threads()}
+there = {"threads": count_threads()}
 before = set(sys.modules)
 judge = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 print(json.dumps({"new": sorted(set(sys.modules) - before), **there}))

@@ -36,10 +36,10 @@ from tests.support.waiting import wait_until
 LIMIT: Final = 300.0
 STARTS: Final = """
 import json, sys
-from router.cli import status_of
+from router.cli import run_command_line
 for config in sys.argv[1:]:
     print(json.dumps(["", "start"]), file=sys.stderr, flush=True)
-    status = status_of(["run", "--once", config])
+    status = run_command_line(["run", "--once", config])
     print(json.dumps([config, status]), file=sys.stderr, flush=True)
 """
 """Starts, one after the other in one process, each ending before Spark would begin."""

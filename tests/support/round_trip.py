@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import eq
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -178,7 +178,8 @@ def mismatches(sent: Journey, received: Mapping[str, tuple[Sequence[Part], bytes
 
 def position_of(parts: Sequence[Part]) -> str | None:
     """Return which message this is; None when it does not say."""
-    return next((part.text for part in parts if part.key.endswith(f".{LINEAGE}")), None)
+    text = next((part.text for part in parts if part.key.endswith(f".{LINEAGE}")), None)
+    return None if text is None else str(json.loads(unquote(text))["position"])
 
 
 def lost(made: Sequence[Part], came: Sequence[Part]) -> Iterator[Part]:

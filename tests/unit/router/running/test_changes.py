@@ -35,7 +35,7 @@ def test_a_change_that_waits_for_brokers_is_told(state: StateFolder, monkeypatch
     nothing: Any = None
     active: list[Any] = []
     plans: Any = SimpleNamespace(active=SimpleNamespace(settings=wanted), activate=lambda plan, _: active.append(plan))
-    intake: Any = SimpleNamespace(open_inbox=lambda _: None, take=lambda _: None)
+    intake: Any = SimpleNamespace(open_inbox=lambda _: None, receive_for_plan=lambda _: None)
     status = RouterStatus()
     status.set_catalog("e1", 3)
     status.query("kafka-0", "running")

@@ -52,7 +52,7 @@ def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
         answers.append(Future())
         return answers[-1]
 
-    queries._starts = cast(Any, SimpleNamespace(start=start, ask=ask))
+    queries._starts = cast(Any, SimpleNamespace(start=start, ask_brokers=ask))
 
     def check() -> None:
         running.restart_at = 0.0
