@@ -449,7 +449,7 @@ def _is_exact_literal(literal: RequiredValue) -> bool:
 
 
 def _placeholder_values(big: RequiredValue, small: RequiredValue, *, shared: bool) -> Iterator[PlaceholderValue]:
-    """Yield what is known about the value of each placeholder of *big* when *small* matches.
+    """Yield what is known about each placeholder of the template *big* when a text matches the template *small*.
 
     If a property may have several values, both may match different ones, unless their constraints are the same.
     """

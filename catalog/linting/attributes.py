@@ -556,7 +556,7 @@ def _iter_authorizations(body: Mapping[str, Any], place: SourceLocation) -> Iter
 
 
 def _option_locations(body: Mapping[str, Any], place: SourceLocation) -> dict[str, SourceLocation]:
-    """Return the locations of an endpoint's options, by squashed name, at any level."""
+    """Return where each option of an endpoint is set, by its name in lower case without separators."""
     places: dict[str, SourceLocation] = {}
     for held in OPTION_HOLDERS:
         holder = body.get(held)

@@ -98,7 +98,7 @@ def attributes_in_headers(headers: tuple[tuple[bytes, bytes], ...], kind: Resour
 
 
 def _parse_typed(text: str, attribute: ModelAttribute | None) -> Any:
-    """Return a value of the attribute's type; other text stays text, which validation then refuses."""
+    """Convert text to the attribute's type; text that cannot be converted is returned, and validation rejects it."""
     kind = attribute.type if attribute is not None else "string"
     if kind == "boolean":
         return {"true": True, "false": False}.get(text, text)

@@ -322,7 +322,7 @@ class EntityReader:
         return row[0] if row is not None else 0
 
     def count_each(self, parents: Sequence[str]) -> Mapping[str, int]:
-        """Return the number of entities of collections of one kind; empty ones are left out."""
+        """Return the number of entities in each of these collections; empty collections are left out."""
         if not parents:
             return {}
         return {row[0]: row[1] for row in _COUNTS[_table_of(parents[0])].iter_rows(self.connection, parents, {})}

@@ -70,7 +70,7 @@ class LoadedPlan:
 
     @property
     def one_pass(self) -> bool:
-        """Whether one write serves all sinks; records to be paired are evaluated before they are sent."""
+        """Whether one write serves all sinks; not if requests are paired with replies, which happens before sending."""
         return self.writer.is_single_write and not self.plan.pairs_messages
 
     def beside(self, shadow: ShadowCatalog, spark: SparkSession) -> LoadedPlan:

@@ -66,7 +66,7 @@ class BatchPart:
 
 @dataclass(slots=True)
 class Failures:
-    """Failures of the current part: *alike* with the last fault, *all* in total."""
+    """Counts failures of the current part: *alike* in a row with the same fault, *all* in total."""
 
     digest: str = ""
     alike: int = 0

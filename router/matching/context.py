@@ -206,7 +206,7 @@ class SlotTable:
         return _decode_percent(values, tables.decodes[slots]) if gathered.percent or len(alone) else values
 
     def are_equal(self, columns: BatchColumns, rows: IntArray, ones: IntArray, others: IntArray) -> BoolArray:
-        """Return whether slots ``ones[i]`` and ``others[i]`` have equal values in ``rows[i]``; null equals nothing."""
+        """Return for each row whether two of its placeholders have equal values; a missing value equals nothing."""
         sides = [self.values(columns, rows, slots) for slots in (ones, others)]
         same: BoolArray = pc.fill_null(pc.equal(*sides), False).to_numpy(zero_copy_only=False)
         return same

@@ -402,7 +402,7 @@ class NearestFinder:
         yield from zip(bounds.tolist(), self._by_order[bounds % _DISTANCE].tolist(), strict=True)
 
     def _misspelt_text(self, row: NearestRow, key: int) -> str | None:
-        """Return the first value of a property when it is a text that fails a constraint it may be alike to."""
+        """Return the first value of a property if it is a text that is close to what its constraint expects."""
         number = row.classes[key]
         misspelt = self._misspelt.get((key, number))
         if misspelt is None:

@@ -239,7 +239,7 @@ class History:
             self._points = {"": self._points[""], **points}
 
     def list_points(self, endpoint: str = "") -> list[Point]:
-        """Return the points of an endpoint, or of all together, oldest first; empty if unknown."""
+        """Return the figures of an endpoint, or the sums of all endpoints, oldest first; empty if it is unknown."""
         with self._lock:
             return list(self._points.get(endpoint, ()))
 

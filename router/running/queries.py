@@ -326,7 +326,7 @@ class Queries:
         self._running: dict[str, QueryRun] = {}
 
     def set_start_positions(self, sources: Sequence[Source], *, waits: bool = False) -> None:
-        """Note where topics that are new begin; see :meth:`Succession.place`. It comes before anything says so.
+        """Store the start positions of new topics, before anything else records that the topics are known.
 
         With *waits* those of brokers that do not answer are left to the start of their query, which waits for them.
 

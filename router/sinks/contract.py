@@ -42,7 +42,7 @@ class Commit:
 
     @property
     def whole(self) -> str:
-        """The app of the whole batch."""
+        """The application id under which the whole batch would be committed."""
         return self.apps[-1]
 
 

@@ -104,7 +104,7 @@ class ShadowMetrics:
         self._set_info(pair.after if pair.before != pair.after else None)
 
     def broken(self, reason: str, findings: Sequence[Finding] = ()) -> None:
-        """Note why the shadow catalog cannot be used, '' if it can; the last good one goes on."""
+        """Set why the shadow catalog cannot be used, '' if it can; the last valid one stays in use."""
         with self._lock:
             self._reason, self._findings = reason, tuple(findings)
         self._broken.set(bool(reason))

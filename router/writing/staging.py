@@ -176,7 +176,7 @@ class RowsForSink:
 
 @dataclass(slots=True)
 class StagedFiles:
-    """The files that workers staged in one attempt, by sink; all selections of its outcomes share them.
+    """The files that workers staged in one attempt, by sink; all subsets of its outcomes use the same files.
 
     *targets* are those of the plan.
     """

@@ -293,7 +293,7 @@ class DestinationCap:
         self._lock = threading.Lock()
 
     def fault(self, address: str) -> str | None:
-        """Count a destination; if it exceeds the cap, return why it cannot be used, else None."""
+        """Count a new destination; return why it cannot be used if there are more than the cap, else None."""
         if address in self._known:
             return None
         with self._lock:

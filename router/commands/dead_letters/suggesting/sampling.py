@@ -298,7 +298,7 @@ TOO_MANY_SHAPES: Final = "of yet another shape"
 
 
 class RecordShape(NamedTuple):
-    """The properties that all records of a sample share; ``structure`` has the delimiters of the address.
+    """The properties that all records of a sample share; ``structure`` has the delimiters of their topic or path.
 
     Events have no structure: they are distinguished by type, whatever their address.
     """
