@@ -63,7 +63,7 @@ def test_each_record_has_its_outcomes_and_can_be_rendered(plan: Plan, case: Case
     (outcomes,) = lists.to_pylist()
     assert len(outcomes) == case.outcomes
     for outcome in outcomes[:5]:
-        parts, binding = parts_of_raw(row, "inbox", outcome["place"])
+        parts, binding = parts_of_raw(row, "inbox", outcome["position_in_batch"])
         pa.array([native_json(parts, binding)], pa.string())
         if outcome["reason"] is None:
             pa.array([render_event(parts, binding, outcome["attributes"])], EVENT_TYPE)

@@ -220,11 +220,11 @@ def by_run(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
         {**row, **row["m"], "row": row["raw"]["offset"] if kind == "kafka" else int(row["raw"]["position"])}
         for row in with_events(outcomes, kind)
     ]
-    return [form_of(row) for row in sorted(rows, key=lambda row: (row["row"], row["place"] or 0))]
+    return [form_of(row) for row in sorted(rows, key=lambda row: (row["row"], row["position_in_batch"] or 0))]
 
 
 def form_of(row: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {"row": row["row"], "place": row["place"] or 0, "body": row["body"]}
+    told: dict[str, Any] = {"row": row["row"], "place": row["position_in_batch"] or 0, "body": row["body"]}
     if row["reason"] is not None:
         return told | {
             "outcome": "dead-letter",

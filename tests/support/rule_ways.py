@@ -193,7 +193,7 @@ def _ran(
 ) -> Iterator[tuple[int, Told]]:
     places = ("topic", "partition", "offset") if kind == "kafka" else ("position",)
     rows = [{**row, **row["m"]} for row in with_events(evaluated(frame, kind, judge), kind)]
-    rows.sort(key=lambda row: row["place"] or 0)
+    rows.sort(key=lambda row: row["position_in_batch"] or 0)
     told: dict[int, Told] = {}
     for row in rows:
         told.setdefault(keys[tuple(row["raw"][name] for name in places)], []).append(_form(row))
