@@ -125,7 +125,7 @@ def remove_headers(lists: pa.ListArray, condition: Callable[[str], bool]) -> pa.
 
 # Context attributes as JSON.
 
-_ESCAPED_CHARS: Final = r'[\x00-\x1f"\\]'
+_ESCAPED_CHARS: Final = re.compile(r'[\x00-\x1f"\\]')
 _SHORT_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -159,13 +159,13 @@ def _escape_texts(texts: pa.StringArray) -> pa.StringArray:
     used = data[bounds[0] : bounds[-1]]
     if not ((used < ord(" ")) | (used == ord('"')) | (used == ord("\\"))).any():
         return texts
-    special = pc.match_substring_regex(texts, _ESCAPED_CHARS)
+    special = pc.match_substring_regex(texts, _ESCAPED_CHARS.pattern)
     changed = [_escape_text(text) for text in texts.filter(special).to_pylist()]
     return pc.replace_with_mask(texts, special, pa.array(changed, pa.string()))
 
 
 def _escape_text(text: str) -> str:
-    return re.sub(_ESCAPED_CHARS, lambda match: _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04X}", text)
+    return _ESCAPED_CHARS.sub(lambda match: _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04X}", text)
 
 
 def _encode_context(members: Mapping[str, str | None]) -> str:

@@ -134,10 +134,10 @@ class EpochsSeen(threading.Thread):
         while not self._stopping.is_set():
             for found in self._consumer.consume(1_000, 0.05):
                 assert found.error() is None, found.error()
-                headers: Any = found.headers()
-                self.first.setdefault(
-                    json.loads(dict(headers)["xrouter-lineage"])["epoch"], found.timestamp()[1] / 1000
-                )
+                headers: Any = dict(found.headers() or ())
+                lineage = headers.get("xrouter-lineage")  # A dead letter has none.
+                epoch: str = json.loads(lineage)["epoch"] if lineage else headers["xrouter-epoch"].decode()
+                self.first.setdefault(epoch, found.timestamp()[1] / 1000)
         self._consumer.close()
 
     def end(self) -> None:

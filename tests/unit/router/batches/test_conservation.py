@@ -37,7 +37,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (ListSink, "commit_staged", 1),
     (ListSink, "write", 1),
     (ListOutcomes, "publish_events", 1),
-    (BatchWriter, "send_letters", 1),
+    (BatchWriter, "send_dead_letters", 1),
     (Journal, "settle", 1),
     (BatchParts, "written", 1),
     (ConservationCheck, "add", 1),

@@ -36,7 +36,7 @@ def test_what_helps_a_sink_is_told_and_not_how_to_give_it_up(tmp_path: Path, err
     draining = threading.Event()
     draining.set()
     loaded = Mock()
-    loaded.writer.taken.return_value = frozenset()
+    loaded.writer.finished_sinks.return_value = frozenset()
     holding = BatchRetry(
         "kafka", BatchStore(StateDatabase(tmp_path)), Mock(active=Mock(sources=())), Mock(), Mock(), draining
     )

@@ -16,10 +16,10 @@ from tests.support.listed import Died, ListOutcomes, ListSink, Process, World, d
 
 STAGED: Final = ("lake", "files")
 STAGED_POINTS: Final = (
-    *((ListOutcomes, "staged", nth) for nth in (1, 2, 3, 4)),
+    *((ListOutcomes, "stage", nth) for nth in (1, 2, 3, 4)),
     *((ListSink, "commit_staged", nth) for nth in (1, 2, 3)),
     *((BatchJournal, name, 1) for name in ("look", "pin", "spill", "settle")),
-    *((BatchWriter, name, 1) for name in ("send_events", "send_letters")),
+    *((BatchWriter, name, 1) for name in ("send_events", "send_dead_letters")),
     (ListOutcomes, "evaluate", 1),
     (ListOutcomes, "release", 1),
 )
@@ -35,7 +35,7 @@ def test_dying_at_each_step_of_a_batch_that_is_staged_whole_leaves_each_record_o
     generation = generations.begin(state, INBOX, ())
     with dying(owner, name, when, nth), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
-    with dying(ListOutcomes, "decisions", "before") as asked:
+    with dying(ListOutcomes, "list_decisions", "before") as asked:
         process = Process(state, plan, world, generation)
         process.batch()
     assert not asked
@@ -56,7 +56,7 @@ def test_what_was_staged_for_a_sink_that_is_away_is_staged_again(state: StateFol
         process.batch()
     assert not world.files
     world.down = set()
-    with dying(ListOutcomes, "staged", "before", nth=99) as staged:
+    with dying(ListOutcomes, "stage", "before", nth=99) as staged:
         process.batch()
     for each in STAGED:
         assert Counter(world.numbers(each)) == Counter(set(range(8)) - {5})

@@ -36,7 +36,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (ListOutcomes, "evaluate", 1),
     (ReplayJournal, "hold_back", 1),
     (BatchWriter, "send_events", 1),
-    (ListOutcomes, "staged", 1),
+    (ListOutcomes, "stage", 1),
     (ListSink, "commit_staged", 1),
     *((ListSink, "write", nth) for nth in (1, 2)),
     (ReplayJournal, "settle", 1),
