@@ -161,7 +161,7 @@ _NEWER_HINT: Final = "use the version of xrouter that last served it, or a later
 
 
 class StoreError(Exception):
-    """The database cannot be opened, has a newer schema, or does not answer.
+    """The database cannot be opened, has an unknown schema, or does not answer.
 
     The message is one line with the location and without a password; ``hint`` is the remedy.
     """
@@ -256,7 +256,7 @@ def open_database(url: str) -> Database:
             _upgrade(connection)
     except CommandError as error:
         database.close()
-        raise StoreError(f"the store at {_locate(url)} has a newer schema than this version", _NEWER_HINT) from error
+        raise StoreError(f"the store at {_locate(url)} has an unknown schema", _NEWER_HINT) from error
     except (SQLAlchemyError, psycopg.Error, OSError) as error:
         database.close()
         raise store_error(url, error, "cannot be opened") from error

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import create_engine, insert, inspect, select
+from sqlalchemy import insert, select
 
 from bindings.http.request import Access
 from registry.backup import HistoryKeeper, HistoryLimits
@@ -21,7 +19,7 @@ from registry.http.application import RequestLimits
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.model.attributes import model_source
 from registry.store import history
-from registry.store.engine import HISTORY, MIGRATIONS, Database, open_database
+from registry.store.engine import HISTORY, Database, open_database
 from router.cli import run_command_line
 from tests.support.postgresql import cluster
 from tests.support.registry import served
@@ -212,19 +210,6 @@ def test_etags_hold_when_history_goes(tmp_path: Path) -> None:
             assert client.get("/messagegroups", headers={"if-none-match": tag}).status_code == 200
     finally:
         server.stop()
-
-
-def test_a_store_of_the_third_form_gets_the_index(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/r.db")
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.set_main_option("path_separator", "os")
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0003")
-    open_database(f"sqlite:///{tmp_path}/r.db").close()
-    assert [each["name"] for each in inspect(engine).get_indexes("history")] == ["ix_history_xid_number"]
-    engine.dispose()
 
 
 WRITTEN = (

@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import create_engine, insert
 
 from bindings.http.request import Access
 from catalog.documents.connecting import Logins, OriginLogin
 from catalog.findings import DocumentError
 from registry.http.access import Roles
-from registry.replication.peers import Peer, changes_after
-from registry.store.engine import GROUPS, MIGRATIONS, RESOURCES, VERSIONS, open_database
-from registry.store.entities import EntityReader
+from registry.replication.peers import Peer
 from router.cli import run_command_line
 from tests.support.catalogs import Side, settle, side, state_of
 
@@ -260,33 +255,6 @@ def test_catalogs_that_are_none(pair: tuple[Side, Side], tmp_path: Path) -> None
             with pytest.raises(DocumentError):
                 one.exchange.run(Peer(url), direction)
     assert one.subjects("g", "m") == {1: "x", 2: "x", 3: "x"}
-
-
-def test_what_was_there_before_marks_is_replicated_too(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/old.db")
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.set_main_option("path_separator", "os")
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0002")
-        now = "2026-01-01T00:00:00Z"
-        entity = {"epoch": 1, "createdat": now, "modifiedat": now}
-        group = {"xid": "/messagegroups/g", "parent": "/messagegroups", "id": "g", "folded": "g"}
-        message = f"{group['xid']}/messages/m"
-        version = {"xid": f"{message}/versions/1", "parent": f"{message}/versions", "id": "1", "folded": "1"}
-        connection.execute(insert(GROUPS).values(**group, **entity, attributes='{"name":"n"}'))
-        more = {"xref": None, "defaultversionid": "1", "sticky": False, "counter": 1, "attributes": "{}"}
-        own = {"xid": message, "parent": f"{group['xid']}/messages", "id": "m", "folded": "m"}
-        connection.execute(insert(RESOURCES).values(**own, **entity, **more))
-        connection.execute(insert(VERSIONS).values(**version, **entity, attributes='{"name":"m"}', ancestorid="1"))
-    engine.dispose()
-    database = open_database(f"sqlite:///{tmp_path}/old.db")
-    with database.reading() as connection:
-        page = changes_after(EntityReader(connection), 0, "urn:corp")
-    database.close()
-    assert [(each.group, each.definition, each.name) for each in page.changes] == [("g", "", ""), ("g", "m", "1")]
-    assert [each.find_fault(0) for each in page.changes] == ["", ""]
 
 
 def test_rounds_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

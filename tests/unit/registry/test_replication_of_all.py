@@ -8,10 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine
 
 from bindings.http.request import Access
 from catalog.documents.connecting import Logins, OriginLogin
@@ -20,9 +16,8 @@ from registry.http.application import RequestLimits
 from registry.model.attributes import model_source
 from registry.replication import peers
 from registry.replication.peers import Peer
-from registry.store.engine import MIGRATIONS
 from tests.support.catalogs import Side, side, state_of
-from tests.support.registry import PLACED, SCHEMA, fill, served, whole_state_of
+from tests.support.registry import PLACED, SCHEMA, fill, whole_state_of
 
 pytestmark = pytest.mark.slow
 
@@ -263,29 +258,6 @@ def test_peers_of_earlier_releases_get_messages_alone(pair: tuple[Side, Side]) -
     fill(one.client)
     page = one.client.get("/messagecatalog?changes=0").json()
     assert page["changes"] and all(each["group"] == "shop" and "xid" not in each for each in page["changes"])
-
-
-def test_what_was_there_before_marks_is_replicated(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    url = f"sqlite:///{tmp_path}/a/registry.db"
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with side(tmp_path / "b") as fresh:
-        with served(tmp_path / "a") as client:
-            fill(client)
-        engine = create_engine(url)
-        with engine.begin() as connection:
-            connection.exec_driver_sql("DELETE FROM marks WHERE owner = '' AND key <> '/messagegroups/shop'")
-            config.attributes["connection"] = connection
-            step = ScriptDirectory.from_config(config).get_revision("0007")
-            assert step is not None
-            command.stamp(config, str(step.down_revision), purge=True)
-        engine.dispose()
-        with served(tmp_path / "a", authority="urn:corp") as client:
-            old = Side(client, fresh.exchange, f"{client.base_url}/messagecatalog")
-            done = fresh.pull(old)
-            assert not done.refused, done.reported
-            assert whole_state_of(fresh.client) == whole_state_of(client)
 
 
 def test_what_is_too_large_for_a_peer_holds_nothing_up(tmp_path: Path) -> None:
