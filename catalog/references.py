@@ -450,11 +450,6 @@ class ExternalDocuments:
         """Return the external document of a message or group; None if it is in the sources."""
         return self._of.get(xid)
 
-    def declarations_at(self, file: str) -> Declarations | None:
-        """Return the declarations of the external document at *file*; None if it was not read."""
-        external = self._lands.get(self._canonical_key(file))
-        return external.declarations if isinstance(external, ExternalDocument) else None
-
     def document(self, address: str, base: str) -> ExternalDocument | None:
         """Return the external document at *address*, written in the document at *base*; None for a source.
 

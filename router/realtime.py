@@ -385,7 +385,7 @@ def _is_plain_segment(segment: Column) -> Column:
 
 
 def _context_json() -> Column:
-    """Return the context of a fast row as JSON, as :func:`router.writing.kafka_records.context_json` does."""
+    """Return the context of a fast row as JSON, as :func:`router.rendering.lineage.context_json` does."""
     from pyspark.sql import functions as F
 
     def render_member(segment: Column) -> Column:

@@ -373,7 +373,6 @@ MAX_PARTS: Final = 32
 Part = str | int
 ANY_PART: Final = "\0any"
 """``*``: every member or item."""
-MISSING: Final = object()
 
 
 def parse_path(text: str) -> tuple[Part, ...]:

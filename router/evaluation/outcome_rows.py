@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -119,17 +119,19 @@ def _evaluate_to_rows(
 
 
 def add_dead_letter_ids(outcomes: DataFrame, kind: Kind, query: str) -> DataFrame:
-    """Add ``headers`` and ``key`` of the record to outcomes, and ``letter``, the id of its possible dead letter.
-
-    The id is the same in every retry.
-    """
+    """Add ``letter`` to outcomes, the id of the possible dead letter; the same in every retry."""
     from pyspark.sql import functions as F
 
-    headers, key = F.lit(None).cast(HEADERS_TYPE), F.lit(None).cast("binary")
-    if kind != "inbox":
-        headers, key = F.col("raw.headers"), F.col("raw.key")
     letter = F.col("raw.letter") if kind == "letters" else dead_letter_id_column(query, F.col("position"))
-    return outcomes.withColumns({"headers": headers, "key": key, "letter": letter})
+    return outcomes.withColumn("letter", letter)
+
+
+def source_column(kind: Kind, name: Literal["headers", "key"]) -> Column:
+    """Return the headers or keys of the source records of outcomes; null for the inbox, which has neither."""
+    from pyspark.sql import functions as F
+
+    null = F.lit(None).cast(HEADERS_TYPE if name == "headers" else "binary")
+    return null if kind == "inbox" else F.col(f"raw.{name}")
 
 
 def dead_letter_id_column(query: str, position: Column) -> Column:
@@ -296,8 +298,8 @@ def iter_source_rows(rows: DataFrame, kind: Kind, query: str) -> Iterator[tuple[
     from pyspark.sql import functions as F
 
     position = F.concat_ws("-", "topic", "partition", "offset") if kind == "kafka" else F.col("position")
-    letter = F.col("letter") if kind == "letters" else dead_letter_id_column(query, position)
-    lines = rows.select(letter, F.to_json(F.struct(*RAW_COLUMNS[kind])))
+    id = F.col("letter") if kind == "letters" else dead_letter_id_column(query, position)
+    lines = rows.select(id, F.to_json(F.struct(*RAW_COLUMNS[kind])))
     for letter, line in lines.toLocalIterator():
         yield letter, line.encode("utf-8", "surrogatepass")
 

@@ -625,8 +625,10 @@ def _archive_option(conf: Mapping[str, str]) -> str:
 
     Where it is of another Java or Spark, it is not used, and Java says so only if asked.
     """
-    used = f"{shlex.quote(f'-XX:SharedArchiveFile={class_archive()}')} -Xlog:cds*=off"
-    return used if class_archive().exists() and "Archive" not in conf.get(_OPTIONS, "") else ""
+    archive = class_archive()
+    if not archive.exists() or "Archive" in conf.get(_OPTIONS, ""):
+        return ""
+    return f"{shlex.quote(f'-XX:SharedArchiveFile={archive}')} -Xlog:cds*=off"
 
 
 def memory_conf(settings: Settings) -> dict[str, str]:

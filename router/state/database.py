@@ -147,8 +147,12 @@ class Inventory:
 
     def _replace(self, known: Holdings | None, holdings: Holdings) -> None:
         if holdings != known:
-            content = {"format": FORMAT, **asdict(holdings)}
-            write_durably(self.path, json.dumps(content, sort_keys=True).encode())
+            self.write(holdings)
+
+    def write(self, holdings: Holdings) -> None:
+        """Write what the folder must hold, durably."""
+        content = {"format": FORMAT, **asdict(holdings)}
+        write_durably(self.path, json.dumps(content, sort_keys=True).encode())
 
 
 def _old_format_error(root: Path) -> StateError:

@@ -15,7 +15,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from catalog.values import parse_whole_number
 from router.errors import StateError
 from router.logs import get_logger
 from router.state.database import FILE, FORMAT, NAME, OLD_LETTERS, Inventory, StateDatabase, connect, translate_errors
-from router.state.durable import RESTORE, damaged, missing, read, read_object, write_durably
+from router.state.durable import RESTORE, damaged, missing, read, read_object
 from router.state.ledger import LetterLedger
 
 _PIN: Final = re.compile(r"[0-9a-f]{32}")
@@ -66,7 +66,8 @@ def upgrade_folder(root: Path) -> None:
 def _import_files(root: Path, form: dict[str, Any]) -> None:
     path = root / FILE
     _discard_partial_import(path)
-    holdings = Inventory(root).parse(form)
+    inventory = Inventory(root)
+    holdings = inventory.parse(form)
     topics = _read_topics(root, noted=bool(form.get("offsets")))
     rows = [*_read_batches(root), *_read_plans(root), *topics, *_read_accounts(root)]
     databases = [name for name in _TABLES if _is_importable(root, name)]
@@ -83,8 +84,7 @@ def _import_files(root: Path, form: dict[str, Any]) -> None:
         (id,) = connection.execute("SELECT value FROM facts WHERE name = 'id'").fetchone()
         connection.execute("COMMIT")
     sync_path(root)
-    content = {"format": FORMAT, **asdict(replace(holdings, database=id))}
-    write_durably(root / NAME, json.dumps(content, sort_keys=True).encode())
+    inventory.write(replace(holdings, database=id))
     _log.info("state folder converted", folder=str(root), format=FORMAT)
 
 
@@ -144,7 +144,8 @@ def _read_plans(root: Path) -> Iterator[tuple[str, Row]]:
 
 def _read_topics(root: Path, *, noted: bool) -> Iterator[tuple[str, Row]]:
     """Yield the rows of positions and ids of topics."""
-    path, form = root / "ledger" / "offsets.json", read_object(root / "ledger" / "offsets.json")
+    path = root / "ledger" / "offsets.json"
+    form = read_object(path)
     if form is None and noted:
         hint = f'{RESTORE}, or set "offsets" to false in {root / NAME}: topics that are added again begin at `start`'
         raise missing(path, "positions of topics were kept in it", hint=hint)

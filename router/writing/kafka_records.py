@@ -6,7 +6,6 @@ If one write serves all sinks, :class:`SingleWrite` evaluates source rows and re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Entries, Int, is_not_null, raw_buffers, replace_rows
+from bindings.columns.entries import Bool, Entries, Int, is_not_null, replace_rows
 from bindings.kafka.record_columns import CONTENT_TYPE, LINEAGE
 from bindings.parts import CODING_HEADER as CODING
 from catalog.record import Record
@@ -29,6 +28,7 @@ from router.evaluation.outcome_rows import (
     RAW_COLUMNS,
     build_outcome_rows,
     dead_letter_ids,
+    source_column,
     source_columns,
 )
 from router.evaluation.outputs import RoutedOutcomes
@@ -37,7 +37,7 @@ from router.matching.context import RELATED
 from router.matching.inbox_columns import to_rfc3339
 from router.matching.record_columns import SCHEMA_ID
 from router.rendering.events import attribute_values, encode_structured_events, native_texts, read_attributes
-from router.rendering.lineage import lineage_header_columns
+from router.rendering.lineage import context_json, lineage_header_columns
 from router.rendering.texts import event_attributes, parts_of_raw
 from router.settings import KafkaSink
 from router.settings.routes import (
@@ -121,56 +121,6 @@ def remove_headers(lists: pa.ListArray, condition: Callable[[str], bool]) -> pa.
     counts = np.bincount(entries.owners[kept], minlength=len(lists))
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), lists.flatten().filter(pa.array(kept)))
-
-
-# Context attributes as JSON.
-
-_ESCAPED_CHARS: Final = re.compile(r'[\x00-\x1f"\\]')
-_SHORT_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def context_json(contexts: pa.MapArray) -> pa.StringArray:
-    """Return context attributes as JSON objects in Spark's format."""
-    if contexts.items.null_count:
-        return pa.array([_encode_context(dict(each or ())) for each in contexts.to_pylist()], pa.string())
-    bounds = contexts.offsets.to_numpy().astype(np.int64)
-    counts, entries = np.diff(bounds), int(bounds[-1] - bounds[0])
-    names = contexts.keys.slice(bounds[0], entries).dictionary_encode()
-    heads = [pc.binary_join_element_wise(start, _escape_texts(names.dictionary), '":"', "") for start in ('{"', '","')]
-    pool = pa.concat_arrays([*heads, pa.array(['"}', "{}"]), _escape_texts(contexts.items.slice(bounds[0], entries))])
-    several, ends = len(heads[0]), 2 * len(heads[0])
-    # The pieces of a row are a name and a value for each attribute, and an end. They are adjacent in the pool's order,
-    # so the text of a row is the range of its pieces.
-    starts = 2 * (bounds - bounds[0]) + np.arange(len(bounds))
-    owners = np.repeat(np.arange(len(counts)), counts)
-    heads_at = 2 * np.arange(entries) + owners
-    pieces = np.empty(int(starts[-1]), np.int64)
-    pieces[heads_at] = names.indices.to_numpy() + several
-    pieces[heads_at + 1] = ends + 2 + np.arange(entries)
-    pieces[starts[:-1][counts > 0]] -= several
-    pieces[starts[1:] - 1] = np.where(counts > 0, ends, ends + 1)
-    texts = pool.take(pa.array(pieces))
-    return pa.StringArray.from_buffers(len(counts), pa.py_buffer(raw_buffers(texts)[1][starts]), texts.buffers()[2])
-
-
-def _escape_texts(texts: pa.StringArray) -> pa.StringArray:
-    """Return texts, without nulls, escaped for JSON strings."""
-    data, bounds = raw_buffers(texts)
-    used = data[bounds[0] : bounds[-1]]
-    if not ((used < ord(" ")) | (used == ord('"')) | (used == ord("\\"))).any():
-        return texts
-    special = pc.match_substring_regex(texts, _ESCAPED_CHARS.pattern)
-    changed = [_escape_text(text) for text in texts.filter(special).to_pylist()]
-    return pc.replace_with_mask(texts, special, pa.array(changed, pa.string()))
-
-
-def _escape_text(text: str) -> str:
-    return _ESCAPED_CHARS.sub(lambda match: _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04X}", text)
-
-
-def _encode_context(members: Mapping[str, str | None]) -> str:
-    texts = ((name, "null" if text is None else f'"{_escape_text(text)}"') for name, text in members.items())
-    return "{" + ",".join(f'"{_escape_text(name)}":{text}' for name, text in texts) + "}"
 
 
 def _constant_topic(topics: Mapping[str, NameTemplate]) -> str | None:
@@ -573,5 +523,5 @@ def order_key_column(kind: Kind) -> Column:
     from pyspark.sql import functions as F
 
     channel = F.concat(F.lit("kafka:"), F.col("raw.topic")) if kind == "kafka" else F.col("raw.endpoint")
-    key = F.coalesce(F.col("m.key"), F.col("key"))
+    key = F.coalesce(F.col("m.key"), source_column(kind, "key"))
     return F.substring(F.sha2(F.concat(F.encode(channel, "UTF-8"), F.lit(bytearray(1)), key), 256), 1, 32)

@@ -15,8 +15,16 @@ import pyarrow as pa
 from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets
 from router.errors import SinkError, find_batch_fault, find_lost_registry, is_data_loss, is_timestamp_overflow
+from router.evaluation.evaluator import Kind
 from router.evaluation.forwarding import EXCHANGE
-from router.evaluation.outcome_rows import HEADERS_TYPE, ORIGINAL_BODY, OUTCOME_COLUMNS, header_column, iter_source_rows
+from router.evaluation.outcome_rows import (
+    HEADERS_TYPE,
+    ORIGINAL_BODY,
+    OUTCOME_COLUMNS,
+    header_column,
+    iter_source_rows,
+    source_column,
+)
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Evaluator, Plan
 from router.logs import get_logger
@@ -704,13 +712,13 @@ class SparkOutcomes:
         """Return the dead letters of rejected records, with the columns of the rows."""
         from pyspark.sql import functions as F
 
-        rows = self._rows
+        rows, kind = self._rows, self._batch.kind
         table = rows.sparkSession.createDataFrame(rejections.to_table()).alias("rejection")
         letters = rows.join(F.broadcast(table), rows["position"] == F.col("rejection.at"))
         letters = letters.withColumn("body", F.when(F.col("m.replaced"), F.col(ORIGINAL_BODY)).otherwise(F.col("body")))
         match = F.col("m").withField("reason", F.lit(SINK_REJECTED)).withField("detail", F.col("rejection.detail"))
-        match = match.withField("forwarded", _original_headers()).withField("route", F.col("rejection.route"))
-        size = F.coalesce(F.length("body"), F.lit(0)) + F.coalesce(F.length("key"), F.lit(0))
+        match = match.withField("forwarded", _original_headers(kind)).withField("route", F.col("rejection.route"))
+        size = F.coalesce(F.length("body"), F.lit(0)) + F.coalesce(F.length(source_column(kind, "key")), F.lit(0))
         match = match.withField("spilled", size > F.col("rejection.limit"))
         for name in self._plan.routes.dead_letter_topics:
             match = match.withField(f"letters_{name}", F.col(f"rejection.letters_{name}"))
@@ -741,11 +749,11 @@ def _is_on_routes(numbers: Sequence[int]) -> Column:
     return F.col("m.route").isin(*numbers)
 
 
-def _original_headers() -> Column:
+def _original_headers(kind: Kind) -> Column:
     """Return the headers of a rejected record's dead letter; an event of a batch has its own media type."""
     from pyspark.sql import functions as F
 
-    headers = F.coalesce(F.col("headers"), F.col("m.forwarded"), F.array().cast(HEADERS_TYPE))
+    headers = F.coalesce(source_column(kind, "headers"), F.col("m.forwarded"), F.array().cast(HEADERS_TYPE))
     media = F.lit(EVENT_MEDIA.decode())
 
     def with_event_media(entry: Column) -> Column:

@@ -26,7 +26,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class Invalid(Exception):
-    """A record that is no valid CloudEvent."""
+    """A record that is not a valid CloudEvent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Definitions:
         """Return the definition of a record, and the values of its placeholders in *context*.
 
         Raises:
-            Invalid: it is no valid CloudEvent.
+            Invalid: it is not a valid CloudEvent.
         """
         event = "ce_specversion" in headers
         if event:

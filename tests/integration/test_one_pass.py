@@ -150,7 +150,7 @@ def test_context_in_a_header_is_the_json_that_spark_writes(spark: SparkSession) 
     import pyarrow as pa
     from pyspark.sql import functions as F
 
-    from router.writing.kafka_records import context_json
+    from router.rendering.lineage import context_json
 
     odd = "".join(chr(code) for code in range(0x21)) + '"\\/\x7f\u2028é😀'
     contexts: list[dict[str, str | None]] = [{}, {"a": "b"}, {odd: odd, "b": ""}, {"x": "1", "y": None}, {}, {"n": odd}]
