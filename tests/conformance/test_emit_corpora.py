@@ -39,6 +39,8 @@ NOW: Final = "2026-03-04T05:06:07.008Z"
 FEW: Final = 3
 """Definitions of one document that `make test` tries; ``-m full`` tries all."""
 SEEDS: Final = 3
+NOT_EMITTED: Final = ("was not loaded", "payloads of XSD are not generated")
+"""What the notes say on payloads that `emit` leaves empty."""
 ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz0123456789_-"
 
 
@@ -167,5 +169,5 @@ def parameters() -> Iterator[Any]:
 @pytest.mark.parametrize(("path", "most", "seeds"), list(parameters()))
 def test_what_is_emitted_matches_its_definition(path: Path, most: int | None, seeds: int) -> None:
     doubts = check(path, most=most, seeds=seeds)
-    known = {doubt for doubt in doubts if doubt and "was not loaded" not in doubt}
-    assert not known, "\n".join(known)
+    unexpected = {doubt for doubt in doubts if doubt and not any(each in doubt for each in NOT_EMITTED)}
+    assert not unexpected, "\n".join(unexpected)
