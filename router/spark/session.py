@@ -542,6 +542,10 @@ _FIXED: Final = {
 }
 # Columns are named by properties, and two headers may differ in letter case alone.
 _ENFORCED: Final = {"spark.sql.caseSensitive": "true"}
+_JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+_COLLECTOR: Final = re.compile(r"-XX:\+Use[A-Za-z0-9]*GC")
+"""Java does not start with two collectors. Ours is the parallel one, which takes 1.0 to 1.6 µs of CPU a record less
+than G1 (``python -m tests.benchmarks.kafka_passthrough``); memory is freed so fast that its pauses are a few ms."""
 _JIT: Final = "-XX:-DontCompileHugeMethods"
 """The selectors of a plan become one method. By default HotSpot would interpret it because of its size."""
 
@@ -589,9 +593,10 @@ def open_spark_session(settings: Settings, state: Path, sources: Sequence[Source
     }
     for place, options in (("driver", f"{_JIT} {OPTIONS} {_archive_option(chosen)}"), ("executor", _JIT)):
         name = f"spark.{place}.extraJavaOptions"
-        chosen[name] = f"{options} {chosen.get(name, '')}".strip()
+        own = chosen.get(name, "")
+        chosen[name] = f"{options} {_collector_option(own)} {own}".strip()
     json = settings.log.format == "json"
-    own = "log4j2.configurationFile" in chosen["spark.driver.extraJavaOptions"]  # to see all
+    whole = "log4j2.configurationFile" in chosen["spark.driver.extraJavaOptions"]  # to see all
     chosen |= make_jvm_log_conf(chosen, json=json) | _ENFORCED | {"spark.master": master["spark.master"]}
     if jars:
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
@@ -602,7 +607,7 @@ def open_spark_session(settings: Settings, state: Path, sources: Sequence[Source
     try:
         with naming_jvm_death(divide_memory(settings).heap_remedy):
             with _keep_interrupt_handler(), naming_master_errors(settings.spark):
-                launch_jvm(chosen, state, relayed=json or not own, whole=own)
+                launch_jvm(chosen, state, relayed=json or not whole, whole=whole)
                 spark = builder.getOrCreate()
             silence_pyspark(spark.sparkContext)
             use_driver_pyspark(spark)
@@ -618,6 +623,12 @@ def open_spark_session(settings: Settings, state: Path, sources: Sequence[Source
         if spark is not None and is_jvm_alive():
             spark.stop()
         end_jvm()
+
+
+def _collector_option(own: str) -> str:
+    """Return the Java option of the garbage collector; '' if our options, or those of the environment, choose one."""
+    chosen = " ".join((own, *(os.environ.get(name, "") for name in _JAVA_VARIABLES)))
+    return "" if _COLLECTOR.search(chosen) else "-XX:+UseParallelGC"
 
 
 def _archive_option(conf: Mapping[str, str]) -> str:

@@ -114,7 +114,9 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
     """Topics of a Kafka cluster, at least once."""
 
     options: Options = Field(
-        {}, description="More Kafka producer options, by their Kafka names. `compression.type` defaults to lz4."
+        {},
+        description="More Kafka producer options, by their Kafka names. `compression.type` defaults to lz4, "
+        "`linger.ms` to 5.",
     )
 
     @property

@@ -30,7 +30,9 @@ def test_what_settings_say_of_a_source_comes_first() -> None:
 def test_a_sink_compresses_batches_unless_settings_say_otherwise() -> None:
     assert KafkaClient("h:9092").sink_options() == CONNECTING | {
         "kafka.compression.type": "lz4",
+        "kafka.linger.ms": "5",
         "kafka.max.block.ms": "20000",
     }
-    client = KafkaClient("h:9092", options={"compression.type": "none", "max.block.ms": "60000"})
-    assert client.sink_options() == CONNECTING | {"kafka.compression.type": "none", "kafka.max.block.ms": "60000"}
+    own = {"compression.type": "none", "linger.ms": "0", "max.block.ms": "60000"}
+    client = KafkaClient("h:9092", options=own)
+    assert client.sink_options() == CONNECTING | {f"kafka.{name}": value for name, value in own.items()}

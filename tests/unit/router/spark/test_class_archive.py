@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from router.spark.connectors import class_archive, make_class_archive
-from router.spark.session import _archive_option
+from router.spark.session import _archive_option, _collector_option
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +55,11 @@ def test_an_archive_is_used_unless_the_settings_name_one() -> None:
     assert _archive_option({}) == f"'-XX:SharedArchiveFile={class_archive()}' -Xlog:cds*=off"
     own = {"spark.driver.extraJavaOptions": "-XX:ArchiveClassesAtExit=/tmp/own.jsa"}
     assert _archive_option(own) == ""
+
+
+def test_a_collector_of_the_user_stays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
+    assert _collector_option("-Da=b") == "-XX:+UseParallelGC"
+    assert _collector_option("-Da=b -XX:+UseZGC") == ""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")
+    assert _collector_option("") == ""
