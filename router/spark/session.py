@@ -542,7 +542,7 @@ _FIXED: Final = {
 }
 # Columns are named by properties, and two headers may differ in letter case alone.
 _ENFORCED: Final = {"spark.sql.caseSensitive": "true"}
-_JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+_JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS")
 _COLLECTOR: Final = re.compile(r"-XX:\+Use[A-Za-z0-9]*GC")
 """Java does not start with two collectors. Ours is the parallel one, which takes 1.0 to 1.6 µs of CPU a record less
 than G1 (``python -m tests.benchmarks.kafka_passthrough``); memory is freed so fast that its pauses are a few ms."""
@@ -593,8 +593,8 @@ def open_spark_session(settings: Settings, state: Path, sources: Sequence[Source
     }
     for place, options in (("driver", f"{_JIT} {OPTIONS} {_archive_option(chosen)}"), ("executor", _JIT)):
         name = f"spark.{place}.extraJavaOptions"
-        own = chosen.get(name, "")
-        chosen[name] = f"{options} {_collector_option(own)} {own}".strip()
+        own, default = chosen.get(name, ""), chosen.get(f"spark.{place}.defaultJavaOptions", "")
+        chosen[name] = f"{options} {_collector_option(f'{default} {own}')} {own}".strip()
     json = settings.log.format == "json"
     whole = "log4j2.configurationFile" in chosen["spark.driver.extraJavaOptions"]  # to see all
     chosen |= make_jvm_log_conf(chosen, json=json) | _ENFORCED | {"spark.master": master["spark.master"]}

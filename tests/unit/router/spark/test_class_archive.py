@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from router.spark.connectors import class_archive, make_class_archive
-from router.spark.session import _archive_option, _collector_option
+from router.spark.session import _JAVA_VARIABLES, _archive_option, _collector_option
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,8 @@ def test_an_archive_is_used_unless_the_settings_name_one() -> None:
 
 
 def test_a_collector_of_the_user_stays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
+    for name in _JAVA_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     assert _collector_option("-Da=b") == "-XX:+UseParallelGC"
     assert _collector_option("-Da=b -XX:+UseZGC") == ""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")
