@@ -32,6 +32,7 @@ _OPTIONAL_VALUES: Final = 300
 """Limits of levels and of values for optional parts, so that payloads of recursive schemas are small."""
 _SPAN: Final = 100
 """The maximum distance of numbers from the bound, if there is only one."""
+_LARGE: Final = 1_000
 
 
 class UnsupportedSchema(Exception):
@@ -209,20 +210,16 @@ class PayloadSampler(Protocol):
 # Numbers within the bounds of both JSON families.
 
 
-def make_number_between(
-    schema: Mapping[str, Any], chooser: Chooser, *, whole: bool, low: int | None = None, high: int | None = None
-) -> int | float:
+def make_number_between(schema: Mapping[str, Any], chooser: Chooser, *, whole: bool) -> int | float:
     """Return a number that satisfies ``minimum``, ``exclusiveMinimum``, ``multipleOf`` and so on.
 
-    ``exclusiveMinimum`` may be a number or the flag of draft-04. *low* and *high* are the bounds of the type itself.
+    ``exclusiveMinimum`` may be a number or the flag of draft-04.
 
     Raises:
         UnsupportedSchema: no number is between the bounds.
     """
     minimum, above = _read_bound(schema, "minimum", "exclusiveMinimum")
     maximum, below = _read_bound(schema, "maximum", "exclusiveMaximum")
-    minimum = max((each for each in (minimum, _to_decimal(low)) if each is not None), default=None)
-    maximum = min((each for each in (maximum, _to_decimal(high)) if each is not None), default=None)
     step = _to_decimal(schema.get("multipleOf"))
     if step is not None and step > 0:
         return _make_multiple(step, _complete_span(minimum, maximum, step), chooser, whole=whole, edges=(above, below))
@@ -231,26 +228,16 @@ def make_number_between(
         last = None if maximum is None else math.floor(maximum) - (1 if below and maximum == math.floor(maximum) else 0)
         if first is not None and last is not None and first > last:
             raise UnsupportedSchema("no integer is between the bounds")
-        return chooser.make_integer(*_ignore_type_bounds(first, last, low, high))
+        # Real numbers are rarely near the ends of a type's range.
+        if first is not None and last is not None and last - first > _SPAN:
+            first, last = (max(first, 0), min(last, _LARGE)) if first <= 0 <= last else (first, last)
+            first, last = (first, first + _SPAN) if first > 0 else (last - _SPAN, last) if last < 0 else (first, last)
+        return chooser.make_integer(first, last)
     if minimum is not None and maximum is not None and (minimum > maximum or (minimum == maximum and (above or below))):
         raise UnsupportedSchema("no number is between the bounds")
     if minimum is not None and minimum == maximum:
         return float(minimum)
     return float(chooser.make_decimal(minimum, maximum))
-
-
-def _ignore_type_bounds(
-    first: int | None, last: int | None, low: int | None, high: int | None
-) -> tuple[int | None, int | None]:
-    """Replace bounds that are only the type's, because real numbers are rarely near the end of its range."""
-    bounds = (None if first == low else first, None if last == high else last)
-    if bounds == (None, None):
-        return (0 if low is None or low <= 0 else low), (min(high, 1000) if high is not None else None)
-    if bounds[0] is None and bounds[1] is not None and low is not None and bounds[1] - 100 < low:
-        return low, bounds[1]
-    if bounds[1] is None and bounds[0] is not None and high is not None and bounds[0] + 100 > high:
-        return bounds[0], high
-    return bounds
 
 
 def _read_bound(schema: Mapping[str, Any], plain: str, exclusive: str) -> tuple[Decimal | None, bool]:

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from catalog.schemas.contract import (
+    BEYOND_FAULT,
     BEYOND_LIMITS,
     MAX_FAULTS,
     CostExceeded,
@@ -169,8 +170,8 @@ class ResolvedMessages:
         """Return *body* as the reader's message, or why it cannot be parsed."""
         try:
             found = self.fault(body, None)
-        except CostExceeded as cost:
-            return cost.fault()
+        except CostExceeded:
+            return BEYOND_FAULT
         return self._own.read(body, None) if found is None else found
 
     def _find_faults(self, body: bytes | None, *, at_any_cost: bool) -> list[SchemaFault]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from catalog.schemas.contract import (
     clip,
     make_fault,
 )
+from catalog.schemas.sandbox import run_limited
 
 # Reading XML Schema documents, without DTDs, entities, files and network access, and with all that they refer to.
 #
@@ -253,12 +253,8 @@ _LOCATIONS: Final = etree.XPath(
     "//@*[namespace-uri() = 'http://www.w3.org/2001/XMLSchema-instance' and contains(local-name(), 'chemaLocation')]"
 )
 _TRIAL: Final = """
-import json, resource, sys
+import json
 job = json.load(sys.stdin)
-for kind, most in (resource.RLIMIT_CPU, job["seconds"]), (resource.RLIMIT_AS, job["memory"]):
-    hard = resource.getrlimit(kind)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(kind, (most, most))
 sys.path[:] = job["path"]
 from lxml import etree
 from catalog.schemas.xsd.validating import compile_documents
@@ -311,23 +307,14 @@ def references_of(source: SchemaSource) -> Iterable[str]:
 def _try_compile(documents: XsdDocuments, version: str) -> None:
     """Compile in a process with limits first, because a short XSD can make libxml2 use all memory, or days."""
     texts = {name: text.decode("utf-8") for name, text in documents.texts.items()}
-    job = {"texts": texts, "path": sys.path, "seconds": MAX_SECONDS, "memory": MAX_MEMORY, "invalid": _INVALID}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _TRIAL],
-            input=json.dumps(job).encode(),
-            capture_output=True,
-            check=False,
-            timeout=10 * MAX_SECONDS,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise _limit_error() from error
-    if done.returncode == _INVALID:
-        raise _compile_error(documents, version, done.stdout.decode("utf-8", "replace"))
-    if done.returncode < 0 or b"MemoryError" in done.stderr:
+    job = json.dumps({"texts": texts, "path": sys.path, "invalid": _INVALID}).encode()
+    code, said, errors = run_limited(_TRIAL, [], seconds=MAX_SECONDS, memory=MAX_MEMORY, given=job)
+    if code == _INVALID:
+        raise _compile_error(documents, version, said.decode("utf-8", "replace"))
+    if code < 0 or "MemoryError" in errors:
         raise _limit_error()
-    if done.returncode != 0:  # not caused by the schema
-        raise RuntimeError(f"the trial compilation failed: {done.stderr[-500:].decode('utf-8', 'replace')}")
+    if code != 0:  # not caused by the schema
+        raise RuntimeError(f"the trial compilation failed: {errors[-500:]}")
 
 
 def _limit_error() -> SchemaError:

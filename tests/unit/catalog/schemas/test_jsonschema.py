@@ -167,7 +167,7 @@ def test_hostile_content_ends() -> None:
     with pytest.raises(SchemaError):
         compiled(deep)
     node = {"$defs": {"n": {"allOf": [{"items": {"$ref": "#/$defs/n"}}] * 2}}, "$ref": "#/$defs/n"}
-    assert compiled(node).fault(b"[" * 500 + b"]" * 500, None) is None
+    assert compiled(node).fault(b"[" * 500 + b"]" * 500, None, at_any_cost=True) is None
     assert compiled({"$ref": "#"}).fault(b"1", None, at_any_cost=True) is None
     assert time.process_time() - started < 20
 
