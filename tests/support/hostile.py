@@ -439,7 +439,7 @@ HOSTILE: dict[str, Hostile] = {
             },
         },
         lambda: zigzag(1_000_000) + b"\x02" * 1_000_000 + b"\0",
-        "None",
+        "more values than bytes",
         BEYOND_LIMITS,
     ),
     "Avro records": _avro(

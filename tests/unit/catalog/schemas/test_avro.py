@@ -270,7 +270,8 @@ def test_hostile_bodies_take_little_time_and_memory() -> None:
     assert done.returncode == 0, done.stderr[-600:]
     lines = done.stdout.splitlines()
     assert len(lines) == 16
-    assert lines[:3] == ["None", "None", "None"]
+    assert lines[0] == "None"
+    assert lines[1].startswith("[0].a.a") and lines[2].startswith("a.a")
 
 
 SCHEMAS: list[Any] = [
