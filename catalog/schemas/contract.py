@@ -168,6 +168,14 @@ class Library(Protocol):
         ...
 
 
+class EmptyLibrary:
+    """A library without other documents."""
+
+    def document(self, reference: str, base: str) -> tuple[str, Any] | None:
+        """Return nothing."""
+        return None
+
+
 # Verdicts on two schemas, for the families that compare theirs (:mod:`catalog.comparing`).
 
 Verdict = Literal["same", "compatible", "incompatible", "unknown"]

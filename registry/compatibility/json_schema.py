@@ -15,11 +15,11 @@ import jsonschema_rs
 import msgspec
 
 from catalog.parsing.pointers import resolve_pointer
-from catalog.schemas.contract import CostExceeded, SchemaError, SchemaSource, Validator
+from catalog.schemas.contract import CostExceeded, EmptyLibrary, SchemaError, SchemaSource, Validator
 from catalog.schemas.families import compile_schema, family_of
 from catalog.schemas.filling import Chooser, UnsupportedSchema
 from catalog.schemas.jsonschema.validating import REGEX_OPTIONS, draft_of
-from registry.compatibility.schemas import Budget, EmptyLibrary, Undecided
+from registry.compatibility.schemas import Budget, Undecided
 
 # Schemas as conjuncts, types and bounds.
 #

@@ -32,7 +32,7 @@ class Checker:
 
 
 CHECKERS: Final[Mapping[str, Checker]] = {
-    "Avro": Checker(lambda source: source.document, avro.find_avro_gap),
+    "Avro": Checker(avro.parse_avro, avro.find_avro_gap),
     "JsonSchema": Checker(lambda source: source, json_schema.find_json_gap),
     "Protobuf": Checker(protobuf.parse_messages, protobuf.find_protobuf_gap),
 }

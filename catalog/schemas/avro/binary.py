@@ -531,18 +531,21 @@ class AvroResolver(Generic[F]):
     writer: AvroSchema
     reader: AvroSchema
     maker: FunctionMaker[F]
+    spend: Callable[[int], None] = lambda steps: None
+    """Counts the pairs of types that are compared."""
     _done: dict[str, F | Unresolvable] = field(default_factory=dict)
     _table: dict[str, F] = field(default_factory=dict)
 
-    def resolve(self) -> F:
-        """Return the function that reads the writer's values as the reader's.
+    def resolve(self, *, named: bool = False) -> F:
+        """Return the function that reads the writer's values as the reader's; with *named*, root names are compared.
 
         Raises:
             Unresolvable: no value of the writer's schema can be read as one of the reader's.
         """
-        return self._resolve_types(self.writer.root, self.reader.root, anywhere=False)
+        return self._resolve_types(self.writer.root, self.reader.root, anywhere=named)
 
     def _resolve_types(self, written: Any, target: Any, *, anywhere: bool = True) -> F:
+        self.spend(1)
         written, target = _find_type(written, self.writer), _find_type(target, self.reader)
         if isinstance(written, list):
             return self._resolve_from_union(written, target)
@@ -657,6 +660,47 @@ class AvroResolver(Generic[F]):
             return _parse_default(member["default"], member["type"], self.reader)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError):
             raise Unresolvable("its default is not of its type").add_step(f".{member['name']}") from None
+
+
+class _GapMaker:
+    """Makes the reason why some values of a type cannot be read, '' if all can."""
+
+    def __init__(self, writer: AvroSchema) -> None:
+        self.compiler: TypeCompiler[str] = TypeCompiler(
+            writer.named,
+            lambda schema, parts: "",
+            lambda schema, parts: next(filter(None, parts), ""),
+            lambda item: item,
+            lambda value: value,
+            lambda schema, kind: "",
+            lambda table, name: "",
+        )
+
+    def make_record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, str]], defaults: Mapping[str, Any]
+    ) -> str:
+        return next((f"field {name}: {gap}" for name, gap in fields if name and gap), "")
+
+    def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> str:
+        gone = next((name for symbol, name in zip(symbols, written, strict=True) if symbol is None), None)
+        return "" if gone is None else f"the definition's enum has no symbol {gone}, and no default"
+
+    def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> str:
+        return ""
+
+    def make_branch(self, function: str, label: str | None) -> str:
+        return function
+
+    def make_failing(self, why: str) -> str:
+        return why
+
+
+def find_gap(reader: AvroSchema, writer: AvroSchema, spend: Callable[[int], None] = lambda steps: None) -> str:
+    """Return why some values written with *writer* cannot be read with *reader*, '' if all can."""
+    try:
+        return AvroResolver(writer, reader, _GapMaker(writer), spend).resolve(named=True)
+    except Unresolvable as error:
+        return str(error)
 
 
 def read_writer_schema(written: WriterSchema) -> AvroSchema:

@@ -23,6 +23,7 @@ from catalog.schemas.avro.binary import (
     Unresolvable,
     ValueMaker,
     compile_binary,
+    find_gap,
     read_container,
     read_writer_schema,
 )
@@ -38,11 +39,11 @@ from catalog.schemas.avro.types import (
 )
 from catalog.schemas.contract import (
     BEYOND_LIMITS,
-    MAX_DEPTH,
     MAX_DIRECT_BYTES,
     MAX_FAULTS,
     Comparison,
     CostExceeded,
+    EmptyLibrary,
     Library,
     SchemaError,
     SchemaFault,
@@ -54,7 +55,6 @@ from catalog.schemas.contract import (
     looks_like_json,
     make_fault,
     parse_json,
-    worst_comparison,
 )
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
@@ -296,55 +296,13 @@ class AvroValidator:
         return self._bodies.read(body, content_type, strict=False)
 
 
-# Comparing two Avro schemas by schema resolution, where the reader also has the writer's schema.
-
-_WORDS: Final = frozenset({"doc", "aliases"})
-
-
-def compare(old: Any, new: Any, at: str = "", depth: int = 0) -> Comparison:
-    """Compare two schemas; *at* is the JSON pointer to them in their documents."""
-    if isinstance(old, dict) and isinstance(new, dict) and depth <= MAX_DEPTH:
-        comparisons: list[Comparison] = []
-        for name in dict.fromkeys((*old, *new)):
-            if name in _WORDS:
-                comparisons.append(("compatible", ""))
-            elif name == "fields":
-                comparisons.append(_compare_fields(old.get(name), new.get(name), at, depth))
-            elif name in ("items", "values") or (name == "type" and isinstance(old.get(name), dict | list)):
-                comparisons.append(compare(old.get(name), new.get(name), f"{at}/{name}", depth + 1))
-            elif old.get(name) != new.get(name):
-                comparisons.append(("incompatible", f"{at}/{name} changes"))
-        return worst_comparison(comparisons)
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and depth <= MAX_DEPTH:
-        return worst_comparison(
-            [compare(*each, f"{at}/{place}", depth + 1) for place, each in enumerate(zip(old, new, strict=True))]
-        )
-    return ("same", "") if old == new else ("incompatible", f"{at or '/'} changes")
-
-
-def _compare_fields(old: Any, new: Any, at: str, depth: int) -> Comparison:
-    """Compare fields: a field that is added or removed needs a default for the other side to read it."""
-    if not isinstance(old, list) or not isinstance(new, list):
-        return "unknown", f"{at}/fields is not a list"
-    one, other = _fields_by_name(old), _fields_by_name(new)
-    comparisons: list[Comparison] = []
-    for name in dict.fromkeys((*one, *other)):
-        here = f"{at}/fields/{name}"
-        if name in one and name in other:
-            comparisons.append(_compare_field(one[name], other[name], here, depth))
-        elif "default" in (one.get(name) or other.get(name) or {}):
-            comparisons.append(("compatible", f"{here} {'is gone' if name in one else 'is new'}"))
-        else:
-            comparisons.append(("incompatible", f"{here} {'is gone' if name in one else 'is new'} and has no default"))
-    moved = [name for name in one if name in other] != [name for name in other if name in one]
-    return worst_comparison([*comparisons, ("compatible", "") if moved else ("same", "")])
-
-
-def _compare_field(old: Mapping[str, Any], new: Mapping[str, Any], here: str, depth: int) -> Comparison:
-    ignored = ("default", "order", *_WORDS)
-    one, other = ({name: value for name, value in each.items() if name not in ignored} for each in (old, new))
-    return worst_comparison([compare(one, other, here, depth + 1), ("same" if old == new else "compatible", "")])
-
-
-def _fields_by_name(fields: list[Any]) -> dict[str, Any]:
-    return {str(each.get("name")): each for each in fields if isinstance(each, dict)}
+def compare(old: Any, new: Any) -> Comparison:
+    """Compare two schemas: they are compatible if each reads all values of the other."""
+    try:
+        before, after = (read_schema(SchemaSource("Avro", "", each), EmptyLibrary()) for each in (old, new))
+        later, earlier = find_gap(after, before), find_gap(before, after)
+    except (SchemaError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        return "unknown", f"the schemas cannot be compared: {clip(str(error))}"
+    if later or earlier:
+        return "incompatible", f"older messages: {later}" if later else f"newer messages: {earlier}"
+    return "compatible", ""

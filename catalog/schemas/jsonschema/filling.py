@@ -270,8 +270,9 @@ def _make_text(schema: Mapping[str, Any], known: Sequence[Any], chooser: Chooser
     formatted = chooser.make_formatted(str(schema.get("format") or schema.get("contentEncoding") or ""))
     texts = [formatted, *(make_matching_text(each, chooser) for each in patterns * _DISTINCT_TRIES)]
     for text in (*texts, *(chooser.random.sample(known, len(known)) if patterns else ())):
-        fits = isinstance(text, str) and low <= len(text) and (high < 0 or len(text) <= high)
-        if fits and all(_matches_pattern(each, text) for each in patterns):
+        if not isinstance(text, str) or len(text) < low or 0 <= high < len(text):
+            continue
+        if all(_matches_pattern(each, text) for each in patterns):
             return text
     return chooser.make_text(low, None if high < 0 else high)
 

@@ -81,6 +81,15 @@ class _Weights:
         self._own = own
         self._known: dict[tuple[int, int], float] = {}
         self.patterns: set[str] = set()
+        self.most = self.up_to(_MAX_LEVELS + 1)
+
+    def are_within(self, steps: float, body: bytes, value: Any) -> bool:
+        """Whether the weight of a body with this value is at most *steps*."""
+        values = 1 + body.count(b",") + 2 * body.count(b":") + body.count(b"[")
+        if values * self.most <= steps:
+            return True
+        values, levels = _measure(value)
+        return values * self.up_to(levels) <= steps
 
     def up_to(self, levels: int) -> float:
         """Return the weight for a value of so many levels; endless for a deep one if it grows ever faster."""
@@ -136,22 +145,18 @@ class WorkLimits:
     def __init__(self, documents: SchemaDocuments, start: Any) -> None:
         self._steps = _Weights(documents, start, _keyword_cost)
         self._errors = _Weights(documents, start, _error_size)
-        per_value = self._steps.up_to(_MAX_LEVELS + 1)
         self._per_byte = sum(map(_steps_per_byte, self._steps.patterns))
-        self.fast_bytes = int(min(MAX_DIRECT_BYTES, MAX_JUDGING / (per_value + self._per_byte + 1)))
+        self.fast_bytes = int(min(MAX_DIRECT_BYTES, MAX_JUDGING / (self._steps.most + self._per_byte + 1)))
         """Every body up to this size can be validated fast."""
 
-    def validates_fast(self, size: int, value: Any) -> bool:
-        """Whether a body of a size can be validated within MAX_JUDGING."""
-        if size > MAX_DIRECT_BYTES:
-            return False
-        values, levels = _measure(value)
-        return values * self._steps.up_to(levels) + size * self._per_byte <= MAX_JUDGING
+    def validates_fast(self, body: bytes, value: Any) -> bool:
+        """Whether a body can be validated within MAX_JUDGING."""
+        left = MAX_JUDGING - len(body) * self._per_byte
+        return len(body) <= MAX_DIRECT_BYTES and self._steps.are_within(left, body, value)
 
-    def explains_fast(self, value: Any, steps: int = MAX_EXPLAINING) -> bool:
-        """Whether the errors of an invalid value can be found within *steps*."""
-        values, levels = _measure(value)
-        return values * self._errors.up_to(levels) <= steps
+    def explains_fast(self, body: bytes, value: Any, steps: int = MAX_EXPLAINING) -> bool:
+        """Whether the errors of an invalid body can be found within *steps*."""
+        return len(body) <= MAX_DIRECT_BYTES and self._errors.are_within(steps, body, value)
 
 
 def _measure(value: Any) -> tuple[int, int]:
@@ -271,13 +276,13 @@ class JsonSchemaValidator:
         value = parse_body(body)
         if isinstance(value, SchemaFault):
             return value
-        size = len(body or b"")
-        if not at_any_cost and size > self._work.fast_bytes and not self._work.validates_fast(size, value):
+        body = body or b""
+        if not at_any_cost and len(body) > self._work.fast_bytes and not self._work.validates_fast(body, value):
             raise CostExceeded
         try:
             if self._validator.is_valid(value):
                 return None
-            if not at_any_cost and not self._work.explains_fast(value):
+            if not at_any_cost and not self._work.explains_fast(body, value):
                 raise CostExceeded
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
@@ -294,8 +299,10 @@ class JsonSchemaValidator:
         """
         first = self.fault(body, content_type)
         value = parse_body(body)
-        if first is None or isinstance(value, SchemaFault) or not self._work.explains_fast(value, MAX_LISTING):
+        if first is None or isinstance(value, SchemaFault):
             return [] if first is None else [first]
+        if not self._work.explains_fast(body or b"", value, MAX_LISTING):
+            return [first]
         try:
             return [_to_fault(each) for each in islice(self._validator.iter_errors(value), MAX_FAULTS)] or [first]
         except (ValueError, TypeError, RecursionError):

@@ -249,7 +249,7 @@ class _Translator:
         kind, flat = schema.get("type"), schema
         target = schema.get("$ref") or (kind.get("$ref") if isinstance(kind, Mapping) else None)
         if isinstance(target, str) or isinstance(kind, Mapping):
-            base = self._find_target(target) if isinstance(target, str) else kind
+            base: Any = self._find_target(target) if isinstance(target, str) else kind
             own = {name: value for name, value in schema.items() if name not in ("type", "$ref", "definitions")}
             flat = _inherit(own, self._flatten(base, hops + 1))
         extended = flat.get("$extends") if flat.get("type") != "choice" else None
@@ -377,7 +377,8 @@ class _Translator:
 
     def _compose(self, schema: Schema) -> dict[str, Any]:
         """Return the conditional composition of a type."""
-        parts = [{name: [self._translate(each) for each in schema[name]]} for name in _LISTS if name in schema]
+        parts: list[Schema] = []
+        parts += [{name: [self._translate(each) for each in schema[name]]} for name in _LISTS if name in schema]
         parts += [{name: self._translate(schema[name]) for name in ("if", "then", "else", "not") if name in schema}]
         return {"allOf": [part for part in parts if part]} if any(parts) else {}
 
