@@ -304,6 +304,15 @@ def _fanned(keyword: str, levels: int) -> dict[str, Any]:
     return {"$defs": {**definitions, f"a{levels}": {"type": "integer"}}, "$ref": "#/$defs/a0"}
 
 
+def _records_of_nothing() -> dict[str, Any]:
+    """An Avro record of 2^59 records without bytes."""
+    empty: dict[str, Any] = {"type": "record", "name": "E0", "fields": []}
+    for number in range(1, 60):
+        doubled = [{"name": "a", "type": empty}, {"name": "b", "type": empty["name"]}]
+        empty = {"type": "record", "name": f"E{number}", "fields": doubled}
+    return empty
+
+
 def _deep_messages() -> bytes:
     body = b""
     for _ in range(5000):
@@ -399,9 +408,7 @@ HOSTILE: dict[str, Hostile] = {
     "structure email": _structure(
         {"type": "string", "format": "email"}, json.dumps("a@" + "." * 500_000 + "@").encode(), "a@"
     ),
-    "structure pattern": _structure(
-        {"type": "string", "pattern": "^(a+)+$"}, b'"' + b"a" * 1_000_000 + b'!"', "aaa"
-    ),
+    "structure pattern": _structure({"type": "string", "pattern": "^(a+)+$"}, b'"' + b"a" * 1_000_000 + b'!"', "aaa"),
     "XSD key": _xsd(
         _ROWS.format(_ATTRIBUTE, _KEY),
         lambda: b"<r>" + b"".join(b'<i k="%d"/>' % n for n in range(60_000)) + b"</r>",
@@ -444,6 +451,19 @@ HOSTILE: dict[str, Hostile] = {
     ),
     "Avro records": _avro(
         {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}, b"\x02" * 1_000_000, "levels"
+    ),
+    "Avro records of nothing": _avro(_records_of_nothing(), b"", "more values than bytes", "a.a.a"),
+    "Avro levels of JSON": _avro(
+        {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]},
+        b'{"n":' * 300 + b"null" + b"}" * 300,
+        "levels",
+        "any of null",
+        kind=JSON,
+    ),
+    "Avro decimal": _avro(
+        {"type": "bytes", "logicalType": "decimal", "precision": 99},
+        lambda: zigzag(1_000_000) + b"a" * 1_000_000,
+        "more than 99 digits",
     ),
     "Avro branches": _avro(
         {

@@ -17,7 +17,6 @@ from typing import Any, Final
 from lxml import etree
 
 from catalog.schemas.contract import (
-    MAX_DIRECT_BYTES,
     MAX_FAULTS,
     CostExceeded,
     Library,
@@ -188,15 +187,10 @@ def _is_intricate(root: etree._Element) -> bool:
     return refers or substitutes or counts or sum(each.get("minOccurs") == "0" for each in root.iter(f"{XS}*")) > 200
 
 
-# An upper bound of the work to validate a body with an XML Schema.
-#
 # libxml2 compares each value with all values of an enumeration, and tries all ways to match ambiguous patterns and
-# content models. It gives up after half a second, but for each value of a body.
+# content models. It gives up after half a second, but for each value of a body. So only bodies of some size are
+# validated in this process.
 
-MAX_STEPS: Final = 20_000_000
-"""Maximum steps, of about ten nanoseconds, to validate one body here."""
-_VALUE_STEPS: Final = 500
-_OPTION_STEPS: Final = 2
 _MAX_SQUARED: Final = 4096
 """Maximum size of a body whose values can be matched in quadratic time here."""
 _REPEATED_GROUP: Final = re.compile(r"\)(?:[*+]|\{)")
@@ -204,31 +198,15 @@ _VARIABLE: Final = re.compile(r"[*+]|\{\d*,")
 _GROUPS: Final = (f"{XS}sequence", f"{XS}choice", f"{XS}group")
 
 
-class XsdWorkLimits:
-    """Upper bounds of the work to validate bodies with one schema."""
-
-    def __init__(self, texts: Mapping[str, bytes]) -> None:
-        roots = [etree.fromstring(text, safe_parser(encoding="utf-8")) for text in texts.values()]
-        self._max_options = max((_max_options(root) for root in roots), default=0)
-        patterns = [str(each.get("value")) for root in roots for each in root.iter(f"{XS}pattern")]
-        self._ambiguous = any(map(_REPEATED_GROUP.search, patterns)) or any(map(_has_ambiguous_model, roots))
-        self._squares = any(len(_VARIABLE.findall(pattern)) > 1 for pattern in patterns)
-
-    def is_fast(self, body: bytes) -> bool:
-        """Whether a body can be validated within MAX_STEPS."""
-        if self._ambiguous or len(body) > (_MAX_SQUARED if self._squares else MAX_DIRECT_BYTES):
-            return False
-        steps = _VALUE_STEPS + _OPTION_STEPS * self._max_options
-        if len(body) * steps <= MAX_STEPS:
-            return True
-        return (body.count(b"<") // 2 + body.count(b"=") + body.count(b" ")) * steps <= MAX_STEPS
-
-
-def _max_options(root: etree._Element) -> int:
-    counts: dict[etree._Element | None, int] = {}
-    for each in root.iter(f"{XS}enumeration"):
-        counts[each.getparent()] = counts.get(each.getparent(), 0) + 1
-    return max(counts.values(), default=0)
+def _find_fast_bytes(texts: Mapping[str, bytes]) -> int:
+    """Return the size up to which every body can be validated fast."""
+    roots = [etree.fromstring(text, safe_parser(encoding="utf-8")) for text in texts.values()]
+    patterns = [str(each.get("value")) for root in roots for each in root.iter(f"{XS}pattern")]
+    if any(map(_REPEATED_GROUP.search, patterns)) or any(map(_has_ambiguous_model, roots)):
+        return 0
+    squares = any(len(_VARIABLE.findall(pattern)) > 1 for pattern in patterns)
+    options = sum(1 for root in roots for _ in root.iter(f"{XS}enumeration"))
+    return _MAX_SQUARED if squares or options > _MANY_OPTIONS else MAX_LOCATED_BYTES
 
 
 def _has_ambiguous_model(root: etree._Element) -> bool:
@@ -244,8 +222,9 @@ def _has_ambiguous_model(root: etree._Element) -> bool:
     return False
 
 
+_MANY_OPTIONS: Final = 5_000
 MAX_LOCATED_BYTES: Final = 32 * 1024
-"""Faults of larger bodies have no location, because libxml2 counts siblings for each fault."""
+"""Larger bodies are validated in the sandbox; their faults have no location, as libxml2 counts siblings for each."""
 MAX_SECONDS: Final = 5
 MAX_MEMORY: Final = 1024 * 1024 * 1024
 _CHUNK: Final = 1024
@@ -290,7 +269,7 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
     if documents.intricate:
         _try_compile(documents, source.version)
     try:
-        return XsdValidator(compile_documents(documents.texts), source.name, XsdWorkLimits(documents.texts))
+        return XsdValidator(compile_documents(documents.texts), source.name, _find_fast_bytes(documents.texts))
     except (etree.XMLSchemaParseError, etree.XMLSyntaxError) as error:
         raise _compile_error(documents, source.version, str(error)) from error
 
@@ -336,9 +315,9 @@ def _compile_error(documents: XsdDocuments, version: str, reason: str) -> Schema
 class XsdValidator:
     """A compiled XML Schema."""
 
-    def __init__(self, schema: etree.XMLSchema, name: str, work: XsdWorkLimits) -> None:
+    def __init__(self, schema: etree.XMLSchema, name: str, fast_bytes: int) -> None:
         self._schema = schema
-        self._work = work
+        self._fast_bytes = fast_bytes
         self._name = name
         self._parser = safe_parser()
 
@@ -359,7 +338,7 @@ class XsdValidator:
     def _find_faults(self, body: bytes | None, limit: int, *, at_any_cost: bool) -> list[SchemaFault]:
         if not body:
             return [make_fault("the body is missing; XML is expected")]
-        if not at_any_cost and not self._work.is_fast(body):
+        if not at_any_cost and len(body) > self._fast_bytes:
             raise CostExceeded
         try:
             root = etree.fromstring(body, self._parser)
