@@ -301,7 +301,7 @@ _PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F))
 _WORD: Final = string.ascii_letters + string.digits + "_"
 _CATEGORIES: Final[Mapping[Any, str]] = {
     sre.CATEGORY_DIGIT: string.digits,
-    sre.CATEGORY_NOT_DIGIT: "".join(each for each in _PRINTABLE if not each.isdigit()),
+    sre.CATEGORY_NOT_DIGIT: "".join(each for each in _PRINTABLE if each not in string.digits),
     sre.CATEGORY_WORD: _WORD,
     sre.CATEGORY_NOT_WORD: "".join(each for each in _PRINTABLE if each not in _WORD),
     sre.CATEGORY_SPACE: " ",
