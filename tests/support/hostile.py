@@ -332,18 +332,6 @@ _ATTRIBUTE = '<xs:complexType><xs:attribute name="k" type="xs:string"/></xs:comp
 _OPTIONS = "".join(f'<xs:enumeration value="v{n}"/>' for n in range(2000))
 _MESSAGE = 'syntax = "proto3"; message M { M m = 1; repeated int32 p = 2; map<string, M> k = 3; repeated M r = 4; }'
 _WIDE = f'syntax = "proto3"; message M {{ repeated M r = 1; {" ".join(f"string s{n} = {n};" for n in range(2, 900))} }}'
-_FORMATS = (
-    "email",
-    "idn-email",
-    "hostname",
-    "idn-hostname",
-    "uri",
-    "iri",
-    "uri-template",
-    "regex",
-    "date-time",
-    "uuid",
-)
 
 HOSTILE: dict[str, Hostile] = {
     "enum of 250": _json({"items": {"enum": _COLOURS}}, _many('"x"'), "/0: ", BEYOND_LIMITS),
@@ -393,10 +381,7 @@ HOSTILE: dict[str, Hostile] = {
         "Unevaluated",
         BEYOND_LIMITS,
     ),
-    **{
-        f"format {name}": _json({"format": name}, json.dumps("a@" + "a." * 499_999 + "@").encode(), "None")
-        for name in _FORMATS
-    },
+    "format hostname": _json({"format": "hostname"}, json.dumps("a@" + "a." * 499_999 + "@").encode(), "None"),
     "structure enum": _structure(
         {"type": "array", "items": {"type": "string", "enum": _COLOURS}}, _many('"x"'), "/0: ", BEYOND_LIMITS
     ),

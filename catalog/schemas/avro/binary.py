@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from catalog.schemas.avro.json import Check, json_compiler
 from catalog.schemas.avro.types import (
     MAX_LEVELS,
     NAMED,
@@ -38,7 +39,7 @@ from catalog.schemas.avro.types import (
     parse_standalone,
     read_schema,
 )
-from catalog.schemas.contract import MAX_BODY_BYTES, SchemaError, SchemaSource, WriterSchema
+from catalog.schemas.contract import MAX_BODY_BYTES, CostExceeded, SchemaError, SchemaSource, WriterSchema
 from catalog.schemas.ids.client import WrittenSchema
 
 Read = Callable[[bytes, int, Walk], tuple[Any, int]]
@@ -535,6 +536,7 @@ class AvroResolver(Generic[F]):
     """Counts the pairs of types that are compared."""
     _done: dict[str, F | Unresolvable] = field(default_factory=dict)
     _table: dict[str, F] = field(default_factory=dict)
+    _checks: TypeCompiler[Check] | None = None
 
     def resolve(self, *, named: bool = False) -> F:
         """Return the function that reads the writer's values as the reader's; with *named*, root names are compared.
@@ -656,9 +658,11 @@ class AvroResolver(Generic[F]):
         return self.maker.make_record(written, fields, defaults)
 
     def _default_value(self, member: Mapping[str, Any]) -> Any:
+        if self._checks is None:
+            self._checks = json_compiler(self.reader.named)
         try:
-            return _parse_default(member["default"], member["type"], self.reader)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError):
+            return self._checks.compile(member["type"])(member["default"], Walk(strict=True, fills=True))
+        except (TypeMismatch, CostExceeded, RecursionError):
             raise Unresolvable("its default is not of its type").add_step(f".{member['name']}") from None
 
 
@@ -779,46 +783,3 @@ def _require_decimal(written: Any, target: Any) -> None:
     if len(set(forms)) > 1:
         one, other = (f"decimal({precision}, {scale})" for precision, scale in forms)
         raise Unresolvable(f"{one} was written, the definition has {other}")
-
-
-def _parse_default(default: Any, schema: Any, owner: AvroSchema) -> Any:
-    """Return the value of a field's default, in the form of :mod:`catalog.schemas.avro.binary`.
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError, ArithmeticError: it has another type.
-    """
-    schema = _find_type(schema, owner)
-    if isinstance(schema, list):
-        for branch, label in zip(schema, branch_labels(schema), strict=True):
-            try:
-                value = _parse_default(default, branch, owner)
-            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
-                continue
-            return value if label is None else {label: value}
-        raise ValueError
-    kind = _kind_of(schema)
-    if kind in _RECORDS:
-        members = {each["name"]: default.get(each["name"], each.get("default", ...)) for each in schema["fields"]}
-        return {each["name"]: _parse_default(members[each["name"]], each["type"], owner) for each in schema["fields"]}
-    if kind == "array" and isinstance(default, list):
-        return [_parse_default(each, schema["items"], owner) for each in default]
-    if kind == "map":
-        return {name: _parse_default(each, schema["values"], owner) for name, each in default.items()}
-    if kind in ("bytes", "fixed"):
-        data = default.encode("iso-8859-1")
-        if kind == "fixed" and len(data) != schema["size"]:
-            raise ValueError
-        form = bytes_converter(schema)
-        return data if form is None else form(data)
-    if kind in ("int", "long") and type(default) is int:
-        low, end = number_range(schema, kind)
-        if low <= default < end:
-            shown = number_converter(schema)
-            return default if shown is None else shown(default)
-        raise ValueError
-    if kind in ("float", "double") and type(default) in (int, float):
-        return float(default)
-    fits = {"null": default is None, "boolean": isinstance(default, bool), "string": isinstance(default, str)}
-    if fits.get(kind, kind == "enum" and default in schema.get("symbols", ())):
-        return default
-    raise ValueError

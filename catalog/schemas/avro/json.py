@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from catalog.schemas.avro.types import (
     MAX_LEVELS,
-    AvroSchema,
     TypeCompiler,
     TypeMismatch,
     Walk,
@@ -67,10 +66,9 @@ Raises :class:`TypeMismatch`, and :class:`CostExceeded` past MAX_TRIED.
 """
 
 
-def compile_json(schema: AvroSchema) -> Check:
-    """Compile a type, already compiled for bytes, to a function that validates and converts one JSON value."""
-    compiler = TypeCompiler(schema.named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref)
-    return compiler.compile(schema.root)
+def json_compiler(named: Mapping[str, Any]) -> TypeCompiler[Check]:
+    """Return the compiler of types to functions that validate and convert one JSON value."""
+    return TypeCompiler(named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref)
 
 
 def _make_ref(table: Mapping[str, Check], name: str) -> Check:
@@ -92,6 +90,7 @@ def _make_record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
     name = schema["name"]
     fields = {each["name"]: check for each, check in zip(schema["fields"], checks, strict=True)}
     needed = [each["name"] for each in schema["fields"] if not _may_be_absent(each)]
+    defaults = {each["name"]: each["default"] for each in schema["fields"] if "default" in each}
 
     def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, dict):
@@ -117,6 +116,9 @@ def _make_record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
         finally:
             walk.level -= 1
         mismatches.raise_if_any()
+        if walk.fills:
+            absent = {member: default for member, default in defaults.items() if member not in members}
+            members |= {member: fields[member](default, walk) for member, default in absent.items()}
         return members
 
     return check

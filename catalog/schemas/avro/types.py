@@ -109,6 +109,8 @@ class Walk:
     level: int = 0
     tries: int = 0
     tried: dict[tuple[int, int], tuple[TypeMismatch | None, Any]] = field(default_factory=dict)
+    fills: bool = False
+    """Whether records have the defaults of absent fields, as in the default of another field."""
 
     def spend(self, values: int = 1) -> None:
         """Count values; raises TypeMismatch for too many."""

@@ -27,7 +27,7 @@ from catalog.schemas.avro.binary import (
     read_container,
     read_writer_schema,
 )
-from catalog.schemas.avro.json import compile_json
+from catalog.schemas.avro.json import json_compiler
 from catalog.schemas.avro.types import (
     MAX_EMPTY,
     AvroSchema,
@@ -110,7 +110,7 @@ class AvroBodies:
     def __init__(self, schema: AvroSchema) -> None:
         self._schema = schema
         self._read = compile_binary(schema)
-        self._check = compile_json(schema)
+        self._check = json_compiler(schema.named).compile(schema.root)
 
     def read(self, body: bytes | None, content_type: str | None, *, strict: bool, left: int = 1) -> Any:
         """Return the value of a body; a missing body counts as empty.
