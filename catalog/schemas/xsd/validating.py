@@ -191,6 +191,11 @@ def _is_intricate(root: etree._Element) -> bool:
 # content models. It gives up after half a second, but for each value of a body. So only bodies of some size are
 # validated in this process.
 
+MAX_STEPS: Final = 20_000_000
+"""Maximum steps, of about ten nanoseconds, to validate one body here."""
+_VALUE_STEPS: Final = 500
+_OPTION_STEPS: Final = 2
+_BYTES_OF_VALUE: Final = 4
 _MAX_SQUARED: Final = 4096
 """Maximum size of a body whose values can be matched in quadratic time here."""
 _REPEATED_GROUP: Final = re.compile(r"\)(?:[*+]|\{)")
@@ -204,9 +209,9 @@ def _find_fast_bytes(texts: Mapping[str, bytes]) -> int:
     patterns = [str(each.get("value")) for root in roots for each in root.iter(f"{XS}pattern")]
     if any(map(_REPEATED_GROUP.search, patterns)) or any(map(_has_ambiguous_model, roots)):
         return 0
-    squares = any(len(_VARIABLE.findall(pattern)) > 1 for pattern in patterns)
     options = sum(1 for root in roots for _ in root.iter(f"{XS}enumeration"))
-    return _MAX_SQUARED if squares or options > _MANY_OPTIONS else MAX_LOCATED_BYTES
+    linear = _BYTES_OF_VALUE * MAX_STEPS // (_VALUE_STEPS + _OPTION_STEPS * options)
+    return min(linear, _MAX_SQUARED) if any(len(_VARIABLE.findall(each)) > 1 for each in patterns) else linear
 
 
 def _has_ambiguous_model(root: etree._Element) -> bool:
@@ -222,9 +227,8 @@ def _has_ambiguous_model(root: etree._Element) -> bool:
     return False
 
 
-_MANY_OPTIONS: Final = 5_000
 MAX_LOCATED_BYTES: Final = 32 * 1024
-"""Larger bodies are validated in the sandbox; their faults have no location, as libxml2 counts siblings for each."""
+"""Faults of larger bodies have no location, because libxml2 counts siblings for each fault."""
 MAX_SECONDS: Final = 5
 MAX_MEMORY: Final = 1024 * 1024 * 1024
 _CHUNK: Final = 1024
