@@ -177,27 +177,21 @@ class _Sandbox:
     def find_fault(
         self, key: bytes, schema: TaskSchema, body: bytes | None, content_type: str | None
     ) -> SchemaFault | None:
-        """Return why *body* is not valid; BEYOND_FAULT if it exceeds a limit, also after the worker was killed."""
+        """Return why *body* is not valid; BEYOND_FAULT if it exceeds a limit."""
         size = len(body or b"")
         with self._lock:
-            for _ in range(2):  # a worker may have been killed since the last body
-                is_new = self.worker is None or self.worker.owner != os.getpid()
-                if self.worker is None or is_new:
-                    self.worker = _Worker()
-                    atexit.register(self.stop)
-                seconds = self._budget.allowed_seconds(size)
-                try:
-                    fault, used = self.worker.validate(key, schema, body, content_type, seconds)
-                except (OSError, EOFError, pickle.UnpicklingError):
-                    self.stop()
-                    if is_new:
-                        self._budget.charge(size, seconds)
-                        return BEYOND_FAULT
-                    continue
-                self._budget.charge(size, used)
-                found: SchemaFault | None = fault
-                return found
-        return BEYOND_FAULT
+            if self.worker is None or self.worker.owner != os.getpid() or self.worker.process.poll() is not None:
+                self.stop()
+                self.worker = _Worker()
+            seconds = self._budget.allowed_seconds(size)
+            found: SchemaFault | None
+            try:
+                found, used = self.worker.validate(key, schema, body, content_type, seconds)
+            except (OSError, EOFError, pickle.UnpicklingError):
+                self.stop()
+                found, used = BEYOND_FAULT, seconds
+            self._budget.charge(size, used)
+            return found
 
     def stop(self) -> None:
         """Stop the worker, if this process has one."""
@@ -207,6 +201,7 @@ class _Sandbox:
 
 
 sandbox: Final = _Sandbox()
+atexit.register(sandbox.stop)
 
 
 class SandboxedValidation:

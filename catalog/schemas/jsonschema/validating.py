@@ -152,11 +152,11 @@ class WorkLimits:
     def validates_fast(self, body: bytes, value: Any) -> bool:
         """Whether a body can be validated within MAX_JUDGING."""
         left = MAX_JUDGING - len(body) * self._per_byte
-        return len(body) <= MAX_DIRECT_BYTES and self._steps.are_within(left, body, value)
+        return self._steps.are_within(left, body, value)
 
     def explains_fast(self, body: bytes, value: Any, steps: int = MAX_EXPLAINING) -> bool:
         """Whether the errors of an invalid body can be found within *steps*."""
-        return len(body) <= MAX_DIRECT_BYTES and self._errors.are_within(steps, body, value)
+        return self._errors.are_within(steps, body, value)
 
 
 def _measure(value: Any) -> tuple[int, int]:
@@ -273,6 +273,8 @@ class JsonSchemaValidator:
         Raises:
             CostExceeded: validation, or finding the error, may take too long, and *at_any_cost* is False.
         """
+        if not at_any_cost and len(body or b"") > MAX_DIRECT_BYTES:
+            raise CostExceeded
         value = parse_body(body)
         if isinstance(value, SchemaFault):
             return value
