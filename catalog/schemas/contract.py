@@ -32,7 +32,7 @@ MAX_DIRECT_BYTES: Final = 1024 * 1024
 MAX_FAULTS: Final = 50
 """Maximum number of faults reported for one body."""
 BEYOND_LIMITS: Final = "could not be checked within limits"
-"""The message of the fault of a body whose validation exceeds the limits on time or memory."""
+"""The end of the message of :data:`BEYOND_FAULT`."""
 MessagePlace = tuple[int, ...] | int | str
 """A message of a .proto file: its index at each level of nesting, its index among all, or its name."""
 
@@ -96,6 +96,10 @@ class SchemaFault:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
+BEYOND_FAULT: Final = SchemaFault("", f"the body {BEYOND_LIMITS}")
+"""The fault of a body whose validation exceeds the limits on time or memory."""
+
+
 class SchemaError(CatalogError):
     """A schema is invalid, of an unknown format, or lacks the named type.
 
@@ -113,19 +117,10 @@ class MissingTypeError(SchemaError):
 
 
 class CostExceeded(Exception):
-    """Validating a body may need too much time or memory for this process.
+    """Validating a body may need too much time or memory for this process."""
 
-    ``refused`` means that the body is known to be invalid, but not where.
-    """
-
-    def __init__(self, *, refused: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__(BEYOND_LIMITS)
-        self.refused = refused
-
-    def fault(self) -> SchemaFault:
-        """Return the fault of a body whose validation exceeded the limits."""
-        known = "the body is not valid against the schema, and where it fails " if self.refused else "the body "
-        return SchemaFault("", known + BEYOND_LIMITS)
 
 
 class Validator(Protocol):
@@ -171,6 +166,14 @@ class Library(Protocol):
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
         """Return URI and document (tree or text) of a reference in the document at *base*; None if unknown."""
         ...
+
+
+class EmptyLibrary:
+    """A library without other documents."""
+
+    def document(self, reference: str, base: str) -> tuple[str, Any] | None:
+        """Return nothing."""
+        return None
 
 
 # Verdicts on two schemas, for the families that compare theirs (:mod:`catalog.comparing`).

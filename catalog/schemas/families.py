@@ -253,17 +253,8 @@ def fingerprint(source: SchemaSource, library: Library) -> bytes:
         schema, message = source.written.schema, source.written.message
         known = [schema.id, schema.family, schema.document, dict(schema.references), schema.subjects, message]
         digest.update(json.dumps(known, sort_keys=True).encode())
-    waiting, seen = [("", source)], {source.uri}
-    while waiting:
-        reference, current = waiting.pop()
-        parts = [reference, current.family, current.version, current.name, current.pointer, current.document]
-        digest.update(json.dumps(parts).encode())
-        for each in references_of(current):
-            entry = library.document(each, current.uri)
-            digest.update(json.dumps([each, entry[0] if entry else None]).encode())
-            if entry is not None and entry[0] not in seen:
-                seen.add(entry[0])
-                waiting.append((each, SchemaSource(current.family, current.version, entry[1], uri=entry[0])))
+    own = [source.family, source.version, source.name, source.pointer, source.document]
+    digest.update(json.dumps([own, sorted(documents_of(source, library).items())]).encode())
     return digest.digest()
 
 

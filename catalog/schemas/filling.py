@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import math
 import random
+import re
 import string
 import uuid
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import lru_cache
+from re import _constants as sre  # type: ignore[attr-defined]  # private, and unchanged for decades
+from re._parser import parse as parse_expression  # type: ignore[import-not-found]
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 # The random choices for one payload, and how many optional parts it has.
@@ -32,6 +35,7 @@ _OPTIONAL_VALUES: Final = 300
 """Limits of levels and of values for optional parts, so that payloads of recursive schemas are small."""
 _SPAN: Final = 100
 """The maximum distance of numbers from the bound, if there is only one."""
+_LARGE: Final = 1_000
 
 
 class UnsupportedSchema(Exception):
@@ -209,20 +213,16 @@ class PayloadSampler(Protocol):
 # Numbers within the bounds of both JSON families.
 
 
-def make_number_between(
-    schema: Mapping[str, Any], chooser: Chooser, *, whole: bool, low: int | None = None, high: int | None = None
-) -> int | float:
+def make_number_between(schema: Mapping[str, Any], chooser: Chooser, *, whole: bool) -> int | float:
     """Return a number that satisfies ``minimum``, ``exclusiveMinimum``, ``multipleOf`` and so on.
 
-    ``exclusiveMinimum`` may be a number or the flag of draft-04. *low* and *high* are the bounds of the type itself.
+    ``exclusiveMinimum`` may be a number or the flag of draft-04.
 
     Raises:
         UnsupportedSchema: no number is between the bounds.
     """
     minimum, above = _read_bound(schema, "minimum", "exclusiveMinimum")
     maximum, below = _read_bound(schema, "maximum", "exclusiveMaximum")
-    minimum = max((each for each in (minimum, _to_decimal(low)) if each is not None), default=None)
-    maximum = min((each for each in (maximum, _to_decimal(high)) if each is not None), default=None)
     step = _to_decimal(schema.get("multipleOf"))
     if step is not None and step > 0:
         return _make_multiple(step, _complete_span(minimum, maximum, step), chooser, whole=whole, edges=(above, below))
@@ -231,26 +231,16 @@ def make_number_between(
         last = None if maximum is None else math.floor(maximum) - (1 if below and maximum == math.floor(maximum) else 0)
         if first is not None and last is not None and first > last:
             raise UnsupportedSchema("no integer is between the bounds")
-        return chooser.make_integer(*_ignore_type_bounds(first, last, low, high))
+        # Real numbers are rarely near the ends of a type's range.
+        if first is not None and last is not None and last - first > _SPAN:
+            first, last = (max(first, 0), min(last, _LARGE)) if first <= 0 <= last else (first, last)
+            first, last = (first, first + _SPAN) if first > 0 else (last - _SPAN, last) if last < 0 else (first, last)
+        return chooser.make_integer(first, last)
     if minimum is not None and maximum is not None and (minimum > maximum or (minimum == maximum and (above or below))):
         raise UnsupportedSchema("no number is between the bounds")
     if minimum is not None and minimum == maximum:
         return float(minimum)
     return float(chooser.make_decimal(minimum, maximum))
-
-
-def _ignore_type_bounds(
-    first: int | None, last: int | None, low: int | None, high: int | None
-) -> tuple[int | None, int | None]:
-    """Replace bounds that are only the type's, because real numbers are rarely near the end of its range."""
-    bounds = (None if first == low else first, None if last == high else last)
-    if bounds == (None, None):
-        return (0 if low is None or low <= 0 else low), (min(high, 1000) if high is not None else None)
-    if bounds[0] is None and bounds[1] is not None and low is not None and bounds[1] - 100 < low:
-        return low, bounds[1]
-    if bounds[1] is None and bounds[0] is not None and high is not None and bounds[0] + 100 > high:
-        return bounds[0], high
-    return bounds
 
 
 def _read_bound(schema: Mapping[str, Any], plain: str, exclusive: str) -> tuple[Decimal | None, bool]:
@@ -296,23 +286,28 @@ def _to_decimal(value: Any) -> Decimal | None:
     return exact if exact.is_finite() else None
 
 
-# Texts that match simple regular expressions.
+# Texts that match simple regular expressions, as Python's own parser reads them.
 #
-# Supported are literals, classes, ``.``, groups, alternatives, greedy and lazy quantifiers, anchors and escapes that
-# ECMA 262 has; but not lookaround, backreferences and Unicode properties.
+# Supported are literals, classes, ``.``, groups, alternatives, greedy and lazy quantifiers and anchors; but not
+# lookaround, backreferences and Unicode properties. Where ECMA 262 differs from Python, a text may not match, which its
+# validator finds.
 
 _MORE: Final = 3
 """The maximum number of repetitions beyond the minimum, for quantifiers without maximum."""
 _MAX_COUNT: Final = 1_000
-_MAX_DEPTH: Final = 50
 _MAX_TEXT: Final = 100_000
 """Maximum characters; expressions that may give more are not supported."""
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F))
 _WORD: Final = string.ascii_letters + string.digits + "_"
-_CLASSES: Final = {"d": string.digits, "w": _WORD, "s": " ", "i": string.ascii_letters, "c": _WORD + "-."}
-_NEGATED: Final = {"D": string.digits, "W": _WORD, "S": string.whitespace}
-_CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
-_CODE_LENGTHS: Final = {"x": 2, "u": 4}
+_CATEGORIES: Final[Mapping[Any, str]] = {
+    sre.CATEGORY_DIGIT: string.digits,
+    sre.CATEGORY_NOT_DIGIT: "".join(each for each in _PRINTABLE if each not in string.digits),
+    sre.CATEGORY_WORD: _WORD,
+    sre.CATEGORY_NOT_WORD: "".join(each for each in _PRINTABLE if each not in _WORD),
+    sre.CATEGORY_SPACE: " ",
+    sre.CATEGORY_NOT_SPACE: _PRINTABLE,
+}
+_NAMED_GROUP: Final = re.compile(r"\(\?<(?![=!])[^>]*>")
 
 
 class _TextMaker(NamedTuple):
@@ -323,180 +318,77 @@ class _TextMaker(NamedTuple):
 
 
 class _Unsupported(Exception):
-    """The expression is invalid, or uses an unsupported feature."""
+    """The expression uses an unsupported feature."""
 
 
 def make_matching_text(pattern: str, chooser: Chooser) -> str | None:
     """Return a text with a part that matches *pattern*; None if the pattern is not supported."""
-    sampler = _compile_pattern(pattern)
-    return sampler.make(chooser) if sampler else None
+    maker = _compile_pattern(pattern)
+    return maker.make(chooser) if maker else None
 
 
 @lru_cache(maxsize=1024)
 def _compile_pattern(pattern: str) -> _TextMaker | None:
-    parser = _PatternParser(pattern)
     try:
-        return parser.parse()
-    except (_Unsupported, IndexError):  # IndexError: the expression ends too early
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of sets that may have another meaning one day
+            return _make_sequence(parse_expression(_NAMED_GROUP.sub("(?:", pattern)))
+    except (_Unsupported, re.error, RecursionError, OverflowError):
         return None
 
 
-@dataclass(slots=True)
-class _PatternParser:
-    """A recursive descent parser of one expression."""
+def _make_sequence(terms: Any) -> _TextMaker:
+    makers: list[_TextMaker] = []
+    for place, (kind, value) in enumerate(terms, 1):
+        if kind is not sre.AT:
+            makers.append(_make_term(kind, value))
+        elif not (value is sre.AT_BEGINNING and not makers) and not (value is sre.AT_END and place == len(terms)):
+            raise _Unsupported  # elsewhere it could never match
+    return _limit_length(
+        lambda chooser: "".join(each.make(chooser) for each in makers), sum(each.longest for each in makers)
+    )
 
-    text: str
-    at: int = 0
-    depth: int = 0
 
-    def parse(self) -> _TextMaker:
-        sampler = self.parse_alternatives()
-        if self.at < len(self.text):
-            raise _Unsupported
-        return sampler
-
-    def parse_alternatives(self) -> _TextMaker:
-        self.depth += 1
-        if self.depth > _MAX_DEPTH:
-            raise _Unsupported
-        branches = [self.parse_sequence()]
-        while self._skip_if("|"):
-            branches.append(self.parse_sequence())
-        self.depth -= 1
-        if len(branches) == 1:
-            return branches[0]
+def _make_term(kind: Any, value: Any) -> _TextMaker:
+    if kind is sre.SUBPATTERN:
+        return _make_sequence(value[3])
+    if kind is sre.BRANCH:
+        branches = [_make_sequence(each) for each in value[1]]
         return _TextMaker(lambda chooser: chooser.pick(branches).make(chooser), max(each.longest for each in branches))
-
-    def parse_sequence(self) -> _TextMaker:
-        terms: list[_TextMaker] = []
-        while self.at < len(self.text) and self.text[self.at] not in "|)":
-            if self.text[self.at] in "^$":
-                self._skip_anchor(bool(terms))
-            else:
-                terms.append(self.parse_count(self.parse_atom()))
-        return _limit_length(
-            lambda chooser: "".join(term.make(chooser) for term in terms), sum(each.longest for each in terms)
-        )
-
-    def parse_atom(self) -> _TextMaker:
-        mark = self._next_character()
-        if mark == "(":
-            return self.parse_group()
-        if mark == "[":
-            return _character_maker(self.parse_class())
-        if mark == ".":
-            return _character_maker(string.ascii_letters + string.digits)
-        if mark == "\\":
-            return _character_maker(self.parse_escape())
-        if mark in "*+?{":
+    if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
+        low, high, inner = value
+        high = low + _MORE if high is sre.MAXREPEAT else high
+        if high > _MAX_COUNT:
             raise _Unsupported
-        return _TextMaker(lambda chooser: mark, 1)
-
-    def parse_group(self) -> _TextMaker:
-        if self._skip_if("?") and not self._skip_if(":"):
-            if not self._skip_if("<") or self.text[self.at] in "=!":
-                raise _Unsupported  # lookaround or flags
-            self.at = self._find(">") + 1
-        inner = self.parse_alternatives()
-        if not self._skip_if(")"):
-            raise _Unsupported
-        return inner
-
-    def parse_count(self, term: _TextMaker) -> _TextMaker:
-        low, high = 1, 1
-        mark = self.text[self.at] if self.at < len(self.text) else ""
-        if mark and mark in "*+?":
-            self.at += 1
-            low, high = {"*": (0, _MORE), "+": (1, 1 + _MORE), "?": (0, 1)}[mark]
-        elif mark == "{":
-            low, high = self._parse_braces()
-        else:
-            return term
-        self._skip_if("?")  # lazy quantifiers match the same texts
-        if not 0 <= low <= high <= _MAX_COUNT:
-            raise _Unsupported
+        term = _make_sequence(inner)
         return _limit_length(
             lambda chooser: "".join(term.make(chooser) for _ in range(chooser.random.randint(low, high))),
             max(term.longest, 1) * high,
         )
-
-    def parse_class(self) -> str:
-        """Parse a character class up to its bracket, and return its characters; negated ones give printable ASCII."""
-        negated = self._skip_if("^")
-        characters = ""
-        while self.text[self.at] != "]":
-            first = self._parse_member()
-            if len(first) == 1 and self.text[self.at] == "-" and self.text[self.at + 1] not in "[]":
-                self.at += 1
-                last = self._parse_member()
-                if len(last) != 1 or not first <= last:
-                    raise _Unsupported
-                characters += "".join(map(chr, range(ord(first), min(ord(last), ord(first) + _MAX_COUNT) + 1)))
-            else:
-                characters += first
-        self.at += 1
-        return "".join(each for each in _PRINTABLE if each not in characters) if negated else characters
-
-    def parse_escape(self) -> str:
-        """Parse what follows a backslash, and return the characters that it matches."""
-        mark = self._next_character()
-        if mark in _CLASSES:
-            return _CLASSES[mark]
-        if mark in _NEGATED:
-            return "".join(each for each in _PRINTABLE if each not in _NEGATED[mark])
-        if mark in _CONTROLS:
-            return _CONTROLS[mark]
-        if mark in _CODE_LENGTHS:
-            digits = self.text[self.at : self.at + _CODE_LENGTHS[mark]]
-            if len(digits) < _CODE_LENGTHS[mark] or not set(digits) <= set(string.hexdigits):
-                raise _Unsupported
-            self.at += len(digits)
-            return chr(int(digits, 16))
-        if mark.isalnum():
-            raise _Unsupported  # a backreference, property or boundary
-        return mark
-
-    def _parse_member(self) -> str:
-        mark = self._next_character()
-        return self.parse_escape() if mark == "\\" else mark
-
-    def _skip_anchor(self, later: bool) -> None:
-        """Skip an anchor at the start or end of its branch; elsewhere it could never match."""
-        mark = self._next_character()
-        following = self.text[self.at] if self.at < len(self.text) else "|"
-        if (mark == "^" and later) or (mark == "$" and following not in "|)"):
-            raise _Unsupported
-
-    def _parse_braces(self) -> tuple[int, int]:
-        end = self._find("}")
-        low, comma, high = self.text[self.at + 1 : end].partition(",")
-        self.at = end + 1
-        if not low.isdecimal() or len(low) > 4 or (high and not (high.isdecimal() and len(high) <= 4)):
-            raise _Unsupported
-        least = int(low)
-        return least, int(high) if high else least + _MORE if comma else least
-
-    def _find(self, mark: str) -> int:
-        place = self.text.find(mark, self.at)
-        if place < 0:
-            raise _Unsupported
-        return place
-
-    def _next_character(self) -> str:
-        self.at += 1
-        return self.text[self.at - 1]
-
-    def _skip_if(self, mark: str) -> bool:
-        if self.text.startswith(mark, self.at):
-            self.at += 1
-            return True
-        return False
+    characters = _list_characters(kind, value)
+    return _TextMaker(lambda chooser: chooser.pick(characters), 1)
 
 
-def _character_maker(characters: str) -> _TextMaker:
+def _list_characters(kind: Any, value: Any) -> str:
+    """Return characters that a term of one character matches."""
+    if kind is sre.LITERAL:
+        return chr(value)
+    if kind is sre.ANY:
+        return string.ascii_letters + string.digits
+    if kind is sre.RANGE:
+        return "".join(map(chr, range(value[0], min(value[1], value[0] + _MAX_COUNT) + 1)))
+    if kind is sre.CATEGORY:
+        return _CATEGORIES[value]
+    if kind is sre.NOT_LITERAL:
+        kind, value = sre.IN, [(sre.NEGATE, None), (sre.LITERAL, value)]
+    if kind is not sre.IN:
+        raise _Unsupported
+    negated = value[0][0] is sre.NEGATE
+    characters = "".join(_list_characters(*each) for each in value[1 if negated else 0 :])
+    characters = "".join(each for each in _PRINTABLE if each not in characters) if negated else characters
     if not characters:
         raise _Unsupported
-    return _TextMaker(lambda chooser: chooser.pick(characters), 1)
+    return characters
 
 
 def _limit_length(make: Callable[[Chooser], str], longest: int) -> _TextMaker:

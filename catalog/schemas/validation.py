@@ -139,10 +139,10 @@ class BoundedValidation:
     def _find_fault(self, body: bytes, content_type: str | None) -> SchemaFault | None:
         try:
             return self._validator.fault(body, content_type)
-        except CostExceeded as cost:
+        except CostExceeded:
             if self._trial is None:
                 self._trial = SandboxedValidation(fingerprint(self._source, self._library), self._source, self._library)
-            return self._trial.fault(body, content_type, cost)
+            return self._trial.fault(body, content_type)
 
     def faults(self, body: bytes | None, content_type: str | None, begin: Begin = PLAIN) -> list[SchemaFault]:
         """Return all faults of *body*, which :meth:`fault` found invalid, at most MAX_FAULTS; none if it is costly."""

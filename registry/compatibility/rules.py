@@ -8,9 +8,7 @@ from typing import Any, Final
 
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.families import parse_format
-from registry.compatibility import json_schema
-from registry.compatibility import schemas as avro
-from registry.compatibility import schemas as protobuf
+from registry.compatibility import json_schema, schemas
 from registry.compatibility.schemas import Budget, Undecided, schema_source
 from registry.errors import Refusal, join_values
 from registry.model.attributes import ResourceType
@@ -32,9 +30,9 @@ class Checker:
 
 
 CHECKERS: Final[Mapping[str, Checker]] = {
-    "Avro": Checker(lambda source: source.document, avro.find_avro_gap),
+    "Avro": Checker(schemas.parse_avro, schemas.find_avro_gap),
     "JsonSchema": Checker(lambda source: source, json_schema.find_json_gap),
-    "Protobuf": Checker(protobuf.parse_messages, protobuf.find_protobuf_gap),
+    "Protobuf": Checker(schemas.parse_messages, schemas.find_protobuf_gap),
 }
 """Compatibility checks by schema family."""
 RESULT_NAMES: Final = ("compatibilityvalidated", "compatibilityvalidatedreason")

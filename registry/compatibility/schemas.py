@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 from google.protobuf.descriptor import FieldDescriptor as Field
 
-from catalog.schemas.contract import SchemaError, SchemaSource
+from catalog.schemas.avro.binary import find_gap
+from catalog.schemas.avro.types import AvroSchema, read_schema
+from catalog.schemas.contract import EmptyLibrary, SchemaError, SchemaSource
 from catalog.schemas.families import FAMILIES, SchemaFormat, compile_schema, family_of, parse_format, references_of
 from catalog.schemas.protobuf.validating import open_message
 from registry.errors import Refusal
@@ -22,14 +23,6 @@ from registry.store.entities import Version
 FORMATS: Final = tuple(f"{family.name}*" for family in FAMILIES)
 """The formats whose documents are validated, as capabilities list them."""
 RESULT_NAMES: Final = ("formatvalidated", "formatvalidatedreason")
-
-
-class EmptyLibrary:
-    """A library without other documents."""
-
-    def document(self, reference: str, base: str) -> tuple[str, Any] | None:
-        """Return nothing."""
-        return None
 
 
 def check_format(kind: ResourceType, version: Version, document: bytes | None) -> None:
@@ -139,139 +132,29 @@ class Budget:
 
 # Avro schema resolution: whether a reader's schema can read a writer's data.
 
-_PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "int": frozenset(("long", "float", "double")),
-    "long": frozenset(("float", "double")),
-    "float": frozenset(("double",)),
-    "string": frozenset(("bytes",)),
-    "bytes": frozenset(("string",)),
-}
-_NAMED_KINDS: Final = frozenset(("record", "error", "enum", "fixed"))
+
+def parse_avro(source: SchemaSource) -> AvroSchema:
+    """Return an Avro schema.
+
+    Raises:
+        Undecided: it is not valid by itself.
+    """
+    try:
+        return read_schema(source, EmptyLibrary())
+    except (SchemaError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise Undecided(str(error)) from error
 
 
-def find_avro_gap(reader: Any, writer: Any, budget: Budget) -> str:
+def find_avro_gap(reader: AvroSchema, writer: AvroSchema, budget: Budget) -> str:
     """Return why data written with *writer* cannot be read with *reader*, '' if it always can.
 
     Raises:
         Undecided: the budget is exceeded.
     """
-    return _AvroResolution(_named_types(reader), _named_types(writer), budget).find_fault(reader, writer, "", "")
-
-
-@dataclass(slots=True)
-class _AvroResolution:
-    readers: Mapping[str, Any]
-    writers: Mapping[str, Any]
-    budget: Budget
-    seen: set[tuple[str, str]] = field(default_factory=set)
-
-    def find_fault(self, reader: Any, writer: Any, space: str, other: str) -> str:
-        """Compare two schemas in the namespaces *space* and *other*."""
-        self.budget.spend(1)
-        reader, space = _resolve_type(reader, space, self.readers)
-        writer, other = _resolve_type(writer, other, self.writers)
-        if isinstance(writer, list):
-            return next((why for each in writer if (why := self.find_fault(reader, each, space, other))), "")
-        if isinstance(reader, list):
-            faults = [self.find_fault(each, writer, space, other) for each in reader]
-            return "" if "" in faults else f"no branch of the union reads {_type_name(writer)}"
-        one, two = _type_name(reader), _type_name(writer)
-        if one != two:
-            return "" if one in _PROMOTIONS.get(two, ()) else f"{two} cannot be read as {one}"
-        if one in ("array", "map"):
-            key = "items" if one == "array" else "values"
-            return self.find_fault(reader.get(key), writer.get(key), space, other)
-        if one in _NAMED_KINDS:
-            return self._named_fault(one, reader, writer, space, other)
-        return _logical_type_fault(reader, writer)
-
-    def _named_fault(self, kind: str, reader: Any, writer: Any, space: str, other: str) -> str:
-        name, written = _full_name(reader, space), _full_name(writer, other)
-        aliases = {_qualify_name(str(each), name.rpartition(".")[0]) for each in reader.get("aliases") or ()}
-        if name.rpartition(".")[2] != written.rpartition(".")[2] and written not in aliases:
-            return f"{kind} {written} was renamed to {name}"
-        if kind == "fixed":
-            return "" if reader.get("size") == writer.get("size") else f"fixed {name} changes its size"
-        if kind == "enum":
-            known = set(reader.get("symbols") or ())
-            gone = [each for each in writer.get("symbols") or () if each not in known]
-            self.budget.spend(len(known))
-            return f"enum {name} lacks {gone[0]}" if gone and "default" not in reader else ""
-        if (name, written) in self.seen:
-            return ""
-        self.seen.add((name, written))
-        return self._record_fault(name, reader, writer, name.rpartition(".")[0], written.rpartition(".")[0])
-
-    def _record_fault(self, name: str, reader: Any, writer: Any, space: str, other: str) -> str:
-        written = {each["name"]: each for each in writer.get("fields") or ()}
-        self.budget.spend(len(written))
-        for each in reader.get("fields") or ():
-            names = (each["name"], *(each.get("aliases") or ()))
-            counterpart = next((written[alias] for alias in names if alias in written), None)
-            if counterpart is None:
-                if "default" not in each:
-                    return f"field {name}.{each['name']} has no default, and older data lacks it"
-                continue
-            why = self.find_fault(each.get("type"), counterpart.get("type"), space, other)
-            if why:
-                return f"field {name}.{each['name']}: {why}"
-        return ""
-
-
-def _logical_type_fault(reader: Any, writer: Any) -> str:
-    """Compare logical types; decimals with another scale are other numbers."""
-    one = reader if isinstance(reader, dict) else {}
-    two = writer if isinstance(writer, dict) else {}
-    if one.get("logicalType") == two.get("logicalType") == "decimal" and one.get("scale", 0) != two.get("scale", 0):
-        return "the scale of a decimal changes"
-    return ""
-
-
-def _named_types(schema: Any) -> dict[str, Any]:
-    """Return the named types that a schema defines, by full name."""
-    types: dict[str, Any] = {}
-    waiting = [(schema, "")]
-    while waiting:
-        each, space = waiting.pop()
-        if isinstance(each, list):
-            waiting.extend((branch, space) for branch in each)
-        elif isinstance(each, dict):
-            kind = each.get("type")
-            if isinstance(kind, dict | list):
-                waiting.append((kind, space))
-            if kind in _NAMED_KINDS:
-                name = _full_name(each, space)
-                types[name] = each
-                space = name.rpartition(".")[0]
-            waiting.extend((each[key], space) for key in ("items", "values") if key in each)
-            waiting.extend((one.get("type"), space) for one in each.get("fields") or () if isinstance(one, dict))
-    return types
-
-
-def _resolve_type(schema: Any, space: str, names: Mapping[str, Any]) -> tuple[Any, str]:
-    while isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
-        schema = schema["type"]
-    text = schema if isinstance(schema, str) else schema.get("type") if isinstance(schema, dict) else None
-    if isinstance(text, str):
-        for name in (_qualify_name(text, space), text):
-            if name in names:
-                return names[name], name.rpartition(".")[0]
-    return schema, space
-
-
-def _type_name(schema: Any) -> str:
-    if isinstance(schema, dict):
-        kind = schema.get("type")
-        return "record" if kind == "error" else str(kind)
-    return str(schema)
-
-
-def _full_name(schema: Mapping[str, Any], space: str) -> str:
-    return _qualify_name(str(schema.get("name")), str(schema.get("namespace", space)))
-
-
-def _qualify_name(name: str, space: str) -> str:
-    return name if "." in name or not space else f"{space}.{name}"
+    try:
+        return find_gap(reader, writer, budget.spend).replace("the definition", "the reader")
+    except RecursionError as error:
+        raise Undecided("the schemas are nested too deeply") from error
 
 
 # Protobuf compatibility: whether a reader's messages can read a writer's data.

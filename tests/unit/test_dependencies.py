@@ -16,7 +16,6 @@ from packaging.utils import canonicalize_name
 
 from bindings.mqtt.client import LinkClient
 from bindings.nats.publisher import RawClient
-from catalog.schemas.jsonstructure.validating import StructureValidator
 from router.errors import BatchPinError
 from router.evaluation.plan import VERSION, compile_plan
 from router.spark.connectors import KAFKA
@@ -52,13 +51,6 @@ PRIVATE: Final[dict[str, tuple[type[Any], dict[str, str]]]] = {
             "_handle_publish": "1bbaa3ef0e3afc6d",
             "_sock_recv": "c3b9043a46dd81b7",
             "_ssl_wrap_socket": "a71513b1452dc33b",
-        },
-    ),
-    "json-structure": (
-        StructureValidator,
-        {
-            "_validate_validation_addins": "baa42c77cb067b83",
-            "validate_instance": "644f845f9ecb92e3",
         },
     ),
 }

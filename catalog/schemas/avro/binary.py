@@ -1,14 +1,16 @@
-"""Validate bytes against an Avro type without building a value.
+"""Read the values of an Avro type from bytes, for validation and for columns.
 
-A type is compiled to a function of the bytes, a position and the nesting level that returns the position after the
-value. The time is linear in the number of bytes, whatever lengths and counts they contain: each step except nulls
-consumes a byte, and blocks of items without bytes are skipped at once.
+A type is compiled to a function of the bytes, a position and the walk that returns the value and the position after it.
+Records and maps are dicts, arrays lists, enums their symbols. A union of null and one type has the plain value, any
+other union ``{branch: value}`` with the full name of the branch's type, as in the JSON encoding. For logical types, see
+:mod:`catalog.schemas.avro.types`. The time is linear in the number of bytes, whatever lengths and counts they contain.
 """
 
 from __future__ import annotations
 
 import bz2
 import lzma
+import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from catalog.schemas.avro.json import Check, json_compiler
 from catalog.schemas.avro.types import (
     MAX_LEVELS,
     NAMED,
@@ -24,6 +27,7 @@ from catalog.schemas.avro.types import (
     AvroSchema,
     TypeCompiler,
     TypeMismatch,
+    Walk,
     branch_labels,
     bytes_converter,
     check_decimal,
@@ -35,73 +39,76 @@ from catalog.schemas.avro.types import (
     parse_standalone,
     read_schema,
 )
-from catalog.schemas.contract import MAX_BODY_BYTES, SchemaError, SchemaSource, WriterSchema
+from catalog.schemas.contract import MAX_BODY_BYTES, CostExceeded, SchemaError, SchemaSource, WriterSchema
 from catalog.schemas.ids.client import WrittenSchema
 
-Read = Callable[[bytes, int, int], int]
-"""Bytes, position, level -> position after the value; raises :class:`TypeMismatch`."""
+Read = Callable[[bytes, int, Walk], tuple[Any, int]]
+"""Bytes, position, walk -> value and the position after it; raises :class:`TypeMismatch`."""
+_Range = tuple[int, int, str]
+_FLOAT: Final = struct.Struct("<f")
+_DOUBLE: Final = struct.Struct("<d")
 
 
-def compile_binary(root: Any, named: Mapping[str, Any]) -> Read:
-    """Compile a type to a function that validates one value of it.
+def compile_binary(schema: AvroSchema) -> Read:
+    """Compile a type to a function that reads one value of it.
 
     Raises:
         SchemaError: a type cannot have values, for example because of a negative size.
     """
-    empty = _EmptyTypes(named)
-
-    def record(schema: Mapping[str, Any], readers: Sequence[Read]) -> Read:
-        return _make_record(schema, readers, empty)
-
-    return TypeCompiler(named, record, _make_union, _make_array, _make_map, _make_leaf, _make_ref).compile(root)
+    compiler = TypeCompiler(schema.named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref)
+    return compiler.compile(schema.root)
 
 
-class ResolvingMaker:
-    """Makes functions that read values of a writer's schema, and reject those that are invalid for the reader's."""
+class ValueMaker:
+    """Makes functions that read values of a writer's schema as values of the reader's."""
 
     def __init__(self, writer: AvroSchema) -> None:
-        self._empty = _EmptyTypes(writer.named)
         self.compiler: TypeCompiler[Read] = TypeCompiler(
-            writer.named, self._make_plain_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref
+            writer.named, _make_record, _make_bare_union, _make_array, _make_map, _make_leaf, _make_ref
         )
-
-    def _make_plain_record(self, written: Mapping[str, Any], readers: Sequence[Read]) -> Read:
-        return _make_record(written, readers, self._empty)
 
     def make_record(
         self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Read]], defaults: Mapping[str, Any]
     ) -> Read:
-        names = [name or each["name"] for (name, _), each in zip(fields, written["fields"], strict=True)]
-        types = [{"name": name, "type": each["type"]} for name, each in zip(names, written["fields"], strict=True)]
-        return _make_record({"fields": types}, [reader for _, reader in fields], self._empty)
+        types = [{**each, "name": name} for (name, _), each in zip(fields, written["fields"], strict=True)]
+        return _make_record({"fields": types}, [read for _, read in fields], defaults)
 
     def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Read:
-        refused = {index: written[index] for index, symbol in enumerate(symbols) if symbol is None}
-        return _make_enum(len(symbols), refused)
+        return _make_enum(list(symbols), written)
 
     def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> Read:
         if kind in ("int", "long"):
-            low, end = number_range(kind, kind)
+            own = (*number_range(kind, kind), kind)
             if into not in ("int", "long"):
-                return _make_number(low, end, kind)
-            first, last = number_range(schema, into)
+                return _make_number(own, own, float)
+            plain = _narrow(own, (*number_range(into, into), into))
             return _make_number(
-                max(low, first), min(end, last), logical_type(schema if (low, end) != (first, last) else kind)
+                plain, _narrow(own, (*number_range(schema, into), logical_type(schema))), number_converter(schema)
             )
         if kind in ("string", "bytes"):
-            if "string" in (kind, into):
-                return _skip_string
-            return _make_bytes(decimal_bound(schema))
+            return _make_leaf(schema, into) if "string" not in (kind, into) else _make_text(into)
         return _make_leaf(schema if kind == "fixed" else kind, kind)
 
     def make_branch(self, function: Read, label: str | None) -> Read:
-        return function
+        if label is None:
+            return function
+
+        def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
+            value, at = function(data, at, walk)
+            return {label: value}, at
+
+        return read
 
     def make_failing(self, why: str) -> Read:
-        def read(data: bytes, at: int, level: int) -> int:
+        def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
             raise TypeMismatch(why)
 
         return read
+
+
+def _narrow(one: _Range, other: _Range) -> _Range:
+    """Return the range that both have in common, with the name of the narrower."""
+    return max(one[0], other[0]), min(one[1], other[1]), other[2] if one[:2] != other[:2] else one[2]
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
@@ -134,65 +141,52 @@ def skip_bytes(data: bytes, at: int) -> tuple[int, int]:
     return at, at + length
 
 
-class _EmptyTypes:
-    """Determines which types have values of zero bytes; caches the answer for named types."""
-
-    def __init__(self, named: Mapping[str, Any]) -> None:
-        self._named = named
-        self._empty: dict[str, bool] = {}
-
-    def has_no_bytes(self, schema: Any) -> bool:
-        """Whether values of a type have zero bytes; False for recursive types, which would otherwise never end."""
-        if isinstance(schema, str):
-            if schema == "null" or schema in PRIMITIVES:
-                return schema == "null"
-            schema = self._named[schema]
-        if isinstance(schema, list):
-            return False
-        kind = schema["type"]
-        if kind not in ("record", "error"):
-            return bool(kind == "null" or (kind == "fixed" and schema["size"] == 0))
-        name = schema["name"]
-        if name not in self._empty:
-            self._empty[name] = False
-            self._empty[name] = all(self.has_no_bytes(field["type"]) for field in schema["fields"])
-        return self._empty[name]
+def _make_ref(table: Mapping[str, Read], name: str) -> Read:
+    return lambda data, at, walk: table[name](data, at, walk)
 
 
-def _make_record(schema: Mapping[str, Any], readers: Sequence[Read], empty: _EmptyTypes) -> Read:
-    # Fields without bytes are always valid. If they were read, a record with a thousand of them would take a
-    # thousand steps for each byte of a body.
-    fields = [
-        (f".{field['name']}", reader)
-        for field, reader in zip(schema["fields"], readers, strict=True)
-        if not empty.has_no_bytes(field["type"])
-    ]
+def _make_bare_union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
+    """Return the reader of a union whose branch functions add the labels themselves."""
+    return _make_union(["null"] * len(schema), branches)
 
-    def read(data: bytes, at: int, level: int) -> int:
-        if level > MAX_LEVELS:
-            raise TypeMismatch(f"records nest more than {MAX_LEVELS} levels")
-        step = ""
-        try:
-            for step, reader in fields:  # noqa: B007 - the step tells where a misfit was met
-                at = reader(data, at, level + 1)
-        except TypeMismatch as mismatch:
-            mismatch.steps.append(step)
-            raise
-        return at
+
+def _make_union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
+    labels = branch_labels(schema)
+
+    def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
+        index, at = read_long(data, at)
+        if not 0 <= index < len(branches):
+            raise TypeMismatch(f"the union has no branch {index}")
+        value, at = branches[index](data, at, walk)
+        label = labels[index]
+        return (value if label is None else {label: value}), at
 
     return read
 
 
-def _make_ref(table: Mapping[str, Read], name: str) -> Read:
-    return lambda data, at, level: table[name](data, at, level)
+def _make_record(
+    schema: Mapping[str, Any], readers: Sequence[Read], defaults: Mapping[str, Any] = MappingProxyType({})
+) -> Read:
+    """Return the reader of a record; *defaults* are values of further fields. Fields without a name are skipped."""
+    fields = list(zip((each["name"] for each in schema["fields"]), readers, strict=True))
+    nulls = sum(each["type"] in ("null", {"type": "null"}) for each in schema["fields"])
 
-
-def _make_union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
-    def read(data: bytes, at: int, level: int) -> int:
-        index, at = read_long(data, at)
-        if not 0 <= index < len(branches):
-            raise TypeMismatch(f"the union has no branch {index}")
-        return branches[index](data, at, level)
+    def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
+        if walk.level > MAX_LEVELS:
+            raise TypeMismatch(f"records nest more than {MAX_LEVELS} levels")
+        walk.spend(1 + nulls)
+        walk.level += 1
+        value: dict[str, Any] = dict(defaults)
+        name = ""
+        try:
+            for name, inner in fields:
+                value[name], at = inner(data, at, walk)
+        except TypeMismatch as mismatch:
+            mismatch.steps.append(f".{name}")
+            raise
+        value.pop(None, None)  # type: ignore[call-overload]
+        walk.level -= 1
+        return value, at
 
     return read
 
@@ -212,40 +206,47 @@ def read_block(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _make_array(item: Read) -> Read:
-    def read(data: bytes, at: int, level: int) -> int:
+    def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
+        values: list[Any] = []
         index = 0
         try:
             count, at = read_block(data, at)
             while count:
+                walk.spend()
                 begin = at
-                at = item(data, at, level)
+                value, at = item(data, at, walk)
                 index += 1
-                count = count - 1 if at > begin else 0  # items without bytes may be as many as are claimed
+                if not walk.strict:
+                    values.append(value)
+                # Items without bytes may be as many as are claimed.
+                count = 0 if walk.strict and at == begin else count - 1
                 if not count:
                     count, at = read_block(data, at)
         except TypeMismatch as mismatch:
             mismatch.steps.append(f"[{index}]")
             raise
-        return at
+        return values, at
 
     return read
 
 
-def _make_map(value: Read) -> Read:
-    def read(data: bytes, at: int, level: int) -> int:
-        key = ""
+def _make_map(inner: Read) -> Read:
+    def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
+        values: dict[str, Any] = {}
         count, at = read_block(data, at)
         while count:
             for _ in range(count):
                 begin, at = skip_bytes(data, at)
                 key = read_text(data, begin, at)
                 try:
-                    at = value(data, at, level)
+                    value, at = inner(data, at, walk)
                 except TypeMismatch as mismatch:
                     mismatch.steps.append(f".{key}")
                     raise
+                if not walk.strict:
+                    values[key] = value
             count, at = read_block(data, at)
-        return at
+        return values, at
 
     return read
 
@@ -264,74 +265,83 @@ def read_text(data: bytes, begin: int, end: int) -> str:
 
 def _make_leaf(schema: Any, kind: str) -> Read:
     if kind in ("int", "long"):
-        return _make_number(*number_range(schema, kind), logical_type(schema))
-    if kind == "string":
-        return _skip_string
-    if kind == "bytes":
-        return _make_bytes(decimal_bound(schema))
-    if kind == "enum":
-        return _make_enum(len(schema["symbols"]))
-    if kind == "boolean":
-        return _skip_boolean
+        held = (*number_range(schema, kind), logical_type(schema))
+        return _make_number((*number_range(kind, kind), kind), held, number_converter(schema))
     if kind == "fixed" and (type(schema["size"]) is not int or schema["size"] < 0):
         raise SchemaError(f"the size of the fixed type {schema['name']} is not a number", hint="write it in bytes")
-    sizes = {"null": 0, "float": 4, "double": 8}
-    return _make_fixed(sizes[kind] if kind in sizes else schema["size"], decimal_bound(schema))
+    if kind in ("bytes", "fixed"):
+        size = schema["size"] if kind == "fixed" else None
+        return _make_bytes(size, decimal_bound(schema), bytes_converter(schema))
+    if kind == "string":
+        return _make_text(kind)
+    if kind == "enum":
+        return _make_enum(schema["symbols"])
+    if kind == "null":
+        return lambda data, at, walk: (None, at)
+    return _read_boolean if kind == "boolean" else _make_float(_FLOAT if kind == "float" else _DOUBLE)
 
 
-def _make_number(low: int, end: int, name: str) -> Read:
-    def read(data: bytes, at: int, level: int) -> int:
+def _make_number(plain: _Range, held: _Range, form: Callable[[int], Any] | None) -> Read:
+    """Return the reader of a number in the range *plain*, or *held* when strict."""
+
+    def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
         value, at = read_long(data, at)
+        low, end, name = held if walk.strict else plain
         if not low <= value < end:
             raise TypeMismatch(f"{value} is out of the range of {name}")
-        return at
+        return (value if form is None or walk.strict else form(value)), at
 
     return read
 
 
-def _skip_string(data: bytes, at: int, level: int) -> int:
-    begin, end = skip_bytes(data, at)
-    read_text(data, begin, end)
-    return end
-
-
-def _make_bytes(bound: int) -> Read:
-    def read(data: bytes, at: int, level: int) -> int:
+def _make_text(kind: str) -> Read:
+    def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
         begin, end = skip_bytes(data, at)
-        if bound:
-            check_decimal(data[begin:end], bound)
-        return end
+        text = read_text(data, begin, end)
+        return (text if kind == "string" else data[begin:end]), end
 
     return read
 
 
-def _make_enum(symbols: int, refused: Mapping[int, str] = MappingProxyType({})) -> Read:
-    """Return the reader of an enum; *refused* are symbols of the writer that the reader does not have."""
+def _make_bytes(size: int | None, bound: int, form: Callable[[bytes], Any] | None) -> Read:
+    def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
+        begin, end = skip_bytes(data, at) if size is None else (at, at + size)
+        if end > len(data):
+            raise TypeMismatch(f"{size} bytes wanted, and {len(data) - at} are left")
+        value = data[begin:end]
+        if walk.strict and bound:
+            check_decimal(value, bound)
+        return (value if form is None or walk.strict else form(value)), end
 
-    def read(data: bytes, at: int, level: int) -> int:
+    return read
+
+
+def _make_enum(symbols: Sequence[str | None], written: Sequence[str] = ()) -> Read:
+    """Return the reader of an enum; symbols of the writer that the reader does not have are None."""
+
+    def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
         index, at = read_long(data, at)
-        if not 0 <= index < symbols:
+        if not 0 <= index < len(symbols):
             raise TypeMismatch(f"the enum has no symbol {index}")
-        if index in refused:
-            raise TypeMismatch(f"the definition's enum has no symbol {refused[index]}, and no default")
-        return at
+        symbol = symbols[index]
+        if symbol is None:
+            raise TypeMismatch(f"the definition's enum has no symbol {written[index]}, and no default")
+        return symbol, at
 
     return read
 
 
-def _skip_boolean(data: bytes, at: int, level: int) -> int:
+def _read_boolean(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
     if data[at : at + 1] not in (b"\x00", b"\x01"):
         raise TypeMismatch("no boolean" if at < len(data) else "the body ends before a boolean")
-    return at + 1
+    return data[at] == 1, at + 1
 
 
-def _make_fixed(size: int, bound: int) -> Read:
-    def read(data: bytes, at: int, level: int) -> int:
-        if size > len(data) - at:
-            raise TypeMismatch(f"{size} bytes wanted, and {len(data) - at} are left")
-        if bound:
-            check_decimal(data[at : at + size], bound)
-        return at + size
+def _make_float(form: struct.Struct) -> Read:
+    def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
+        if form.size > len(data) - at:
+            raise TypeMismatch(f"{form.size} bytes wanted, and {len(data) - at} are left")
+        return form.unpack_from(data, at)[0], at + form.size
 
     return read
 
@@ -344,7 +354,7 @@ MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY_BYTES
 """Maximum size of all blocks together after decompression; a few compressed bytes may expand to any number."""
 _SYNC: Final = 16
 ReadValue = Callable[[bytes, int], tuple[Any, int]]
-"""Bytes, position -> value (always None if values are not built) and the position after it."""
+"""Bytes, position -> value and the position after it."""
 
 
 class _Decompressor(Protocol):
@@ -522,18 +532,22 @@ class AvroResolver(Generic[F]):
     writer: AvroSchema
     reader: AvroSchema
     maker: FunctionMaker[F]
+    spend: Callable[[int], None] = lambda steps: None
+    """Counts the pairs of types that are compared."""
     _done: dict[str, F | Unresolvable] = field(default_factory=dict)
     _table: dict[str, F] = field(default_factory=dict)
+    _checks: TypeCompiler[Check] | None = None
 
-    def resolve(self) -> F:
-        """Return the function that reads the writer's values as the reader's.
+    def resolve(self, *, named: bool = False) -> F:
+        """Return the function that reads the writer's values as the reader's; with *named*, root names are compared.
 
         Raises:
             Unresolvable: no value of the writer's schema can be read as one of the reader's.
         """
-        return self._resolve_types(self.writer.root, self.reader.root, anywhere=False)
+        return self._resolve_types(self.writer.root, self.reader.root, anywhere=named)
 
     def _resolve_types(self, written: Any, target: Any, *, anywhere: bool = True) -> F:
+        self.spend(1)
         written, target = _find_type(written, self.writer), _find_type(target, self.reader)
         if isinstance(written, list):
             return self._resolve_from_union(written, target)
@@ -644,10 +658,53 @@ class AvroResolver(Generic[F]):
         return self.maker.make_record(written, fields, defaults)
 
     def _default_value(self, member: Mapping[str, Any]) -> Any:
+        if self._checks is None:
+            self._checks = json_compiler(self.reader.named)
         try:
-            return _parse_default(member["default"], member["type"], self.reader)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError):
+            return self._checks.compile(member["type"])(member["default"], Walk(strict=True, fills=True))
+        except (TypeMismatch, CostExceeded, RecursionError):
             raise Unresolvable("its default is not of its type").add_step(f".{member['name']}") from None
+
+
+class _GapMaker:
+    """Makes the reason why some values of a type cannot be read, '' if all can."""
+
+    def __init__(self, writer: AvroSchema) -> None:
+        self.compiler: TypeCompiler[str] = TypeCompiler(
+            writer.named,
+            lambda schema, parts: "",
+            lambda schema, parts: next(filter(None, parts), ""),
+            lambda item: item,
+            lambda value: value,
+            lambda schema, kind: "",
+            lambda table, name: "",
+        )
+
+    def make_record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, str]], defaults: Mapping[str, Any]
+    ) -> str:
+        return next((f"field {name}: {gap}" for name, gap in fields if name and gap), "")
+
+    def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> str:
+        gone = next((name for symbol, name in zip(symbols, written, strict=True) if symbol is None), None)
+        return "" if gone is None else f"the definition's enum has no symbol {gone}, and no default"
+
+    def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> str:
+        return ""
+
+    def make_branch(self, function: str, label: str | None) -> str:
+        return function
+
+    def make_failing(self, why: str) -> str:
+        return why
+
+
+def find_gap(reader: AvroSchema, writer: AvroSchema, spend: Callable[[int], None] = lambda steps: None) -> str:
+    """Return why some values written with *writer* cannot be read with *reader*, '' if all can."""
+    try:
+        return AvroResolver(writer, reader, _GapMaker(writer), spend).resolve(named=True)
+    except Unresolvable as error:
+        return str(error)
 
 
 def read_writer_schema(written: WriterSchema) -> AvroSchema:
@@ -726,46 +783,3 @@ def _require_decimal(written: Any, target: Any) -> None:
     if len(set(forms)) > 1:
         one, other = (f"decimal({precision}, {scale})" for precision, scale in forms)
         raise Unresolvable(f"{one} was written, the definition has {other}")
-
-
-def _parse_default(default: Any, schema: Any, owner: AvroSchema) -> Any:
-    """Return the value of a field's default, in the form of :mod:`catalog.schemas.avro.columns`.
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError, ArithmeticError: it has another type.
-    """
-    schema = _find_type(schema, owner)
-    if isinstance(schema, list):
-        for branch, label in zip(schema, branch_labels(schema), strict=True):
-            try:
-                value = _parse_default(default, branch, owner)
-            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
-                continue
-            return value if label is None else {label: value}
-        raise ValueError
-    kind = _kind_of(schema)
-    if kind in _RECORDS:
-        members = {each["name"]: default.get(each["name"], each.get("default", ...)) for each in schema["fields"]}
-        return {each["name"]: _parse_default(members[each["name"]], each["type"], owner) for each in schema["fields"]}
-    if kind == "array" and isinstance(default, list):
-        return [_parse_default(each, schema["items"], owner) for each in default]
-    if kind == "map":
-        return {name: _parse_default(each, schema["values"], owner) for name, each in default.items()}
-    if kind in ("bytes", "fixed"):
-        data = default.encode("iso-8859-1")
-        if kind == "fixed" and len(data) != schema["size"]:
-            raise ValueError
-        form = bytes_converter(schema)
-        return data if form is None else form(data)
-    if kind in ("int", "long") and type(default) is int:
-        low, end = number_range(schema, kind)
-        if low <= default < end:
-            shown = number_converter(schema)
-            return default if shown is None else shown(default)
-        raise ValueError
-    if kind in ("float", "double") and type(default) in (int, float):
-        return float(default)
-    fits = {"null": default is None, "boolean": isinstance(default, bool), "string": isinstance(default, str)}
-    if fits.get(kind, kind == "enum" and default in schema.get("symbols", ())):
-        return default
-    raise ValueError

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from catalog.schemas.avro.types import (
     MAX_LEVELS,
     TypeCompiler,
     TypeMismatch,
+    Walk,
     bytes_converter,
     check_decimal,
     decimal_bound,
@@ -37,33 +37,16 @@ _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 _NAMES: Final = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
-@dataclass(slots=True)
-class WalkState:
-    """State while one body is validated: record depth, and the union branches tried so far with their results.
-
-    The results are cached because nested unions would otherwise be tried in every combination.
-
-    ``left`` is the number of mismatches after which validation stops; within a union branch that is tried, it is one.
-    A *lenient* walk puts an ``UnfitValue`` in the place of each mismatch, and accepts missing fields.
-    """
-
-    left: int = 1
-    lenient: bool = False
-    level: int = 0
-    tries: int = 0
-    tried: dict[tuple[int, int], tuple[TypeMismatch | None, Any]] = field(default_factory=dict)
-
-
 class _Mismatches:
     """Collects the mismatches of one value's members, and raises them together."""
 
-    def __init__(self, walk: WalkState) -> None:
+    def __init__(self, walk: Walk) -> None:
         self._walk = walk
         self._united: TypeMismatch | None = None
 
     def add(self, mismatch: TypeMismatch) -> UnfitValue:
-        """Add a mismatch, and raise all when the limit is reached; in a lenient walk, return its placeholder."""
-        if self._walk.lenient:
+        """Add a mismatch, and raise all when the limit is reached; if not strict, return its placeholder."""
+        if not self._walk.strict:
             return UnfitValue(mismatch.message)
         self._united = mismatch if self._united is None else self._united.add_mismatch(mismatch)
         if len(self._united.others) + 1 >= self._walk.left:
@@ -76,16 +59,16 @@ class _Mismatches:
             raise self._united
 
 
-Check = Callable[[Any, WalkState], Any]
-"""JSON value, walk -> value as :mod:`catalog.schemas.avro.columns` describes them.
+Check = Callable[[Any, Walk], Any]
+"""JSON value, walk -> value as :mod:`catalog.schemas.avro.binary` describes them.
 
 Raises :class:`TypeMismatch`, and :class:`CostExceeded` past MAX_TRIED.
 """
 
 
-def compile_json(root: Any, named: Mapping[str, Any]) -> Check:
-    """Compile a type, already compiled for bytes, to a function that validates and converts one JSON value."""
-    return TypeCompiler(named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref).compile(root)
+def json_compiler(named: Mapping[str, Any]) -> TypeCompiler[Check]:
+    """Return the compiler of types to functions that validate and convert one JSON value."""
+    return TypeCompiler(named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref)
 
 
 def _make_ref(table: Mapping[str, Check], name: str) -> Check:
@@ -107,15 +90,16 @@ def _make_record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
     name = schema["name"]
     fields = {each["name"]: check for each, check in zip(schema["fields"], checks, strict=True)}
     needed = [each["name"] for each in schema["fields"] if not _may_be_absent(each)]
+    defaults = {each["name"]: each["default"] for each in schema["fields"] if "default" in each}
 
-    def check(value: Any, walk: WalkState) -> Any:
+    def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, dict):
             raise _mismatch_error(value, f"the record {name}")
         if walk.level >= MAX_LEVELS:
             raise TypeMismatch(f"records nest more than {MAX_LEVELS} levels")
         mismatches = _Mismatches(walk)
         for each in needed:
-            if each not in value and not walk.lenient:
+            if each not in value and walk.strict:
                 mismatches.add(TypeMismatch(f"the field {each} of {name} is missing"))
         members = {}
         walk.level += 1
@@ -125,13 +109,16 @@ def _make_record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
                     checked = fields.get(member)
                     if checked is not None:
                         members[member] = checked(inner, walk)
-                    elif not walk.lenient:
+                    elif walk.strict:
                         raise TypeMismatch(f"{name} has no such field")
                 except TypeMismatch as mismatch:
                     members[member] = mismatches.add(mismatch.add_step(f".{member}"))
         finally:
             walk.level -= 1
         mismatches.raise_if_any()
+        if walk.fills:
+            absent = {member: default for member, default in defaults.items() if member not in members}
+            members |= {member: fields[member](default, walk) for member, default in absent.items()}
         return members
 
     return check
@@ -141,7 +128,7 @@ def _make_union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
     branches = {_branch_label(branch): check for branch, check in zip(schema, checks, strict=True)}
     concrete = {label: branch for label, branch in branches.items() if label != "null"}
 
-    def check(value: Any, walk: WalkState) -> Any:
+    def check(value: Any, walk: Walk) -> Any:
         if value is None and "null" in branches:
             return None
         label, inner = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("", None)
@@ -156,7 +143,7 @@ def _make_union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
             if mismatch is None:
                 return checked if len(concrete) == 1 else {name: checked}
             mismatches.append(mismatch)
-        if walk.lenient and label in concrete:  # the branch is known; the mismatch is inside it
+        if not walk.strict and label in concrete:  # the branch is known; the mismatch is inside it
             checked = concrete[label](inner, walk)
             return checked if len(concrete) == 1 else {label: checked}
         raise mismatches[0] if label in concrete else _mismatch_error(value, f"any of {', '.join(branches)}")
@@ -164,7 +151,7 @@ def _make_union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
     return check
 
 
-def _try_branch(branch: Check, value: Any, walk: WalkState) -> tuple[TypeMismatch | None, Any]:
+def _try_branch(branch: Check, value: Any, walk: Walk) -> tuple[TypeMismatch | None, Any]:
     """Return why a value does not match a branch, or the converted value; results are cached."""
     key = (id(branch), id(value))  # both exist until validation ends
     if key in walk.tried:
@@ -174,21 +161,21 @@ def _try_branch(branch: Check, value: Any, walk: WalkState) -> tuple[TypeMismatc
     if walk.tries > MAX_TRIED:
         raise CostExceeded
     why = checked = None
-    before = walk.left, walk.lenient
-    walk.left, walk.lenient = 1, False
+    before = walk.left, walk.strict
+    walk.left, walk.strict = 1, True
     try:
         checked = branch(value, walk)
     except TypeMismatch as mismatch:
         why = mismatch
     finally:
-        walk.left, walk.lenient = before
+        walk.left, walk.strict = before
     if isinstance(value, dict | list):
         walk.tried[key] = why and why.copy(), checked
     return why, checked
 
 
 def _make_array(item: Check) -> Check:
-    def check(value: Any, walk: WalkState) -> Any:
+    def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, list):
             raise _mismatch_error(value, "an array")
         items: list[Any] = []
@@ -205,7 +192,7 @@ def _make_array(item: Check) -> Check:
 
 
 def _make_map(inner: Check) -> Check:
-    def check(value: Any, walk: WalkState) -> Any:
+    def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, dict):
             raise _mismatch_error(value, "a map")
         entries = {}
@@ -235,7 +222,7 @@ def _make_leaf(schema: Any, kind: str) -> Check:
         return _make_enum(frozenset(schema["symbols"]))
     expected = type(None) if kind == "null" else bool
 
-    def check(value: Any, walk: WalkState) -> Any:
+    def check(value: Any, walk: Walk) -> Any:
         if type(value) is not expected:
             raise _mismatch_error(value, _NAMES[expected])
         return value
@@ -244,7 +231,7 @@ def _make_leaf(schema: Any, kind: str) -> Check:
 
 
 def _make_number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Check:
-    def check(value: Any, walk: WalkState) -> Any:
+    def check(value: Any, walk: Walk) -> Any:
         if type(value) is int:
             if not low <= value < end:
                 raise TypeMismatch(f"{_describe_value(value)} is out of the range of {name}")
@@ -256,7 +243,7 @@ def _make_number(low: int, end: int, name: str, form: Callable[[int], Any] | Non
     return check
 
 
-def _check_float(value: Any, walk: WalkState) -> Any:
+def _check_float(value: Any, walk: Walk) -> Any:
     if type(value) not in (int, float, Decimal) and not (isinstance(value, str) and value in _NOT_FINITE):
         raise _mismatch_error(value, "a number")
     try:
@@ -268,14 +255,14 @@ def _check_float(value: Any, walk: WalkState) -> Any:
         raise TypeMismatch(f"{_describe_value(value)} is out of the range of double") from None
 
 
-def _check_string(value: Any, walk: WalkState) -> Any:
+def _check_string(value: Any, walk: Walk) -> Any:
     if not isinstance(value, str):
         raise _mismatch_error(value, "a string")
     return value
 
 
 def _make_bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any] | None) -> Check:
-    def check(value: Any, walk: WalkState) -> Any:
+    def check(value: Any, walk: Walk) -> Any:
         if bound and type(value) in (int, float, Decimal):
             return Decimal(
                 repr(value) if type(value) is float else value
@@ -299,7 +286,7 @@ def _make_bytes(size: int | None, bound: int, name: str, form: Callable[[bytes],
 def _make_enum(symbols: frozenset[str]) -> Check:
     expected = clip(", ".join(sorted(symbols)))
 
-    def check(value: Any, walk: WalkState) -> Any:
+    def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, str) or value not in symbols:
             raise TypeMismatch(f"{_describe_value(value)} is none of the symbols {expected}")
         return value

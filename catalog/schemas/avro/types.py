@@ -87,6 +87,38 @@ class TypeMismatch(Exception):
         return twin
 
 
+MAX_EMPTY: Final = 100_000
+"""Records and items of a body beyond one per byte; values without bytes could otherwise be of any number."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """State while one body is read: how many more records and items it may have, and the level of records.
+
+    A *strict* walk validates: it keeps no lists and maps, and holds logical types to their ranges. Another one decodes:
+    a value that is out of its range, and in JSON one of a wrong type, is an ``UnfitValue``, and fields may be missing.
+
+    For JSON, ``left`` is the number of mismatches after which the walk stops; within a union branch that is tried, it
+    is one. The results of branches are cached in ``tried``, because nested unions would otherwise be tried in every
+    combination.
+    """
+
+    strict: bool
+    values: int = MAX_EMPTY
+    left: int = 1
+    level: int = 0
+    tries: int = 0
+    tried: dict[tuple[int, int], tuple[TypeMismatch | None, Any]] = field(default_factory=dict)
+    fills: bool = False
+    """Whether records have the defaults of absent fields, as in the default of another field."""
+
+    def spend(self, values: int = 1) -> None:
+        """Count values; raises TypeMismatch for too many."""
+        self.values -= values
+        if self.values < 0:
+            raise TypeMismatch("more values than bytes")
+
+
 def logical_type(schema: Any) -> str:
     """Return type and logical type joined, as in ``int-date``; the type alone if it has no logical type."""
     if not isinstance(schema, dict):

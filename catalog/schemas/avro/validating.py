@@ -7,8 +7,8 @@ all bytes. A body without content type is read as binary, and if that fails, as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -18,46 +18,51 @@ from catalog.schemas.avro.accepting import BatchStepMaker, Step, compile_accepti
 from catalog.schemas.avro.binary import (
     MAGIC,
     AvroResolver,
-    FunctionMaker,
     Read,
     ReadValue,
-    ResolvingMaker,
     Unresolvable,
+    ValueMaker,
     compile_binary,
+    find_gap,
     read_container,
     read_writer_schema,
 )
-from catalog.schemas.avro.json import WalkState, compile_json
-from catalog.schemas.avro.types import AvroSchema, TypeMismatch, ignored_logical_types, missing_names, read_schema
+from catalog.schemas.avro.json import json_compiler
+from catalog.schemas.avro.types import (
+    MAX_EMPTY,
+    AvroSchema,
+    TypeMismatch,
+    Walk,
+    ignored_logical_types,
+    missing_names,
+    read_schema,
+)
 from catalog.schemas.contract import (
     BEYOND_LIMITS,
-    MAX_DEPTH,
+    MAX_DIRECT_BYTES,
     MAX_FAULTS,
     Comparison,
     CostExceeded,
+    EmptyLibrary,
     Library,
     SchemaError,
     SchemaFault,
     SchemaSource,
-    Validator,
+    UnfitValue,
     WriterSchema,
     clip,
     is_json,
     looks_like_json,
     make_fault,
     parse_json,
-    worst_comparison,
 )
 
-F = TypeVar("F")
 SINGLE_OBJECT: Final = b"\xc3\x01"
-MAX_STEPS: Final = 2_000_000
-"""Maximum number of records read for one body in this process; costlier bodies go to the sandbox."""
 _FINGERPRINT: Final = slice(2, 10)
 _TOO_DEEP: Final = "nests deeper than can be read"
 
 
-def compile_schema(source: SchemaSource, library: Library) -> Validator:
+def compile_schema(source: SchemaSource, library: Library) -> AvroValidator:
     """Compile an Avro schema; ``source.name`` selects a named type by full name, or by a simple name if unique.
 
     Types that it uses but does not define are looked up in the library by full name. Bodies written with another schema
@@ -67,8 +72,7 @@ def compile_schema(source: SchemaSource, library: Library) -> Validator:
         SchemaError: it is not a valid Avro schema, a name in it is unknown, or the selected type is missing.
     """
     try:
-        schema = read_schema(source, library)
-        return _own_validator(schema) if source.written is None else _resolving_validator(schema, source.written)
+        return AvroValidator(read_schema(source, library), source.written)
     except RecursionError as error:
         raise SchemaError(f"the Avro schema {_TOO_DEEP}", hint="name the inner types") from error
     except (KeyError, TypeError, AttributeError) as error:
@@ -101,136 +105,124 @@ def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
 
 
 class AvroBodies:
-    """Determines the encoding of bodies, and reads them with one function for bytes and one for JSON.
+    """Determines the encoding of bodies of a schema, and reads them."""
 
-    *datum* reads bytes from a position, *convert* a JSON value. With *single*, a container file must have one value.
-    """
-
-    def __init__(
-        self, schema: AvroSchema, datum: ReadValue, convert: Callable[[Any], Any], *, single: bool = False
-    ) -> None:
+    def __init__(self, schema: AvroSchema) -> None:
         self._schema = schema
-        self._datum = datum
-        self._convert = convert
-        self._single = single
+        self._read = compile_binary(schema)
+        self._check = json_compiler(schema.named).compile(schema.root)
 
-    def read(self, body: bytes | None, content_type: str | None) -> Any:
-        """Return the result of reading a body; a missing body counts as empty.
+    def read(self, body: bytes | None, content_type: str | None, *, strict: bool, left: int = 1) -> Any:
+        """Return the value of a body; a missing body counts as empty.
+
+        Unless *strict*, the value is complete, and a container file must have one value. *left* is the number of
+        mismatches to find.
 
         Raises:
             TypeMismatch: the body is invalid.
         """
+        json = body is not None and looks_like_json(body) if not content_type else is_json(content_type)
         try:
             if is_json(content_type):
-                return self._read_json(body)
-            return self._read_binary(body or b"") if content_type else self._read_any(body or b"")
+                return self._read_json(body, Walk(strict, left=left))
+            try:
+                return self._read_binary(body or b"", strict)
+            except TypeMismatch:
+                if not json:
+                    raise
+                return self._read_json(body, Walk(strict, left=left))
         except RecursionError:
             raise TypeMismatch(f"the body {_TOO_DEEP}") from None
         except CostExceeded:
             raise TypeMismatch(f"the body {BEYOND_LIMITS}: too many of its values may be of several types") from None
 
-    def _read_any(self, body: bytes) -> Any:
-        try:
-            return self._read_binary(body)
-        except TypeMismatch:
-            if not looks_like_json(body):
-                raise
-            return self._read_json(body)
-
-    def _read_json(self, body: bytes | None) -> Any:
+    def _read_json(self, body: bytes | None, walk: Walk) -> Any:
         if body is None:
             raise TypeMismatch("the body is missing; JSON is expected")
         try:
             value = parse_json(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise TypeMismatch(f"not JSON: {error}") from None
-        return self._convert(value)
+        try:
+            return self._check(value, walk)
+        except TypeMismatch as mismatch:
+            if walk.strict:
+                raise
+            return UnfitValue(mismatch.message)
 
-    def _read_binary(self, body: bytes) -> Any:
+    def _read_binary(self, body: bytes, strict: bool) -> Any:
+        datum = _as_value_reader(self._read, strict)
         is_single = body.startswith(SINGLE_OBJECT)
         if is_single and body[_FINGERPRINT] == self._schema.fingerprint:
-            return self._read_datum(body, _FINGERPRINT.stop)
+            return _read_datum(datum, body, _FINGERPRINT.stop)
         try:
-            return self._read_datum(body, 0)  # a plain datum may begin like the other two encodings
+            return _read_datum(datum, body, 0)  # a plain datum may begin like the other two encodings
         except TypeMismatch:
             if body.startswith(MAGIC):
-                return self._read_container(body)
+                first, count = read_container(body, self._schema, datum)
+                if not strict and count != 1:
+                    held = (
+                        "values that are packed as nothing here unpacks"
+                        if count is None
+                        else f"{count} values, not one"
+                    )
+                    raise TypeMismatch(f"the container file has {held}") from None
+                return first
             if is_single and len(body) >= _FINGERPRINT.stop:
                 written, own = body[_FINGERPRINT].hex(), self._schema.fingerprint.hex()
                 raise TypeMismatch(f"another schema wrote it: fingerprint {written}, and not {own}") from None
             raise
 
-    def _read_datum(self, body: bytes, at: int) -> Any:
-        value, end = self._datum(body, at)
-        if end != len(body):
-            raise TypeMismatch(f"{len(body) - end} bytes follow the value")
-        return value
 
-    def _read_container(self, body: bytes) -> Any:
-        first, count = read_container(body, self._schema, self._datum)
-        if self._single and count != 1:
-            held = "values that are packed as nothing here unpacks" if count is None else f"{count} values, not one"
-            raise TypeMismatch(f"the container file has {held}")
-        return first
+def _as_value_reader(read: Read, strict: bool) -> ReadValue:
+    return lambda data, at: read(data, at, Walk(strict, len(data) + MAX_EMPTY))
+
+
+def _read_datum(datum: ReadValue, body: bytes, at: int) -> Any:
+    value, end = datum(body, at)
+    if end < len(body):
+        raise TypeMismatch(f"{len(body) - end} bytes follow the value")
+    return value
 
 
 class ResolvedBodies:
-    """Reads bodies written with another schema; each is one datum, whatever its content type."""
+    """Reads bodies written with another schema; each is one datum, whatever its content type.
 
-    def __init__(self, datum: ReadValue, written: WriterSchema, writer: AvroSchema | None = None) -> None:
-        """*writer* is the writer's schema of the bodies; None if they can never be read."""
-        self._datum = datum
+    ``writer`` is the writer's schema; None if bodies can never be read, so that each is invalid with the reason.
+    """
+
+    def __init__(self, schema: AvroSchema, written: WriterSchema) -> None:
+        self.writer: AvroSchema | None = None
         self._written = written
-        self.writer = writer
-        self.raw = writer is not None and writer.root in ("bytes", {"type": "bytes"})
-
-    @classmethod
-    def resolve(
-        cls,
-        schema: AvroSchema,
-        written: WriterSchema,
-        maker_class: Callable[[AvroSchema], FunctionMaker[F]],
-        datum: Callable[[F], ReadValue],
-    ) -> ResolvedBodies:
-        """Resolve the writer's schema to *schema*; if they never resolve, every body is invalid with that reason."""
+        self._read: Read | None = None
+        self._why = ""
         try:
             writer = read_writer_schema(written)
-            function = AvroResolver(writer, schema, maker_class(writer)).resolve()
+            self._read = AvroResolver(writer, schema, ValueMaker(writer)).resolve()
+            self.writer = writer
         except RecursionError:
-            return cls(_reject_all(f"the schema {_TOO_DEEP}"), written)
+            self._why = f"the schema {_TOO_DEEP}"
         except (Unresolvable, SchemaError) as error:
-            return cls(_reject_all(str(error)), written)
-        return cls(datum(function), written, writer)
+            self._why = str(error)
+        self.raw = self.writer is not None and self.writer.root in ("bytes", {"type": "bytes"})
 
-    def read(self, body: bytes | None, content_type: str | None) -> Any:
-        """Return the result of reading a body; a missing body counts as empty.
+    def read(self, body: bytes | None, content_type: str | None, *, strict: bool, left: int = 1) -> Any:
+        """Return the value of a body; a missing body counts as empty.
 
         Raises:
             TypeMismatch: the body is invalid; the message names the writer's schema.
         """
-        body = body or b""
         try:
+            if self._read is None:
+                raise TypeMismatch(self._why)
             # Confluent's serializers write a bytes schema without the length.
-            value, end = self._datum(_add_length(body) if self.raw else body, 0)
-            if end < len(body):
-                raise TypeMismatch(f"{len(body) - end} bytes follow the value")
+            whole = _add_length(body or b"") if self.raw else body or b""
+            return _read_datum(_as_value_reader(self._read, strict), whole, 0)
         except RecursionError:
-            raise self._name_writer(TypeMismatch(f"the body {_TOO_DEEP}")) from None
+            raise TypeMismatch(f"the body {_TOO_DEEP}; written with {self._written}") from None
         except TypeMismatch as mismatch:
-            raise self._name_writer(mismatch) from None
-        return value
-
-    def _name_writer(self, mismatch: TypeMismatch) -> TypeMismatch:
-        named = mismatch.copy()
-        named.message = f"{mismatch.message}; written with {self._written}"
-        return named
-
-
-def _reject_all(why: str) -> ReadValue:
-    def datum(body: bytes, at: int) -> tuple[Any, int]:
-        raise TypeMismatch(why)
-
-    return datum
+            mismatch.message = f"{mismatch.message}; written with {self._written}"
+            raise
 
 
 def _add_length(body: bytes) -> bytes:
@@ -242,53 +234,21 @@ def _add_length(body: bytes) -> bytes:
     return bytes(size) + bytes((rest,)) + body
 
 
-def _resolving_validator(schema: AvroSchema, written: WriterSchema) -> AvroValidator:
-    bodies = ResolvedBodies.resolve(schema, written, ResolvingMaker, _as_reader)
-    if bodies.writer is None:
-        return AvroValidator(bodies, bodies, 1, None, always_binary=True)
-    step = None if bodies.raw else AvroResolver(bodies.writer, schema, BatchStepMaker(bodies.writer)).resolve()
-    return AvroValidator(bodies, bodies, _count_records(bodies.writer), step, always_binary=True)
-
-
-def _as_reader(read: Read) -> ReadValue:
-    return lambda body, at: (None, read(body, at, 0))
-
-
-def _count_records(schema: AvroSchema) -> int:
-    return 1 + sum(each["type"] in ("record", "error") for each in schema.named.values())
-
-
-def _own_validator(schema: AvroSchema) -> AvroValidator:
-    datum = _as_reader(compile_binary(schema.root, schema.named))
-    check = compile_json(schema.root, schema.named)
-    return AvroValidator(
-        AvroBodies(schema, datum, lambda value: check(value, WalkState())),
-        AvroBodies(schema, datum, lambda value: check(value, WalkState(left=MAX_FAULTS))),
-        _count_records(schema),
-        compile_accepting(schema),
-    )
-
-
 class AvroValidator:
-    """A compiled Avro schema: readers that find the first fault or all faults, and the number of its record types.
+    """A compiled Avro schema. Bodies of a writer's schema are always binary, whatever their content type."""
 
-    *step* validates many bodies at once. Bodies of a writer's schema are *always_binary*, whatever their content type.
-    """
-
-    def __init__(
-        self,
-        bodies: AvroBodies | ResolvedBodies,
-        thorough: AvroBodies | ResolvedBodies,
-        records: int,
-        step: Step | None,
-        *,
-        always_binary: bool = False,
-    ) -> None:
-        self._bodies = bodies
-        self._thorough = thorough
-        self._records = records
-        self._step = step
-        self._always_binary = always_binary
+    def __init__(self, schema: AvroSchema, written: WriterSchema | None = None) -> None:
+        self.schema = schema
+        self._always_binary = written is not None
+        self._bodies: AvroBodies | ResolvedBodies
+        self._step: Step | None = None
+        if written is None:
+            self._bodies = AvroBodies(schema)
+            self._step = compile_accepting(schema)
+            return
+        self._bodies = resolved = ResolvedBodies(schema, written)
+        if resolved.writer is not None and not resolved.raw:
+            self._step = AvroResolver(resolved.writer, schema, BatchStepMaker(resolved.writer)).resolve()
 
     def find_valid(self, data: Any, begins: Any, ends: Any, content_types: Any) -> Any:
         """Return which of many bodies are certainly valid; see :class:`~catalog.schemas.contract.BatchValidator`."""
@@ -308,76 +268,41 @@ class AvroValidator:
         """Return why *body* is invalid, with a dotted field path; a missing body counts as empty.
 
         Raises:
-            CostExceeded: it may need more than MAX_STEPS, and *at_any_cost* is False.
+            CostExceeded: it is larger than MAX_DIRECT_BYTES, and *at_any_cost* is False.
         """
-        return next(iter(self._faults(self._bodies, body, content_type, at_any_cost=at_any_cost)), None)
+        return next(iter(self._find_faults(body, content_type, 1, at_any_cost=at_any_cost)), None)
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
         """Return all faults of a JSON body, or the first fault of a binary one; raises like :meth:`fault`."""
-        return self._faults(self._thorough, body, content_type, at_any_cost=False)[:MAX_FAULTS]
+        return self._find_faults(body, content_type, MAX_FAULTS)
 
-    def _faults(
-        self, bodies: AvroBodies | ResolvedBodies, body: bytes | None, content_type: str | None, *, at_any_cost: bool
+    def _find_faults(
+        self, body: bytes | None, content_type: str | None, left: int, *, at_any_cost: bool = False
     ) -> list[SchemaFault]:
-        # Each byte may belong to records nested as often as there are record types.
-        if not at_any_cost and body is not None and len(body) * self._records > MAX_STEPS:
+        if not at_any_cost and body is not None and len(body) > MAX_DIRECT_BYTES:
             raise CostExceeded
         try:
-            bodies.read(body, content_type)
+            self._bodies.read(body, content_type, strict=True, left=left)
         except TypeMismatch as mismatch:
-            return [make_fault(each.message, each.field_path()) for each in (mismatch, *mismatch.others)]
+            return [make_fault(each.message, each.field_path()) for each in (mismatch, *mismatch.others)][:left]
         return []
 
+    def decode(self, body: bytes | None, content_type: str | None) -> Any:
+        """Return the value of a body; a missing body counts as empty. A container file must contain exactly one value.
 
-# Comparing two Avro schemas by schema resolution, where the reader also has the writer's schema.
-
-_WORDS: Final = frozenset({"doc", "aliases"})
-
-
-def compare(old: Any, new: Any, at: str = "", depth: int = 0) -> Comparison:
-    """Compare two schemas; *at* is the JSON pointer to them in their documents."""
-    if isinstance(old, dict) and isinstance(new, dict) and depth <= MAX_DEPTH:
-        comparisons: list[Comparison] = []
-        for name in dict.fromkeys((*old, *new)):
-            if name in _WORDS:
-                comparisons.append(("compatible", ""))
-            elif name == "fields":
-                comparisons.append(_compare_fields(old.get(name), new.get(name), at, depth))
-            elif name in ("items", "values") or (name == "type" and isinstance(old.get(name), dict | list)):
-                comparisons.append(compare(old.get(name), new.get(name), f"{at}/{name}", depth + 1))
-            elif old.get(name) != new.get(name):
-                comparisons.append(("incompatible", f"{at}/{name} changes"))
-        return worst_comparison(comparisons)
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and depth <= MAX_DEPTH:
-        return worst_comparison(
-            [compare(*each, f"{at}/{place}", depth + 1) for place, each in enumerate(zip(old, new, strict=True))]
-        )
-    return ("same", "") if old == new else ("incompatible", f"{at or '/'} changes")
+        Raises:
+            TypeMismatch: the body is invalid.
+        """
+        return self._bodies.read(body, content_type, strict=False)
 
 
-def _compare_fields(old: Any, new: Any, at: str, depth: int) -> Comparison:
-    """Compare fields: a field that is added or removed needs a default for the other side to read it."""
-    if not isinstance(old, list) or not isinstance(new, list):
-        return "unknown", f"{at}/fields is not a list"
-    one, other = _fields_by_name(old), _fields_by_name(new)
-    comparisons: list[Comparison] = []
-    for name in dict.fromkeys((*one, *other)):
-        here = f"{at}/fields/{name}"
-        if name in one and name in other:
-            comparisons.append(_compare_field(one[name], other[name], here, depth))
-        elif "default" in (one.get(name) or other.get(name) or {}):
-            comparisons.append(("compatible", f"{here} {'is gone' if name in one else 'is new'}"))
-        else:
-            comparisons.append(("incompatible", f"{here} {'is gone' if name in one else 'is new'} and has no default"))
-    moved = [name for name in one if name in other] != [name for name in other if name in one]
-    return worst_comparison([*comparisons, ("compatible", "") if moved else ("same", "")])
-
-
-def _compare_field(old: Mapping[str, Any], new: Mapping[str, Any], here: str, depth: int) -> Comparison:
-    ignored = ("default", "order", *_WORDS)
-    one, other = ({name: value for name, value in each.items() if name not in ignored} for each in (old, new))
-    return worst_comparison([compare(one, other, here, depth + 1), ("same" if old == new else "compatible", "")])
-
-
-def _fields_by_name(fields: list[Any]) -> dict[str, Any]:
-    return {str(each.get("name")): each for each in fields if isinstance(each, dict)}
+def compare(old: Any, new: Any) -> Comparison:
+    """Compare two schemas: they are compatible if each reads all values of the other."""
+    try:
+        before, after = (read_schema(SchemaSource("Avro", "", each), EmptyLibrary()) for each in (old, new))
+        later, earlier = find_gap(after, before), find_gap(before, after)
+    except (SchemaError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        return "unknown", f"the schemas cannot be compared: {clip(str(error))}"
+    if later or earlier:
+        return "incompatible", f"older messages: {later}" if later else f"newer messages: {earlier}"
+    return "compatible", ""

@@ -1,11 +1,9 @@
-"""Columns of JSON payloads: the shapes of schemas of both JSON families, and the values of bodies."""
+"""Read JSON bodies as values of a shape."""
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from operator import attrgetter
@@ -15,24 +13,9 @@ import msgspec
 from msgspec import Meta, Raw
 
 from catalog.parsing.pointers import to_pointer
-from catalog.schemas.columns import (
-    DOUBLE,
-    Getters,
-    Leaf,
-    MapShape,
-    Member,
-    Path,
-    Shape,
-    Struct,
-    Survey,
-    Undecoded,
-    UnreadableBody,
-    iter_rows,
-)
+from catalog.schemas.columns import Getters, Leaf, MapShape, Shape, Struct, Undecoded, UnreadableBody, iter_rows
 from catalog.schemas.columns import ListShape as List
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault, UnfitValue, is_utf8, make_fault
-from catalog.schemas.filling import UnsupportedSchema
-from catalog.schemas.json.references import SchemaDocuments, merge_schemas
 from catalog.schemas.jsonschema.validating import parse_body
 
 # Decoders of leaves: msgspec's own types where possible, otherwise types with a conversion of ours.
@@ -373,167 +356,3 @@ def _has_json_leaf(shape: Shape) -> bool:
     if isinstance(shape, List):
         return _has_json_leaf(shape.item)
     return _has_json_leaf(shape.value) if isinstance(shape, MapShape) else shape.kind == "json"
-
-
-# Converting a JSON schema of either family to a shape: references are followed, and composed schemas merged.
-#
-# A union has a column type if all its branches have the same shape, apart from null; integers with other numbers
-# are numbers. All other unions stay JSON text, and so do recursive types.
-
-Schema = Mapping[str, Any]
-Within = tuple[int, ...]
-"""The ids of the schemas being visited; negative for those that are only merged into another."""
-MAX_HOPS: Final = 64
-_BRANCHES: Final = ("oneOf", "anyOf")
-
-
-class Untypable(Exception):
-    """A part of the payload has no column type; the message says why."""
-
-
-class OnlyNull(Exception):
-    """A part of the payload can only be null."""
-
-
-@dataclass(slots=True)
-class _FlatSchema:
-    """A schema with references resolved: parts that all apply, and unions of which one branch applies."""
-
-    parts: list[Schema] = field(default_factory=list)
-    groups: list[Sequence[Any]] = field(default_factory=list)
-    within: Within = ()
-
-
-class ShapeBuilder(ABC):
-    """Converts the schemas of one document to shapes; the families override what differs between them."""
-
-    keywords: frozenset[str] = frozenset()
-    """Keywords that affect columns, except those for composition."""
-
-    def __init__(self, documents: SchemaDocuments, survey: Survey) -> None:
-        self.documents = documents
-        self.survey = survey
-
-    def root_shape(self, schema: Any) -> Shape | None:
-        """Return the shape of payloads; None if they have no typed columns."""
-        try:
-            return self._composed_shape(schema, (), (id(schema),))
-        except (Untypable, UnsupportedSchema) as error:
-            self.survey.add_finding((), f"has no columns: {error}")
-        except OnlyNull:
-            self.survey.add_finding((), "has no columns: no value but null is allowed")
-        return None
-
-    def shape_at(self, schema: Any, path: Path, within: Within) -> Shape:
-        """Return the shape at a path in payloads; JSON text if it has no type."""
-        fields = self.survey.fields
-        try:
-            return self._composed_shape(schema, path, within)
-        except (Untypable, UnsupportedSchema) as error:
-            why = str(error)
-        except OnlyNull:
-            why = "no value but null is allowed"
-        self.survey.fields = fields
-        return self.survey.add_json_text(path, why)
-
-    def struct_shape(self, parts: Mapping[str, Any], path: Path, within: Within, *, positional: bool = False) -> Struct:
-        """Return the struct of an object with these members.
-
-        Raises:
-            Untypable: there are no members, or too many fields.
-        """
-        if not parts:
-            raise Untypable("it has no members")
-        columns = self.survey.assign_columns(path, list(parts))
-        if not columns:
-            raise Untypable("the payload has too many fields")
-        members = (Member(name, column, self.shape_at(parts[name], (*path, name), within)) for name, column in columns)
-        return Struct(tuple(members), positional)
-
-    @abstractmethod
-    def plain_shape(self, schema: Schema, path: Path, within: Within) -> Shape:
-        """Return the shape of a schema that has no references or composition.
-
-        Raises:
-            Untypable: it has no column type.
-            OnlyNull: it allows only null.
-        """
-
-    @abstractmethod
-    def iter_bases(self, schema: Schema) -> Iterable[tuple[Any, bool]]:
-        """Yield the schemas that *schema* refers to, each with True if it is the type itself, False for a base.
-
-        Raises:
-            UnsupportedSchema: a reference cannot be resolved.
-        """
-
-    def own_keywords(self, schema: Schema) -> Schema:
-        """Return the keywords of a schema that apply in addition to its references."""
-        return schema
-
-    def iter_unions(self, schema: Schema) -> Iterable[Sequence[Any]]:
-        """Yield the unions of a schema, each as a list of branches."""
-        rest = self.own_keywords(schema)
-        return (rest[each] for each in _BRANCHES if isinstance(rest.get(each), list) and rest[each])
-
-    def _composed_shape(self, schema: Any, path: Path, within: Within) -> Shape:
-        passed = self.survey.check_limits(path)
-        if passed:
-            raise Untypable(passed)
-        flat = _FlatSchema(within=within)
-        self._flatten(schema, flat, 0, is_type=True)
-        integer_from_float = merge_schemas(flat.parts)
-        if not flat.groups:
-            return self.plain_shape(integer_from_float, path, flat.within)
-        others = [{"anyOf": list(group)} for group in flat.groups[1:]]
-        base = [integer_from_float, *others] if integer_from_float or others else []
-        return self._union_shape(base, flat.groups[0], path, flat.within)
-
-    def _union_shape(self, base: Sequence[Schema], branches: Sequence[Any], path: Path, within: Within) -> Shape:
-        shapes: list[Shape] = []
-        fields = max_fields = self.survey.fields
-        for branch in branches:
-            self.survey.fields = fields
-            try:
-                shape = self._composed_shape({"allOf": [*base, branch]} if base else branch, path, within)
-            except OnlyNull:
-                continue
-            max_fields = max(max_fields, self.survey.fields)
-            if shape not in shapes:
-                shapes.append(shape)
-        self.survey.fields = max_fields
-        if not shapes:
-            raise OnlyNull
-        if len(shapes) == 1:
-            return shapes[0]
-        if all(isinstance(each, Leaf) and each.kind in ("integer", "number") for each in shapes):
-            return DOUBLE
-        raise Untypable("it may be of several types")
-
-    def _flatten(self, schema: Any, flat: _FlatSchema, hops: int, *, is_type: bool) -> None:
-        if schema is False:
-            raise OnlyNull
-        if schema is True:
-            return
-        passed = "a reference leads to itself" if hops > MAX_HOPS else self.survey.check_limits(())
-        if passed or not isinstance(schema, Mapping):
-            raise Untypable(passed or "the schema is not an object there")
-        for target, is_same in self.iter_bases(schema):
-            if isinstance(target, Mapping):
-                self._mark_entered(target, flat, is_type=is_type and is_same)
-            self._flatten(target, flat, hops + 1, is_type=is_type and is_same)
-        rest = self.own_keywords(schema)
-        own = {keyword: value for keyword, value in rest.items() if keyword in self.keywords}
-        if own:
-            flat.parts.append(own)
-        together = rest.get("allOf")
-        for each in together if isinstance(together, list) else ():
-            self._flatten(each, flat, hops + 1, is_type=False)
-        flat.groups.extend(self.iter_unions(schema))
-
-    def _mark_entered(self, target: Any, flat: _FlatSchema, *, is_type: bool) -> None:
-        """Mark *target* as being visited. A type may be visited once as itself, and once as a part of others."""
-        key = id(target)
-        if key in flat.within or (not is_type and -key in flat.within):
-            raise Untypable("the type contains itself")
-        flat.within = (*flat.within, key if is_type else -key)

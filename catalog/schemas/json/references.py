@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urljoin
 
 from catalog.parsing.pointers import resolve_pointer, to_pointer
 from catalog.schemas.contract import Library, SchemaSource
@@ -18,16 +18,30 @@ from catalog.schemas.filling import UnsupportedSchema
 from catalog.values import is_number
 
 _MAX_DOCUMENTS: Final = 200
+
+
+def join_uri(base: str, reference: str) -> str:
+    """Join URIs as in RFC 3986; an invalid reference is returned unchanged."""
+    try:
+        return urljoin(base, reference)
+    except ValueError:
+        return reference
+
+
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _DYNAMIC: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """The resource of a subschema: the root for JSON pointers, and the base URI of other references."""
+    """The resource of a subschema: the root for JSON pointers, and the base URI of other references.
+
+    ``key`` is that of its document in the library.
+    """
 
     root: Any
     uri: str
+    key: str
 
 
 class SchemaDocuments:
@@ -64,7 +78,7 @@ class SchemaDocuments:
             UnsupportedSchema: it cannot be resolved.
         """
         home = self._homes.get(id(at)) or self._homes[id(self.root)]
-        document, fragment = urldefrag(reference)
+        document, _, fragment = reference.partition("#")
         if document:
             home = self._find_home(document, home)
         if not fragment:
@@ -88,23 +102,23 @@ class SchemaDocuments:
             raise UnsupportedSchema(f"the schema has nothing at {pointer[:80]}") from None
 
     def _find_home(self, document: str, home: _Home) -> _Home:
-        uri = urljoin(home.uri, document)
+        uri = join_uri(home.uri, document)
         for known in (uri, document):
             if known in self._named:
                 return self._homes[id(self._named[known])]
         if uri not in self._read:
             if len(self._read) >= _MAX_DOCUMENTS:
                 raise UnsupportedSchema("the schema is spread over too many documents")
-            other = self._library.document(document, home.uri)
+            other = self._library.document(uri, home.key) or self._library.document(document, home.key)
             if other is None or not isinstance(other[1], (Mapping, bool)):
                 raise UnsupportedSchema(f"the document {document[:80]} was not loaded")
             self._read[uri] = other[1]
             self._index_parts(other[1], other[0])
-        return self._homes.get(id(self._read[uri])) or _Home(self._read[uri], uri)
+        return self._homes.get(id(self._read[uri])) or _Home(self._read[uri], uri, uri)
 
     def _index_parts(self, document: Any, uri: str) -> None:
         """Store the resource of each part of a document; a part with its own ``$id`` starts a new one."""
-        waiting: list[tuple[Any, _Home]] = [(document, _Home(document, uri))]
+        waiting: list[tuple[Any, _Home]] = [(document, _Home(document, uri, uri))]
         while waiting:
             part, home = waiting.pop()
             if isinstance(part, Mapping):
@@ -121,7 +135,7 @@ class SchemaDocuments:
                 self._named.setdefault(f"{home.uri}{name}", part)
                 self._named.setdefault(name, part)
             elif part is home.root or "$id" in part:
-                home = _Home(part, urljoin(home.uri, urldefrag(name).url))
+                home = _Home(part, join_uri(home.uri, name.partition("#")[0]), home.key)
                 self._named.setdefault(home.uri, part)
         for keyword in _ANCHORS:
             if isinstance(part.get(keyword), str):

@@ -7,7 +7,8 @@ with an offset.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from catalog.schemas.columns import (
@@ -22,19 +23,20 @@ from catalog.schemas.columns import (
     Leaf,
     ListShape,
     MapShape,
+    Member,
     Path,
     Shape,
+    Struct,
     Survey,
     integer_leaf,
 )
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.families import compile_schema
-from catalog.schemas.json.columns import JsonReader, OnlyNull, Schema, ShapeBuilder, Untypable, Within
-from catalog.schemas.json.references import SchemaDocuments, allowed_types, mapping_of
-from catalog.schemas.jsonschema.validating import draft_of, find_start
+from catalog.schemas.filling import UnsupportedSchema
+from catalog.schemas.json.columns import JsonReader
+from catalog.schemas.json.references import Schema, SchemaDocuments, allowed_types, mapping_of, merge_schemas
+from catalog.schemas.jsonschema.validating import REF_ALONE, draft_of, find_start
 
-_REF_ALONE: Final = frozenset({"04", "06", "07"})
-"""Drafts in which siblings of ``$ref`` are ignored."""
 _OBJECT_SIZES: Final = ("minProperties", "maxProperties")
 _ARRAY_SIZES: Final = ("contains", "minItems", "maxItems", "uniqueItems")
 _IMPLIED: Final = (
@@ -47,6 +49,10 @@ _IMPLIED: Final = (
 _WEAK: Final = frozenset((*_OBJECT_SIZES, *_ARRAY_SIZES))
 """Keywords that alone do not suggest objects or arrays, but that contradict other types."""
 _DESCRIBING: Final = frozenset(keyword for _, keywords in _IMPLIED for keyword in keywords)
+_KEYWORDS: Final = _DESCRIBING | frozenset(
+    {"type", "const", "enum", "unevaluatedProperties", "additionalItems", "x-type", "x-order", "precision", "scale"}
+)
+"""Keywords that affect columns, except those for composition."""
 _FORMATS: Final[Mapping[str, Leaf]] = {"date-time": TIMESTAMP, "date": DATE}
 _LONG: Final = integer_leaf(64)
 _PLAIN: Final[Mapping[str, Leaf]] = {"boolean": BOOLEAN, "integer": _LONG, "number": DOUBLE}
@@ -63,29 +69,87 @@ _OF_VALUES: Final[Mapping[type, str]] = {
 def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
     """Return the shape of payloads and their reader; None if they have no typed columns."""
     compile_schema(source, library)  # rejects invalid schemas
-    shape = _JsonSchemaShapes(source, library, survey).root_shape(find_start(source))
+    shape = ShapeBuilder(source, library, survey).root_shape(find_start(source))
     return None if shape is None else (shape, JsonReader(shape))
 
 
-class _JsonSchemaShapes(ShapeBuilder):
-    keywords = frozenset({"type", "const", "enum", "unevaluatedProperties", "additionalItems", *_DESCRIBING})
+Within = tuple[int, ...]
+"""The ids of the schemas being visited; negative for those that are only merged into another."""
+_MAX_HOPS: Final = 64
+
+
+class Untypable(Exception):
+    """A part of the payload has no column type; the message says why."""
+
+
+class _OnlyNull(Untypable):
+    """A part of the payload can only be null."""
+
+    def __init__(self) -> None:
+        super().__init__("no value but null is allowed")
+
+
+@dataclass(slots=True)
+class _FlatSchema:
+    """A schema with references resolved: parts that all apply, and unions of which one branch applies."""
+
+    parts: list[Schema] = field(default_factory=list)
+    groups: list[Sequence[Any]] = field(default_factory=list)
+    within: Within = ()
+
+
+class ShapeBuilder:
+    """Converts the schemas of one document to shapes: references are followed, and composed schemas merged.
+
+    A union has a column type if all its branches have the same shape, apart from null; integers with other numbers
+    are numbers. All other unions stay JSON text, and so do recursive types.
+    """
 
     def __init__(self, source: SchemaSource, library: Library, survey: Survey) -> None:
-        super().__init__(SchemaDocuments(source, library), survey)
-        self._ref_alone = draft_of(source.document, source.version) in _REF_ALONE
+        self.survey = survey
+        self._documents = SchemaDocuments(source, library)
+        self._ref_alone = draft_of(source.document, source.version) in REF_ALONE
 
-    def iter_bases(self, schema: Schema) -> Iterable[tuple[Any, bool]]:
-        target = self.documents.follow_reference(schema)
-        if target is not None:
-            yield target, True
+    def root_shape(self, schema: Any) -> Shape | None:
+        """Return the shape of payloads; None if they have no typed columns."""
+        try:
+            return self._composed_shape(schema, (), (id(schema),))
+        except (Untypable, UnsupportedSchema) as error:
+            self.survey.add_finding((), f"has no columns: {error}")
+        return None
 
-    def own_keywords(self, schema: Schema) -> Schema:
-        return {} if self._ref_alone and isinstance(schema.get("$ref"), str) else schema
+    def shape_at(self, schema: Any, path: Path, within: Within) -> Shape:
+        """Return the shape at a path in payloads; JSON text if it has no type."""
+        fields = self.survey.fields
+        try:
+            return self._composed_shape(schema, path, within)
+        except (Untypable, UnsupportedSchema) as error:
+            self.survey.fields = fields
+            return self.survey.add_json_text(path, str(error))
+
+    def struct_shape(self, parts: Mapping[str, Any], path: Path, within: Within, *, positional: bool = False) -> Struct:
+        """Return the struct of an object with these members.
+
+        Raises:
+            Untypable: there are no members, or too many fields.
+        """
+        if not parts:
+            raise Untypable("it has no members")
+        columns = self.survey.assign_columns(path, list(parts))
+        if not columns:
+            raise Untypable("the payload has too many fields")
+        members = (Member(name, column, self.shape_at(parts[name], (*path, name), within)) for name, column in columns)
+        return Struct(tuple(members), positional)
 
     def plain_shape(self, schema: Schema, path: Path, within: Within) -> Shape:
+        """Return the shape of a schema that has no references or composition.
+
+        Raises:
+            Untypable: it has no column type, or allows only null.
+        """
         kinds = _value_types(schema)
         if not kinds:
-            raise OnlyNull
+            raise _OnlyNull
         if kinds == {"integer", "number"}:
             return DOUBLE
         if len(kinds) > 1 or "any" in kinds:
@@ -103,24 +167,86 @@ class _JsonSchemaShapes(ShapeBuilder):
             return self.struct_shape(members, path, within)
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
         asked = [*mapping_of(schema, "patternProperties").values(), others]
-        shapes = [self.shape_at(each, (*path, "*"), within) for each in asked if each is not False]
-        if shapes and all(each == shapes[0] for each in shapes):
-            return MapShape(shapes[0], TEXT)
-        if shapes:
-            self.survey.add_json_text((*path, "*"), "its names leave open of which type it is")
-        return MapShape(JSON, TEXT)
+        return MapShape(self._common_shape(asked, "its names leave open of which type it is", path, within), TEXT)
 
     def _array_shape(self, schema: Schema, path: Path, within: Within) -> Shape:
         items, places = schema.get("items", True), schema.get("prefixItems")
         if isinstance(items, list):
             places, items = items, schema.get("additionalItems", True)
         asked = [*(places if isinstance(places, list) else ()), items]
+        return ListShape(self._common_shape(asked, "its types differ from place to place", path, within))
+
+    def _common_shape(self, asked: Sequence[Any], why_not: str, path: Path, within: Within) -> Shape:
+        """Return the one shape of all of these schemas; JSON text if they differ."""
         shapes = [self.shape_at(each, (*path, "*"), within) for each in asked if each is not False]
         if shapes and all(each == shapes[0] for each in shapes):
-            return ListShape(shapes[0])
-        if shapes:
-            self.survey.add_json_text((*path, "*"), "its types differ from place to place")
-        return ListShape(JSON)
+            return shapes[0]
+        return self.survey.add_json_text((*path, "*"), why_not) if shapes else JSON
+
+    def _composed_shape(self, schema: Any, path: Path, within: Within) -> Shape:
+        passed = self.survey.check_limits(path)
+        if passed:
+            raise Untypable(passed)
+        flat = _FlatSchema(within=within)
+        self._flatten(schema, flat, 0, is_type=True)
+        united = merge_schemas(flat.parts)
+        if not flat.groups:
+            return self.plain_shape(united, path, flat.within)
+        others = [{"anyOf": list(group)} for group in flat.groups[1:]]
+        return self._union_shape([united, *others] if united or others else [], flat.groups[0], path, flat.within)
+
+    def _union_shape(self, base: Sequence[Schema], branches: Sequence[Any], path: Path, within: Within) -> Shape:
+        shapes: list[Shape] = []
+        fields = max_fields = self.survey.fields
+        for branch in branches:
+            self.survey.fields = fields
+            try:
+                shape = self._composed_shape({"allOf": [*base, branch]} if base else branch, path, within)
+            except _OnlyNull:
+                continue
+            max_fields = max(max_fields, self.survey.fields)
+            if shape not in shapes:
+                shapes.append(shape)
+        self.survey.fields = max_fields
+        if not shapes:
+            raise _OnlyNull
+        if len(shapes) == 1:
+            return shapes[0]
+        if all(isinstance(each, Leaf) and each.kind in ("integer", "number") for each in shapes):
+            return DOUBLE
+        raise Untypable("it may be of several types")
+
+    def _flatten(self, schema: Any, flat: _FlatSchema, hops: int, *, is_type: bool) -> None:
+        if schema is False:
+            raise _OnlyNull
+        if schema is True:
+            return
+        passed = "a reference leads to itself" if hops > _MAX_HOPS else self.survey.check_limits(())
+        if passed or not isinstance(schema, Mapping):
+            raise Untypable(passed or "the schema is not an object there")
+        target = self._documents.follow_reference(schema)
+        if target is not None:
+            if isinstance(target, Mapping):
+                self._mark_entered(target, flat, is_type=is_type)
+            self._flatten(target, flat, hops + 1, is_type=is_type)
+            if self._ref_alone and isinstance(schema.get("$ref"), str):
+                return
+        own = {keyword: value for keyword, value in schema.items() if keyword in _KEYWORDS}
+        if own:
+            flat.parts.append(own)
+        together = schema.get("allOf")
+        for each in together if isinstance(together, list) else ():
+            self._flatten(each, flat, hops + 1, is_type=False)
+        flat.groups.extend(
+            each for keyword in ("oneOf", "anyOf") if isinstance(each := schema.get(keyword), list) and each
+        )
+
+    def _mark_entered(self, target: Any, flat: _FlatSchema, *, is_type: bool) -> None:
+        """Mark *target* as being visited. A type may be visited once as itself, and once as a part of others."""
+        key = id(target)
+        if key in flat.within or (not is_type and -key in flat.within):
+            raise Untypable("the type contains itself")
+        flat.within = (*flat.within, key if is_type else -key)
 
 
 def _value_types(schema: Schema) -> set[str]:

@@ -16,7 +16,7 @@ import msgspec
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling import Chooser, PayloadSampler, UnsupportedSchema, make_matching_text, make_number_between
 from catalog.schemas.json.references import SchemaDocuments, mapping_of, merge_schemas
-from catalog.schemas.jsonschema.validating import find_start
+from catalog.schemas.jsonschema.validating import REF_ALONE, draft_of, find_start
 
 _MAX_HOPS: Final = 40
 _HEIGHTS: Final = 6
@@ -37,8 +37,6 @@ _PYTHON_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "boolean": (bool,),
 }
 _STRING: Final = {"type": "string"}
-_REF_ALONE: Final = ("draft-03", "draft-04", "draft-06", "draft-07", "draft-3", "draft-4", "draft-6", "draft-7")
-"""Drafts in which siblings of ``$ref`` are ignored."""
 
 
 def open_sampler(source: SchemaSource, library: Library) -> PayloadSampler:
@@ -53,9 +51,7 @@ class JsonSchemaSampler:
         self._documents = SchemaDocuments(source, library)
         self._start = start
         self._heights: dict[tuple[int, int], int] = {}
-        declared = source.document.get("$schema") if isinstance(source.document, Mapping) else None
-        version = declared if isinstance(declared, str) else source.version
-        self._ref_alone = any(draft in version for draft in _REF_ALONE)
+        self._ref_alone = draft_of(source.document, source.version) in REF_ALONE
 
     def payload(self, chooser: Chooser, content_type: str) -> bytes:
         return msgspec.json.encode(self.make_value(self._start, chooser, 0))
@@ -86,6 +82,9 @@ class JsonSchemaSampler:
             return make_number_between(plain, chooser, whole=kind == "integer")
         if kind == "boolean":
             return chooser.flip(0.5)
+        if "x-written" in plain:
+            limits = {name: Decimal(each) for part in reversed(plain["x-written"]) for name, each in part.items()}
+            return str(make_number_between(limits, chooser, whole=plain["x-type"] != "decimal"))
         return None if kind == "null" else _make_text(plain, known, chooser)
 
     def _flatten_schema(self, schema: Any, chooser: Chooser, level: int, hops: int = 0) -> Mapping[str, Any]:
@@ -267,19 +266,14 @@ def _add_dependents(schema: Mapping[str, Any], chosen: Iterable[str]) -> Iterabl
 
 def _make_text(schema: Mapping[str, Any], known: Sequence[Any], chooser: Chooser) -> str:
     low, high = _size_of(schema, "minLength", 0), _size_of(schema, "maxLength", -1)
-    pattern = schema.get("pattern")
-    if isinstance(pattern, str):
-        for _ in range(_DISTINCT_TRIES):
-            text = make_matching_text(pattern, chooser)
-            if text is None:
-                break
-            if low <= len(text) and (high < 0 or len(text) <= high):
-                return text
-        if known:
-            return str(chooser.pick(known))
+    patterns = [schema["pattern"]] if isinstance(schema.get("pattern"), str) else []
     formatted = chooser.make_formatted(str(schema.get("format") or schema.get("contentEncoding") or ""))
-    if formatted is not None and low <= len(formatted) and (high < 0 or len(formatted) <= high):
-        return formatted
+    texts = [formatted, *(make_matching_text(each, chooser) for each in patterns * _DISTINCT_TRIES)]
+    for text in (*texts, *(chooser.random.sample(known, len(known)) if patterns else ())):
+        if not isinstance(text, str) or len(text) < low or 0 <= high < len(text):
+            continue
+        if all(_matches_pattern(each, text) for each in patterns):
+            return text
     return chooser.make_text(low, None if high < 0 else high)
 
 

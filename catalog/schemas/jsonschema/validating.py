@@ -8,10 +8,12 @@ time, except lookaround and backreferences, which are limited.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import quote, urldefrag, urljoin
+from urllib.parse import quote
 
 import jsonschema_rs
 import msgspec
@@ -33,301 +35,177 @@ from catalog.schemas.contract import (
     parse_json,
     worst_comparison,
 )
-from catalog.schemas.json.references import HOLDERS, pointer_of
+from catalog.schemas.filling import UnsupportedSchema
+from catalog.schemas.json.references import HOLDERS, SchemaDocuments, join_uri, mapping_of, pointer_of
 from catalog.schemas.library import to_tree
 
-# An upper bound of the work to validate a body, cheap enough to compute for every body.
+# An upper bound of the work to validate a body, from a weight of the schema for one value.
 #
-# The library validates recursive schemas in linear time with a cache. It does not limit a few keywords (``multipleOf``,
-# enums of objects, lookaround), references that fan out, and above all the tree of errors of ``anyOf`` and ``oneOf``:
-# each path through the schema to a value has its own errors, and each nesting level may double them.
+# Native code cannot be interrupted, and few bytes may need hours: bodies beyond the bound go to the sandbox. The
+# library does not limit ``multipleOf``, enums of objects, lookaround, references that fan out, and above all the errors
+# of ``anyOf`` and ``oneOf``: each path through the schema to a value has its own, and a level may double them.
 
 MAX_JUDGING: Final = 20_000_000
 """Maximum steps, of about ten nanoseconds, to validate one body here."""
 MAX_EXPLAINING: Final = 20_000
 """Maximum steps, of about ten microseconds and a few kilobytes, to find the first error."""
-MAX_LISTING: Final = 2_000
+MAX_LISTING: Final = 3_000
 """Maximum of the same steps to find all errors, because the library finds all before it returns any."""
-_ENDLESS: Final = 1 << 60
-_MAX_NODES: Final = 20_000
-_MAX_LEVELS: Final = 64
-_IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
+_ENDLESS: Final = float(1 << 60)
+_MAX_WEIGHED: Final = 100_000
+_MAX_LEVELS: Final = 32
+_LISTS: Final = ("allOf", "anyOf", "oneOf")
 _IN_PLACE: Final = ("not", "if", "then", "else", "extends")
-_IN_PLACE_MAPS: Final = ("dependentSchemas", "dependencies")
 _BELOW: Final = (
     *("additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems", "contains"),
     *("propertyNames", "items", "contentSchema"),
 )
-_BELOW_LISTS: Final = ("items", "prefixItems")
 _COUNTED: Final = re.compile(r"\{\d*,?(\d*)")
-_BACKTRACKING: Final = ("(?=", "(?!", "(?<", "\\1", "\\2", "\\3", "\\4", "\\5", "\\6", "\\7", "\\8", "\\9", "\\k")
-_COSTS: Final = {"multipleOf": 2_000, "uniqueItems": 200, "unevaluatedProperties": 50, "unevaluatedItems": 50}
+_BACKTRACKING: Final = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9k]")
+_COSTS: Final = {
+    "multipleOf": 2_000,
+    "uniqueItems": 200,
+    "x-written": 200,
+    "unevaluatedProperties": 50,
+    "unevaluatedItems": 50,
+}
 _BACKTRACKING_COST: Final = 100_000
+
+
+class _Weights:
+    """The weights of a schema: its own, and those of all that it applies to a value, or to one on each level."""
+
+    def __init__(self, documents: SchemaDocuments, start: Any, own: Callable[[Mapping[str, Any]], float]) -> None:
+        self._documents = documents
+        self._start = start
+        self._own = own
+        self._known: dict[tuple[int, int], float] = {}
+        self.patterns: set[str] = set()
+        self.most = self.up_to(_MAX_LEVELS + 1)
+
+    def are_within(self, steps: float, body: bytes, value: Any) -> bool:
+        """Whether the weight of a body with this value is at most *steps*."""
+        values = 1 + body.count(b",") + 2 * body.count(b":") + body.count(b"[")
+        if values * self.most <= steps:
+            return True
+        values, levels = _measure(value)
+        return values * self.up_to(levels) <= steps
+
+    def up_to(self, levels: int) -> float:
+        """Return the weight for a value of so many levels; endless for a deep one if it grows ever faster."""
+        try:
+            weight = self._weigh(self._start, min(levels, _MAX_LEVELS))
+            if levels > _MAX_LEVELS:
+                before, first = (self._weigh(self._start, _MAX_LEVELS - each) for each in (1, 2))
+                growth = weight - before
+                weight = _ENDLESS if growth > before - first else weight + growth * (levels - _MAX_LEVELS)
+        except RecursionError:
+            return _ENDLESS
+        return weight
+
+    def _weigh(self, schema: Any, levels: int) -> float:
+        if not isinstance(schema, Mapping) or levels < 0:
+            return 0
+        key = id(schema), levels
+        if key not in self._known:
+            # A schema that applies itself to the same value has no end.
+            self._known[key] = _ENDLESS
+            if len(self._known) > _MAX_WEIGHED:
+                return _ENDLESS
+            weight = self._own(schema)
+            self.patterns.update(_iter_patterns(schema))
+            for each in self._iter_in_place(schema):
+                weight += self._weigh(each, levels)
+            for each in _iter_below(schema):
+                weight += self._weigh(each, levels - 1)
+            weight += max(
+                (self._weigh(each, levels - 1) for each in mapping_of(schema, "properties").values()), default=0
+            )
+            self._known[key] = min(weight, _ENDLESS)
+        return self._known[key]
+
+    def _iter_in_place(self, schema: Mapping[str, Any]) -> Iterator[Any]:
+        for keyword in _LISTS:
+            yield from _list_of(schema.get(keyword))
+        yield from (schema.get(keyword) for keyword in _IN_PLACE)
+        for keyword in ("dependentSchemas", "dependencies"):
+            yield from mapping_of(schema, keyword).values()
+        for keyword in _REFERENCES:
+            reference = schema.get(keyword)
+            if isinstance(reference, str) and not _META.match(reference):
+                try:
+                    yield self._documents.find_target(reference, schema)
+                except UnsupportedSchema:
+                    yield schema  # without an end
 
 
 class WorkLimits:
     """Upper bounds of the work to validate bodies, and to find their errors, with one schema."""
 
-    def __init__(self, schema: Any, home: str, resources: Mapping[str, Any]) -> None:
-        """*resources* are the other documents by URI; an unresolvable reference counts as unlimited work."""
-        graph = _Graph(schema, home, resources)
-        self._per_value = graph.max_steps()
-        self._per_byte = graph.matching
-        self._ways = graph.max_errors_by_level()
-        self.fast_bytes = min(MAX_DIRECT_BYTES, MAX_JUDGING // max(1, self._per_value + self._per_byte))
+    def __init__(self, documents: SchemaDocuments, start: Any) -> None:
+        self._steps = _Weights(documents, start, _keyword_cost)
+        self._errors = _Weights(documents, start, _error_size)
+        self._per_byte = sum(map(_steps_per_byte, self._steps.patterns))
+        self.fast_bytes = int(min(MAX_DIRECT_BYTES, MAX_JUDGING / (self._steps.most + self._per_byte + 1)))
         """Every body up to this size can be validated fast."""
 
-    def validates_fast(self, body: bytes) -> bool:
+    def validates_fast(self, body: bytes, value: Any) -> bool:
         """Whether a body can be validated within MAX_JUDGING."""
-        size = len(body)
-        if size > MAX_DIRECT_BYTES:
-            return False
-        if size <= self.fast_bytes:
-            return True
-        return _count_values(body) * self._per_value + size * self._per_byte <= MAX_JUDGING
+        left = MAX_JUDGING - len(body) * self._per_byte
+        return self._steps.are_within(left, body, value)
 
-    def explains_fast(self, body: bytes, steps: int = MAX_EXPLAINING) -> bool:
+    def explains_fast(self, body: bytes, value: Any, steps: int = MAX_EXPLAINING) -> bool:
         """Whether the errors of an invalid body can be found within *steps*."""
-        levels = min(len(self._ways) - 1, body.count(b"{") + body.count(b"["))
-        return len(body) <= MAX_DIRECT_BYTES and _count_values(body) * self._ways[levels] <= steps
+        return self._errors.are_within(steps, body, value)
 
 
-def _count_values(body: bytes) -> int:
-    """Return an upper bound of the number of values in a body, including member names."""
-    return 1 + body.count(b",") + 2 * body.count(b":") + body.count(b"[")
+def _measure(value: Any) -> tuple[int, int]:
+    """Return how many values, including names, a value has, and on how many levels."""
+    values, levels, level = 1, 0, [value]
+    while any(isinstance(each, dict | list) and each for each in level):
+        levels += 1
+        values += sum(len(each) for each in level if isinstance(each, dict))
+        level = [inner for each in level for inner in _children(each)]
+        values += len(level)
+    return values, levels
 
 
-class _Node:
-    """One schema: its own cost, and the schemas that it applies to the same value and to members and items."""
-
-    def __init__(self) -> None:
-        self.cost = 10
-        self.error_size = 1.0
-        self.in_place: list[int] = []
-        self.named: dict[str, list[int]] = {}
-        self.below: list[int] = []
-
-
-class _Graph:
-    """All schemas reachable from a root, numbered; number 0 is the root."""
-
-    def __init__(self, schema: Any, home: str, resources: Mapping[str, Any]) -> None:
-        self._iter_resources = {home.partition("#")[0]: schema, **resources}
-        self._bases: dict[int, str] = {}
-        self._ids: dict[str, Any] = {}
-        self._anchors: dict[str, list[Any]] = {}
-        for uri, document in list(self._iter_resources.items()):
-            self._index_document(document, uri)
-        self._numbers: dict[int, int] = {}
-        self._nodes: list[_Node] = []
-        self._waiting: list[Any] = []
-        self.endless = False
-        self.matching = 0
-        """Maximum steps per byte of the regular expressions."""
-        self._number_of(schema)
-        while self._waiting and not self.endless:
-            self._read_schema(self._waiting.pop())
-
-    def max_steps(self) -> int:
-        """Return the maximum steps to validate one value, including all schemas that apply to the same value."""
-        if self.endless:
-            return _ENDLESS
-        known: dict[int, int] = {}
-        return max((self._in_place_cost(number, known, ()) for number in range(len(self._nodes))), default=0)
-
-    def max_errors_by_level(self) -> list[float]:
-        """Return, by nesting level, the maximum number of errors that one value may cause."""
-        if self.endless:
-            return [_ENDLESS]
-        counts = self._add_in_place({0: 1.0}) if self._nodes else {}
-        by_level = [self._error_weight(counts)]
-        for _ in range(_MAX_LEVELS):
-            steps = self._member_counts(counts)
-            most = max((self._error_weight(each) for each in steps), default=0.0)
-            by_level.append(max(by_level[-1], most))
-            following: dict[int, float] = {}
-            for each in steps:
-                for number, ways in each.items():
-                    following[number] = max(following.get(number, 0.0), ways)
-            if following == counts or not following:
-                return by_level
-            if by_level[-1] >= _ENDLESS:
-                break
-            counts = following
-        return [*by_level, _ENDLESS]
-
-    def _member_counts(self, counts: Mapping[int, float]) -> list[dict[int, float]]:
-        """Return how often each schema applies to a member, for each known name and for unknown names."""
-        common: dict[int, float] = {}
-        named: dict[str, dict[int, float]] = {}
-        for number, ways in counts.items():
-            node = self._nodes[number]
-            for other in node.below:
-                common[other] = common.get(other, 0.0) + ways
-            for name, others in node.named.items():
-                mine = named.setdefault(name, {})
-                for other in others:
-                    mine[other] = mine.get(other, 0.0) + ways
-        whole = [common]
-        for mine in named.values():
-            whole.append({each: common.get(each, 0.0) + mine.get(each, 0.0) for each in {*common, *mine}})
-        return [self._add_in_place(each) for each in whole if each]
-
-    def _add_in_place(self, counts: Mapping[int, float]) -> dict[int, float]:
-        """Return how often each schema applies to a value, including schemas applied by others to the same value."""
-        total: dict[int, float] = {}
-        current, rounds = dict(counts), 0
-        while current:
-            following: dict[int, float] = {}
-            for number, ways in current.items():
-                total[number] = min(_ENDLESS, total.get(number, 0.0) + ways)
-                for other in self._nodes[number].in_place:
-                    following[other] = min(_ENDLESS, following.get(other, 0.0) + ways)
-            current, rounds = following, rounds + 1
-            if rounds > _MAX_LEVELS:
-                return {number: float(_ENDLESS) for number in (*total, *current)}
-        return total
-
-    def _error_weight(self, counts: Mapping[int, float]) -> float:
-        return sum(ways * self._nodes[number].error_size for number, ways in counts.items())
-
-    def _in_place_cost(self, number: int, known: dict[int, int], within: tuple[int, ...]) -> int:
-        if number in known:
-            return known[number]
-        if number in within or len(within) > _MAX_LEVELS:
-            return _ENDLESS
-        node = self._nodes[number]
-        cost = node.cost + sum(self._in_place_cost(other, known, (*within, number)) for other in node.in_place)
-        known[number] = min(_ENDLESS, cost)
-        return known[number]
-
-    def _number_of(self, schema: Any) -> int | None:
-        """Return the number of a schema, and queue a new one for reading; None if it is not an object."""
-        if not isinstance(schema, dict):
-            return None
-        number = self._numbers.get(id(schema))
-        if number is None:
-            number = self._numbers[id(schema)] = len(self._nodes)
-            self._nodes.append(_Node())
-            self._waiting.append(schema)
-            self.endless = self.endless or number > _MAX_NODES
-        return number
-
-    def _read_schema(self, schema: Mapping[str, Any]) -> None:
-        node = self._nodes[self._numbers[id(schema)]]
-        node.in_place = [n for each in self._iter_in_place(schema) if (n := self._number_of(each)) is not None]
-        properties = schema.get("properties")
-        for name, each in properties.items() if isinstance(properties, dict) else ():
-            number = self._number_of(each)
-            if number is not None:
-                node.named[name] = [number]
-        node.below = [number for each in _inner_schemas(schema) if (number := self._number_of(each)) is not None]
-        node.cost += _keyword_cost(schema)
-        node.error_size += _error_size(schema)
-        self.matching += sum(map(_steps_per_byte, _iter_patterns(schema)))
-
-    def _iter_in_place(self, schema: Mapping[str, Any]) -> Iterator[Any]:
-        for keyword in _IN_PLACE_LISTS:
-            yield from _list_of(schema.get(keyword))
-        yield from (schema.get(keyword) for keyword in _IN_PLACE)
-        for keyword in _IN_PLACE_MAPS:
-            yield from _dict_of(schema.get(keyword)).values()
-        for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
-            if isinstance(schema.get(keyword), str):
-                yield from self._resolve(schema[keyword], self._bases.get(id(schema), ""), plain=keyword == "$ref")
-
-    def _resolve(self, reference: str, base: str, *, plain: bool) -> list[Any]:
-        """Return the possible targets of a reference; for a dynamic one, all schemas with that anchor."""
-        try:
-            uri, fragment = urldefrag(urljoin(base, reference))
-        except ValueError:
-            uri, fragment = base, ""
-        schemas = [] if plain else list(self._anchors.get(fragment, self._ids.values()))
-        document = self._ids.get(uri, self._iter_resources.get(uri))
-        if document is not None and fragment.startswith("/"):
-            try:
-                schemas.append(resolve_pointer(document, fragment))
-            except KeyError:
-                document = None
-        elif document is not None and fragment:
-            schemas.extend(self._anchors.get(fragment, ()))
-        elif document is not None:
-            schemas.append(document)
-        if not schemas and "json-schema.org" not in uri:
-            self.endless = True
-        return schemas
-
-    def _index_document(self, document: Any, uri: str) -> None:
-        """Store the base URI of every schema, and all identifiers and anchors."""
-        waiting = [(document, uri)]
-        self._ids.setdefault(uri, document)
-        while waiting:
-            node, base = waiting.pop()
-            if isinstance(node, dict):
-                own = node.get("$id", node.get("id"))
-                if isinstance(own, str):
-                    try:
-                        base = urldefrag(urljoin(base, own))[0]
-                    except ValueError:
-                        pass
-                    self._ids.setdefault(base, node)
-                    if own.startswith("#"):
-                        self._anchors.setdefault(own[1:], []).append(node)
-                for keyword in ("$anchor", "$dynamicAnchor"):
-                    if isinstance(node.get(keyword), str):
-                        self._anchors.setdefault(node[keyword], []).append(node)
-                self._bases.setdefault(id(node), base)
-            waiting.extend((each, base) for each in _children(node) if isinstance(each, (dict, list)))
-
-
-def _inner_schemas(schema: Mapping[str, Any]) -> Iterator[Any]:
+def _iter_below(schema: Mapping[str, Any]) -> Iterator[Any]:
     yield from (schema.get(keyword) for keyword in _BELOW)
-    for keyword in _BELOW_LISTS:
+    for keyword in ("items", "prefixItems"):
         yield from _list_of(schema.get(keyword))
-    yield from _dict_of(schema.get("patternProperties")).values()
+    yield from mapping_of(schema, "patternProperties").values()
 
 
-def _keyword_cost(schema: Mapping[str, Any]) -> int:
+def _keyword_cost(schema: Mapping[str, Any]) -> float:
     """Return the steps of a schema's own keywords for one value."""
-    cost = sum(steps for keyword, steps in _COSTS.items() if keyword in schema)
-    options = _list_of(schema.get("enum"))
-    if any(isinstance(each, (dict, list)) for each in (*options, schema.get("const"))):
-        cost += 5 * _count_tree_values([*options, schema.get("const")])
+    cost = 10 + sum(steps for keyword, steps in _COSTS.items() if keyword in schema)
+    options = [*_list_of(schema.get("enum")), schema.get("const")]
+    if any(isinstance(each, (dict, list)) for each in options):
+        cost += 5 * _measure(options)[0]
     patterns = list(_iter_patterns(schema))
-    cost += 30 * len(patterns) + 10 * len(_dict_of(schema.get("properties")))
-    cost += 5 * len(_list_of(schema.get("required")))
-    return cost + sum(_BACKTRACKING_COST for each in patterns if any(sign in each for sign in _BACKTRACKING))
+    cost += 30 * len(patterns) + 10 * len(mapping_of(schema, "properties")) + 5 * len(_list_of(schema.get("required")))
+    return cost + sum(_BACKTRACKING_COST for each in patterns if _BACKTRACKING.search(each))
 
 
 def _error_size(schema: Mapping[str, Any]) -> float:
-    """Return the additional weight of a schema's errors, which quote its options."""
-    return (_count_tree_values(schema.get("enum")) + len(_list_of(schema.get("required")))) / 8
+    """Return the weight of a schema's errors, which quote its options."""
+    return 1 + (_measure(schema.get("enum"))[0] + len(_list_of(schema.get("required")))) / 8
 
 
 def _iter_patterns(schema: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(schema.get("pattern"), str):
         yield schema["pattern"]
-    yield from _dict_of(schema.get("patternProperties"))
+    yield from mapping_of(schema, "patternProperties")
 
 
 def _steps_per_byte(pattern: str) -> int:
     """Return the maximum steps per byte for a pattern; counted repetitions multiply the states."""
     states = 1
     for repetition in _COUNTED.finditer(pattern):
-        states = min(
-            _ENDLESS, states * max(1, int(repetition.group(1)[:9] or repetition.group()[1:].rstrip(",")[:9] or 1))
-        )
+        count = repetition.group(1) or repetition.group()[1:].rstrip(",")
+        states = min(1 << 60, states * max(1, int(count[:9] or 1)))
     return states if states > 1_000 else 1
-
-
-def _count_tree_values(tree: Any) -> int:
-    """Return the number of values in a tree."""
-    size, waiting = 0, [tree]
-    while waiting:
-        node = waiting.pop()
-        size += 1
-        waiting.extend(_children(node))
-    return size
 
 
 def _children(node: Any) -> list[Any]:
@@ -338,10 +216,6 @@ def _children(node: Any) -> list[Any]:
 
 def _list_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _dict_of(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 BACKTRACK_LIMIT: Final = 100_000
@@ -368,6 +242,8 @@ _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _MAPS: Final = frozenset({"properties", "patternProperties", "definitions", "$defs", "dependentSchemas"})
 _NO_SCHEMAS: Final = frozenset({"enum", "const", "default", "examples", "example"})
 _LATEST: Final = "2020-12"
+REF_ALONE: Final = frozenset({"04", "06", "07"})
+"""Drafts in which siblings of ``$ref`` are ignored."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -385,34 +261,34 @@ def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
 
 
 class JsonSchemaValidator:
-    """Validates JSON bodies with one schema."""
+    """Validates JSON bodies with one schema; content types are ignored."""
 
     def __init__(self, validator: jsonschema_rs.Validator, work: WorkLimits) -> None:
         self._validator = validator
         self._work = work
-        self._fast_bytes = work.fast_bytes
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return the first error of *body*; None if it is valid JSON and valid against the schema.
 
-        The content type is ignored.
-
         Raises:
             CostExceeded: validation, or finding the error, may take too long, and *at_any_cost* is False.
         """
-        if body is not None and len(body) > self._fast_bytes and not (at_any_cost or self._work.validates_fast(body)):
+        if not at_any_cost and len(body or b"") > MAX_DIRECT_BYTES:
             raise CostExceeded
         value = parse_body(body)
         if isinstance(value, SchemaFault):
             return value
+        body = body or b""
+        if not at_any_cost and len(body) > self._work.fast_bytes and not self._work.validates_fast(body, value):
+            raise CostExceeded
         try:
             if self._validator.is_valid(value):
                 return None
-            if not at_any_cost and body is not None and not self._work.explains_fast(body):
-                raise CostExceeded(refused=True)
+            if not at_any_cost and not self._work.explains_fast(body, value):
+                raise CostExceeded
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
-            return make_fault(error.message, to_pointer(error.instance_path))
+            return _to_fault(error)
         except (ValueError, TypeError, RecursionError) as failure:
             return make_fault(f"the body cannot be held against the schema: {failure}")
         return make_fault("the body is not valid against the schema")
@@ -424,28 +300,30 @@ class JsonSchemaValidator:
             CostExceeded: as :meth:`fault`.
         """
         first = self.fault(body, content_type)
-        if first is None or body is None or not self._work.explains_fast(body, MAX_LISTING):
-            return [] if first is None else [first]
         value = parse_body(body)
-        if isinstance(value, SchemaFault):
+        if first is None or isinstance(value, SchemaFault):
+            return [] if first is None else [first]
+        if not self._work.explains_fast(body or b"", value, MAX_LISTING):
             return [first]
         try:
-            errors = islice(self._validator.iter_errors(value), MAX_FAULTS)
-            return [make_fault(error.message, to_pointer(error.instance_path)) for error in errors] or [first]
+            return [_to_fault(each) for each in islice(self._validator.iter_errors(value), MAX_FAULTS)] or [first]
         except (ValueError, TypeError, RecursionError):
             return [first]
 
 
-def parse_body(body: bytes | None, *, doubles: bool = False) -> Any:
+def _to_fault(error: jsonschema_rs.ValidationError) -> SchemaFault:
+    return make_fault(error.message, to_pointer(error.instance_path))
+
+
+def parse_body(body: bytes | None) -> Any:
     """Return the value of a JSON body without a byte order mark, or a fault if it is not valid JSON.
 
-    Strings that are not Unicode and very deep nesting are faults, too. *doubles* is as for
-    :func:`catalog.schemas.contract.parse_json`.
+    Strings that are not Unicode and very deep nesting are faults, too.
     """
     if body is None:
         return make_fault("the body is missing; JSON is expected")
     try:
-        return parse_json(body.removeprefix(_BYTE_ORDER_MARK), doubles=doubles)
+        return parse_json(body.removeprefix(_BYTE_ORDER_MARK))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return make_fault(f"the body is not valid JSON: {error}")
     except RecursionError:
@@ -466,11 +344,12 @@ def compile_schema(source: SchemaSource, library: Library) -> JsonSchemaValidato
     resources = dict(_iter_resources(source.uri, document, library))
     schema: Any = document
     if pointer:
-        base = _join_uri(home, _own_id(document)).partition("#")[0]
+        base = join_uri(home, _own_id(document)).partition("#")[0]
         resources[base] = document
         _check_part(document, pointer, draft)
         home, schema = f"{home}?part", {"$ref": f"{base}#{quote(pointer, safe='/~')}"}
-    return JsonSchemaValidator(_compile_validator(schema, draft, home, resources), WorkLimits(schema, home, resources))
+    documents = SchemaDocuments(replace(source, document=document), library)
+    return open_validator(schema, draft, documents, resolve_pointer(document, pointer), home=home, resources=resources)
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
@@ -488,13 +367,35 @@ def draft_of(document: Any, version: str) -> str:
     return _LATEST
 
 
-def _compile_validator(schema: Any, draft: str, home: str, resources: Mapping[str, Any]) -> jsonschema_rs.Validator:
+def open_validator(
+    schema: Any,
+    draft: str,
+    documents: SchemaDocuments,
+    start: Any,
+    *,
+    home: str = _HOME,
+    resources: Mapping[str, Any] = MappingProxyType({}),
+    keywords: dict[str, Any] | None = None,
+) -> JsonSchemaValidator:
+    """Return the validator of a schema, whose work is bounded by the part *start* of its *documents*.
+
+    *keywords* are the classes of keywords of our own.
+
+    Raises:
+        SchemaError: the schema is not valid.
+    """
+
     def retrieve(uri: str) -> Any:
         return resources[uri.partition("#")[0]]
 
     try:
-        return _VALIDATORS[draft](
-            schema, validate_formats=False, base_uri=home, pattern_options=REGEX_OPTIONS, retriever=retrieve
+        validator = _VALIDATORS[draft](
+            schema,
+            validate_formats=False,
+            base_uri=home,
+            pattern_options=REGEX_OPTIONS,
+            retriever=retrieve,
+            keywords=keywords,
         )
     except jsonschema_rs.ValidationError as error:
         raise SchemaError(
@@ -502,6 +403,7 @@ def _compile_validator(schema: Any, draft: str, home: str, resources: Mapping[st
         ) from error
     except (ValueError, TypeError, RecursionError) as error:
         raise SchemaError(clip(f"the JSON schema cannot be used: {error}")) from error
+    return JsonSchemaValidator(validator, WorkLimits(documents, start))
 
 
 def _drop_unknown_dialect(document: Any) -> Any:
@@ -578,13 +480,13 @@ def _iter_resources(key: str, document: Any, library: Library) -> Iterator[tuple
     waiting, seen = [(key, document, {_document_uri(key)})], {key}
     while waiting:
         base, tree, homes = waiting.pop()
-        homes = {*homes, *(_join_uri(home, _own_id(tree)) for home in homes)}
+        homes = {*homes, *(join_uri(home, _own_id(tree)) for home in homes)}
         for reference, written in dict.fromkeys(_iter_references(tree)):
             loaded = library.document(reference, base)
             if loaded is None:
                 continue
             other = _drop_unknown_dialect(to_tree(loaded[1]))
-            names = {_join_uri(home, each) for home in homes for each in (reference, written)}
+            names = {join_uri(home, each) for home in homes for each in (reference, written)}
             for name in names:
                 yield name.partition("#")[0], other
             if loaded[0] not in seen:
@@ -606,23 +508,15 @@ def _iter_references(tree: Any) -> Iterator[tuple[str, str]]:
         if not is_map:
             identifier = _own_id(node)
             if identifier and (base or _ABSOLUTE.match(identifier)):
-                base = _join_uri(base, identifier).partition("#")[0]
+                base = join_uri(base, identifier).partition("#")[0]
             own.update((base, identifier.partition("#")[0]))
             written = (node.get(keyword) for keyword in _REFERENCES)
             plain = (each.partition("#")[0] for each in written if isinstance(each, str) and not each.startswith("#"))
-            references.extend((_join_uri(base, each) if base else each, each) for each in plain)
+            references.extend((join_uri(base, each) if base else each, each) for each in plain)
         for name, part in node.items():
             if isinstance(part, (dict, list)) and (is_map or name not in _NO_SCHEMAS):
                 waiting.append((part, base, not is_map and name in _MAPS))
     return (pair for pair in references if pair[0] and pair[0] not in own and not _META.match(pair[0]))
-
-
-def _join_uri(base: str, reference: str) -> str:
-    """Join URIs as in RFC 3986; an invalid reference is returned unchanged."""
-    try:
-        return urljoin(base, reference)
-    except ValueError:
-        return reference
 
 
 def _own_id(schema: Any) -> str:

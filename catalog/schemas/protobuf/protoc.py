@@ -7,8 +7,6 @@ error, and no text in a catalog may crash the router. A run takes about 50 ms; r
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
@@ -18,6 +16,7 @@ from typing import Final
 import grpc_tools  # type: ignore[import-untyped]
 
 from catalog.schemas.contract import SchemaError, clip
+from catalog.schemas.sandbox import run_limited
 
 INCLUDE: Final = Path(grpc_tools.__file__).parent / "_proto"
 """The folder of the files bundled with protoc: google/protobuf/*.proto."""
@@ -25,12 +24,7 @@ MAX_SECONDS: Final = 20
 """CPU time limit of one run; the limit of elapsed time is ten times as long."""
 MAX_MEMORY: Final = 1024 * 1024 * 1024
 _SCRIPT: Final = """
-import resource, sys
-for kind, most in (resource.RLIMIT_CPU, int(sys.argv[2])), (resource.RLIMIT_AS, int(sys.argv[3])):
-    hard = resource.getrlimit(kind)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(kind, (most, most))
-sys.path.append(sys.argv[1])
+sys.path.append(sys.argv[3])
 from grpc_tools.protoc import main
 sys.exit(main(["protoc", *sys.argv[4:]]))
 """
@@ -88,22 +82,12 @@ def _compile_cached(main: str, files: tuple[tuple[str, str], ...], prefix: str) 
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             whole = prefix + text if path == main else text
             (root / path).write_text(whole, encoding="utf-8", errors="replace", newline="")
-        limits = (str(INCLUDE.parents[1]), str(MAX_SECONDS), str(MAX_MEMORY))
-        options = ("-I.", f"-I{INCLUDE}", "--include_imports", "--descriptor_set_out=.descriptors", main)
-        code, errors = _run_protoc([sys.executable, "-I", "-S", "-c", _SCRIPT, *limits, *options], root)
+        options = ["-I.", f"-I{INCLUDE}", "--include_imports", "--descriptor_set_out=.descriptors", main]
+        arguments = [str(INCLUDE.parents[1]), *options]
+        code, _, errors = run_limited(_SCRIPT, arguments, seconds=MAX_SECONDS, memory=MAX_MEMORY, folder=folder)
         if code == 0:
             return (root / ".descriptors").read_bytes()
         raise _compile_error(main, len(prefix), code, errors)
-
-
-def _run_protoc(command: list[str], folder: Path) -> tuple[int, str]:
-    try:
-        done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10 * MAX_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return -1, ""
-    return done.returncode, done.stderr.decode("utf-8", "replace")
 
 
 def _compile_error(main: str, shift: int, code: int, errors: str) -> SchemaError:

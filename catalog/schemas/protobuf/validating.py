@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from catalog.schemas.contract import (
+    BEYOND_FAULT,
     BEYOND_LIMITS,
     MAX_FAULTS,
     CostExceeded,
@@ -169,8 +170,8 @@ class ResolvedMessages:
         """Return *body* as the reader's message, or why it cannot be parsed."""
         try:
             found = self.fault(body, None)
-        except CostExceeded as cost:
-            return cost.fault()
+        except CostExceeded:
+            return BEYOND_FAULT
         return self._own.read(body, None) if found is None else found
 
     def _find_faults(self, body: bytes | None, *, at_any_cost: bool) -> list[SchemaFault]:
@@ -178,12 +179,7 @@ class ResolvedMessages:
             return [self._schema_fault] if self._schema_fault is not None else []
         for validator in (self._writer, self._own):
             # Bodies with a frame are never JSON, whatever their content type.
-            if at_any_cost:
-                one = validator.fault(body, None, at_any_cost=True)
-                found = [] if one is None else [one]
-            else:
-                found = validator.faults(body, None)
-            if found:
+            if found := validator.find_faults(body, None, at_any_cost=at_any_cost):
                 return [make_fault(each.message + self._writer_note, each.path) for each in found]
         return []
 
@@ -310,16 +306,17 @@ class ProtobufValidator:
             CostExceeded: the messages of so large a body could exceed MAX_PARSED_BYTES (with ten fields in the largest
                 message from 640 KiB on), and *at_any_cost* is False.
         """
-        return next(iter(self._find_faults(body, content_type, at_any_cost=at_any_cost)), None)
+        return next(iter(self.find_faults(body, content_type, at_any_cost=at_any_cost)), None)
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
         """Return the faults of all invalid or missing fields, at most MAX_FAULTS, or the fault of the whole body.
 
         Raises like :meth:`fault`.
         """
-        return self._find_faults(body, content_type, at_any_cost=False)
+        return self.find_faults(body, content_type, at_any_cost=False)
 
-    def _find_faults(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool) -> list[SchemaFault]:
+    def find_faults(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool) -> list[SchemaFault]:
+        """Return the results of :meth:`faults`, and raise like :meth:`fault`."""
         if self._is_too_large(body) and not at_any_cost:
             raise CostExceeded
         parsed = self._parse(body, content_type)

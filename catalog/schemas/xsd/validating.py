@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from typing import Any, Final
 from lxml import etree
 
 from catalog.schemas.contract import (
-    MAX_DIRECT_BYTES,
     MAX_FAULTS,
     CostExceeded,
     Library,
@@ -29,6 +27,7 @@ from catalog.schemas.contract import (
     clip,
     make_fault,
 )
+from catalog.schemas.sandbox import run_limited
 
 # Reading XML Schema documents, without DTDs, entities, files and network access, and with all that they refer to.
 #
@@ -188,15 +187,15 @@ def _is_intricate(root: etree._Element) -> bool:
     return refers or substitutes or counts or sum(each.get("minOccurs") == "0" for each in root.iter(f"{XS}*")) > 200
 
 
-# An upper bound of the work to validate a body with an XML Schema.
-#
 # libxml2 compares each value with all values of an enumeration, and tries all ways to match ambiguous patterns and
-# content models. It gives up after half a second, but for each value of a body.
+# content models. It gives up after half a second, but for each value of a body. So only bodies of some size are
+# validated in this process.
 
 MAX_STEPS: Final = 20_000_000
 """Maximum steps, of about ten nanoseconds, to validate one body here."""
 _VALUE_STEPS: Final = 500
 _OPTION_STEPS: Final = 2
+_BYTES_OF_VALUE: Final = 4
 _MAX_SQUARED: Final = 4096
 """Maximum size of a body whose values can be matched in quadratic time here."""
 _REPEATED_GROUP: Final = re.compile(r"\)(?:[*+]|\{)")
@@ -204,31 +203,15 @@ _VARIABLE: Final = re.compile(r"[*+]|\{\d*,")
 _GROUPS: Final = (f"{XS}sequence", f"{XS}choice", f"{XS}group")
 
 
-class XsdWorkLimits:
-    """Upper bounds of the work to validate bodies with one schema."""
-
-    def __init__(self, texts: Mapping[str, bytes]) -> None:
-        roots = [etree.fromstring(text, safe_parser(encoding="utf-8")) for text in texts.values()]
-        self._max_options = max((_max_options(root) for root in roots), default=0)
-        patterns = [str(each.get("value")) for root in roots for each in root.iter(f"{XS}pattern")]
-        self._ambiguous = any(map(_REPEATED_GROUP.search, patterns)) or any(map(_has_ambiguous_model, roots))
-        self._squares = any(len(_VARIABLE.findall(pattern)) > 1 for pattern in patterns)
-
-    def is_fast(self, body: bytes) -> bool:
-        """Whether a body can be validated within MAX_STEPS."""
-        if self._ambiguous or len(body) > (_MAX_SQUARED if self._squares else MAX_DIRECT_BYTES):
-            return False
-        steps = _VALUE_STEPS + _OPTION_STEPS * self._max_options
-        if len(body) * steps <= MAX_STEPS:
-            return True
-        return (body.count(b"<") // 2 + body.count(b"=") + body.count(b" ")) * steps <= MAX_STEPS
-
-
-def _max_options(root: etree._Element) -> int:
-    counts: dict[etree._Element | None, int] = {}
-    for each in root.iter(f"{XS}enumeration"):
-        counts[each.getparent()] = counts.get(each.getparent(), 0) + 1
-    return max(counts.values(), default=0)
+def _find_fast_bytes(texts: Mapping[str, bytes]) -> int:
+    """Return the size up to which every body can be validated fast."""
+    roots = [etree.fromstring(text, safe_parser(encoding="utf-8")) for text in texts.values()]
+    patterns = [str(each.get("value")) for root in roots for each in root.iter(f"{XS}pattern")]
+    if any(map(_REPEATED_GROUP.search, patterns)) or any(map(_has_ambiguous_model, roots)):
+        return 0
+    options = sum(1 for root in roots for _ in root.iter(f"{XS}enumeration"))
+    linear = _BYTES_OF_VALUE * MAX_STEPS // (_VALUE_STEPS + _OPTION_STEPS * options)
+    return min(linear, _MAX_SQUARED) if any(len(_VARIABLE.findall(each)) > 1 for each in patterns) else linear
 
 
 def _has_ambiguous_model(root: etree._Element) -> bool:
@@ -253,12 +236,8 @@ _LOCATIONS: Final = etree.XPath(
     "//@*[namespace-uri() = 'http://www.w3.org/2001/XMLSchema-instance' and contains(local-name(), 'chemaLocation')]"
 )
 _TRIAL: Final = """
-import json, resource, sys
+import json
 job = json.load(sys.stdin)
-for kind, most in (resource.RLIMIT_CPU, job["seconds"]), (resource.RLIMIT_AS, job["memory"]):
-    hard = resource.getrlimit(kind)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(kind, (most, most))
 sys.path[:] = job["path"]
 from lxml import etree
 from catalog.schemas.xsd.validating import compile_documents
@@ -294,7 +273,7 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
     if documents.intricate:
         _try_compile(documents, source.version)
     try:
-        return XsdValidator(compile_documents(documents.texts), source.name, XsdWorkLimits(documents.texts))
+        return XsdValidator(compile_documents(documents.texts), source.name, _find_fast_bytes(documents.texts))
     except (etree.XMLSchemaParseError, etree.XMLSyntaxError) as error:
         raise _compile_error(documents, source.version, str(error)) from error
 
@@ -311,23 +290,14 @@ def references_of(source: SchemaSource) -> Iterable[str]:
 def _try_compile(documents: XsdDocuments, version: str) -> None:
     """Compile in a process with limits first, because a short XSD can make libxml2 use all memory, or days."""
     texts = {name: text.decode("utf-8") for name, text in documents.texts.items()}
-    job = {"texts": texts, "path": sys.path, "seconds": MAX_SECONDS, "memory": MAX_MEMORY, "invalid": _INVALID}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _TRIAL],
-            input=json.dumps(job).encode(),
-            capture_output=True,
-            check=False,
-            timeout=10 * MAX_SECONDS,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise _limit_error() from error
-    if done.returncode == _INVALID:
-        raise _compile_error(documents, version, done.stdout.decode("utf-8", "replace"))
-    if done.returncode < 0 or b"MemoryError" in done.stderr:
+    job = json.dumps({"texts": texts, "path": sys.path, "invalid": _INVALID}).encode()
+    code, said, errors = run_limited(_TRIAL, [], seconds=MAX_SECONDS, memory=MAX_MEMORY, given=job)
+    if code == _INVALID:
+        raise _compile_error(documents, version, said.decode("utf-8", "replace"))
+    if code < 0 or "MemoryError" in errors:
         raise _limit_error()
-    if done.returncode != 0:  # not caused by the schema
-        raise RuntimeError(f"the trial compilation failed: {done.stderr[-500:].decode('utf-8', 'replace')}")
+    if code != 0:  # not caused by the schema
+        raise RuntimeError(f"the trial compilation failed: {errors[-500:]}")
 
 
 def _limit_error() -> SchemaError:
@@ -349,9 +319,9 @@ def _compile_error(documents: XsdDocuments, version: str, reason: str) -> Schema
 class XsdValidator:
     """A compiled XML Schema."""
 
-    def __init__(self, schema: etree.XMLSchema, name: str, work: XsdWorkLimits) -> None:
+    def __init__(self, schema: etree.XMLSchema, name: str, fast_bytes: int) -> None:
         self._schema = schema
-        self._work = work
+        self._fast_bytes = fast_bytes
         self._name = name
         self._parser = safe_parser()
 
@@ -372,7 +342,7 @@ class XsdValidator:
     def _find_faults(self, body: bytes | None, limit: int, *, at_any_cost: bool) -> list[SchemaFault]:
         if not body:
             return [make_fault("the body is missing; XML is expected")]
-        if not at_any_cost and not self._work.is_fast(body):
+        if not at_any_cost and len(body) > self._fast_bytes:
             raise CostExceeded
         try:
             root = etree.fromstring(body, self._parser)

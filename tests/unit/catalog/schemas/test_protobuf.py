@@ -1,22 +1,16 @@
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from catalog.schemas.protobuf.protoc import imports_of
 from catalog.schemas.protobuf.validating import ProtobufValidator, open_message, references_of
-from tests.support.cases import examples
-from tests.support.corpora import SHARED
-from tests.support.schemas import NOTHING, Documents, real_schemas
+from tests.support.schemas import NOTHING, Documents
 
 PROTO3 = """
 // import "not/this.proto";
@@ -165,29 +159,6 @@ def test_odd_imports_are_refused(path: str) -> None:
     assert "relative" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('syntax = "proto3";\nmessage M { int32 x = 1 }', "line 2, column 25: "),
-        ('syntax = "proto3"; message M { Unknown x = 1; }', '"Unknown" is not defined'),
-        ('syntax = "proto3"; enum E { A = 0; }', "defines no message"),
-        ("<xml/>", "line 1, column 1"),
-        ("", "defines no message"),
-        ('syntax = "proto9"; message M {}', "proto9"),
-        ("message M {" * 200, "line 1"),
-        ({"type": "record"}, "text of a .proto file"),
-        (None, "text of a .proto file"),
-    ],
-)
-def test_what_is_no_schema_says_so(text: Any, message: str) -> None:
-    with pytest.raises(SchemaError) as caught:
-        validator(text)
-    assert message in str(caught.value)
-    assert caught.value.hint
-    assert tempfile.gettempdir() not in f"{caught.value}{caught.value.hint}"
-    list(references_of(SchemaSource("Protobuf", "", text)))
-
-
 def test_editions_and_texts_that_say_no_syntax() -> None:
     held = validator('edition = "2023"; message M { int32 x = 1 [features.field_presence = LEGACY_REQUIRED]; }')
     assert told(held.fault(b"", None)) == "x: a required field is missing"
@@ -209,23 +180,6 @@ from catalog.schemas.protobuf.validating import open_message
 from catalog.schemas.contract import SchemaError, SchemaSource
 from tests.support.cases import examples
 from tests.support.schemas import NOTHING
-text = "message M { M m = 1; repeated M r = 2; repeated int32 i = 3; }"
-fields = " ".join(f"string s{n} = {n + 2};" for n in range(60))
-wide = open_message(SchemaSource("Protobuf", "3", "message M { repeated M r = 1; " + fields + " }"), NOTHING)
-print(wide.fault(b"\\x0a\\x00" * (1 << 14), None), wide.fault(b"\\xf8\\x0f\\x01" * 300_000, None, at_any_cost=True))
-held = open_message(SchemaSource("Protobuf", "3", text), NOTHING)
-deep = b""
-for _ in range(1000):
-    size, length = len(deep), b""
-    while size > 127:
-        length, size = length + bytes([size & 127 | 128]), size >> 7
-    deep = b"\\x0a" + length + bytes([size]) + deep
-for body, kind in [
-    (deep, ""), (b"\\x0b" * 4_000_000, ""), (b"\\x12\\x00" * 2_000_000, ""), (b"\\x1a\\xff\\xff\\xff\\xff\\x0f", ""),
-    (b'{"m":' * 100_000, "application/json"), (b'{"m":' * 300 + b"{}" + b"}" * 300, "application/json"),
-    (b'{"i":[' + b"9" * 5000 + b"]}", "application/json"), (b'{"i":[1e999999999]}', "application/json"),
-]:
-    print(str(held.fault(body, kind, at_any_cost=True))[:70])
 for text in ("message M {" * 100_000, "message M { option (x) = {" + "a{" * 100_000, "enum E {" + "A=0;" * 100_000,
              "".join(f"message M{n} {{}}" for n in range(50_000))):
     try:
@@ -237,52 +191,8 @@ for text in ("message M {" * 100_000, "message M { option (x) = {" + "a{" * 100_
 
 
 @pytest.mark.slow
-def test_hostile_bodies_and_texts_take_little_time_and_memory() -> None:
+def test_hostile_texts_take_little_time_and_memory() -> None:
     done = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-600:]
     lines = done.stdout.splitlines()
-    assert lines.pop(0) == "None None"
-    assert len(lines) == 12, lines
-    assert lines[2] == "None"
-    assert "None" not in lines[:2] + lines[3:8]
-
-
-HELD = (validator(PROTO3), validator(PROTO2, version="2"))
-
-
-@settings(max_examples=examples(400), deadline=None)
-@given(st.sampled_from(HELD), st.binary(max_size=40), st.sampled_from(["application/json", None]))
-def test_any_bytes_get_a_verdict(held: ProtobufValidator, body: bytes, content_type: str | None) -> None:
-    fault = held.fault(body, content_type)
-    assert fault is None or (len(fault.message) <= 300 and "\n" not in str(fault))
-
-
-NAMES = ["device", "celsius", "state", "marks", "byName", "time", "rest", "at", "reading", "@type", "value", "metrics"]
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=5)
-    | st.just("type.googleapis.com/plant.v1.Other"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner),
-    max_leaves=8,
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(400), deadline=None)
-@given(st.sampled_from(HELD), JSON)
-def test_any_json_gets_a_verdict(held: ProtobufValidator, value: Any) -> None:
-    held.fault(json.dumps(value).encode(), "application/json")
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-def test_every_real_schema_compiles() -> None:
-    texts = {document: place for place, document in real_schemas("proto")}
-    for text, place in texts.items():
-        held = validator(text)
-        assert held.fault(b"{}", "application/json") is None, place
-        assert held.fault(base64.b64decode("+P///w8B"), None) is None, place
-    assert len(texts) > 10 if SHARED else texts
+    assert len(lines) == 4, lines

@@ -14,8 +14,8 @@ import pytest
 from fastavro.read import SchemaResolutionError
 from hypothesis import given, settings
 
-from catalog.schemas.avro.columns import AvroDecoder
-from catalog.schemas.avro.types import TypeMismatch, read_schema
+from catalog.schemas.avro.types import TypeMismatch
+from catalog.schemas.avro.validating import compile_schema as compile_avro
 from catalog.schemas.contract import SchemaSource, WriterSchema
 from catalog.schemas.families import compile_schema
 from catalog.schemas.ids.client import WrittenSchema
@@ -43,8 +43,9 @@ def fault_of(schema: Any, written: Any, body: bytes, references: dict[str, Any] 
 
 
 def value_of(schema: Any, written: Any, body: bytes, references: dict[str, Any] | None = None) -> Any:
-    decoder = AvroDecoder(read_schema(SchemaSource("Avro", "", schema), NOTHING), written_by(written, references))
-    return decoder.decode(body, None)
+    return compile_avro(SchemaSource("Avro", "", schema, written=written_by(written, references)), NOTHING).decode(
+        body, None
+    )
 
 
 def record(*fields: Any, name: str = "a.R", **more: Any) -> dict[str, Any]:

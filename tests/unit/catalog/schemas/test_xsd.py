@@ -6,15 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from catalog.schemas.validation import BoundedValidation
 from catalog.schemas.xsd.validating import MAX_LOCATED_BYTES, XsdValidator, compile_schema, references_of
-from tests.support.cases import examples
-from tests.support.corpora import SHARED
-from tests.support.schemas import NOTHING, Documents, real_schemas
+from tests.support.schemas import NOTHING, Documents
 
 XS = 'xmlns:xs="http://www.w3.org/2001/XMLSchema"'
 READING = f"""<?xml version="1.0" encoding="UTF-16"?>
@@ -146,32 +142,6 @@ def test_nothing_is_read_from_files(tmp_path: Path) -> None:
         validator(hidden)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "not XML"),
-        ("<a", "not XML"),
-        ("<a/>", "not an XML Schema"),
-        (schema(""), "no global element"),
-        (schema('<xs:element name="r" type="Unknown"/>'), "Unknown"),
-        (schema('<xs:element name="r" type="xs:dateTimeStamp"/>'), "not a valid XML Schema"),
-        (element('<xs:sequence/><xs:assert test="true()"/>'), "not a valid XML Schema"),
-        ("<!DOCTYPE x [<!ENTITY e 'x'>]>" + schema('<xs:element name="r"/>'), "DTD"),
-        (pattern("["), "not a valid"),
-        (pattern("a{1}["), "not a valid"),
-        ({"type": "record"}, "is a text"),
-        (None, "is a text"),
-        ("\ud800", "not XML"),
-    ],
-)
-def test_what_is_no_schema_says_so(text: Any, message: str) -> None:
-    with pytest.raises(SchemaError) as caught:
-        validator(text)
-    assert message in str(caught.value)
-    assert caught.value.hint
-    assert list(references_of(SchemaSource("XSD", "", text))) == []
-
-
 def test_what_only_xsd_1_1_has_is_named() -> None:
     with pytest.raises(SchemaError) as caught:
         validator(element('<xs:sequence/><xs:assert test="true()"/>'), version="1.1")
@@ -243,36 +213,3 @@ def test_hostile_schemas_and_bodies_take_little_time_and_memory() -> None:
     assert all("more than" in each for each in (schemas[2], schemas[5])), schemas
     assert len(bodies) == 9
     assert [index for index, each in enumerate(bodies) if each == "None"] == [3], bodies
-
-
-HELD = validator(READING)
-PIECES = [
-    '<Reading xmlns="urn:plant">',
-    "<Reading>",
-    "<device>",
-    "</device>",
-    "<mark>1</mark>",
-    "<mark/>",
-    "</Reading>",
-    "<!--",
-    "-->",
-]
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(
-    st.binary(max_size=40) | st.lists(st.sampled_from(PIECES), max_size=8).map(lambda parts: "".join(parts).encode())
-)
-def test_any_bytes_get_a_verdict(body: bytes) -> None:
-    fault = HELD.fault(body, None)
-    assert fault is None or (len(fault.message) <= 300 and "\n" not in str(fault))
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-def test_every_real_schema_compiles() -> None:
-    texts = {document: place for place, document in real_schemas("xsd", "xmlschema")}
-    for text, place in texts.items():
-        fault = validator(text, version="1.1").fault(b"<q/>", None)
-        assert "No matching global declaration" in told(fault), place
-    assert len(texts) == 5 if SHARED else texts

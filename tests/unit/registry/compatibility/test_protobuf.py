@@ -11,9 +11,9 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from catalog.schemas.contract import SchemaSource
+from catalog.schemas.contract import EmptyLibrary, SchemaSource
 from catalog.schemas.protobuf.validating import open_message
-from registry.compatibility.schemas import Budget, EmptyLibrary, Undecided, find_protobuf_gap, parse_messages
+from registry.compatibility.schemas import Budget, Undecided, find_protobuf_gap, parse_messages
 from tests.support.cases import examples
 
 FILE = Path(__file__).parents[3] / "cases" / "compatibility" / "protobuf.yaml"

@@ -27,11 +27,11 @@ class Counted:
 
         def prepare(source: Any) -> Any:
             self.prepared.append(source.document["doc"])
-            return own.prepare(source)
+            return source.document["doc"], own.prepare(source)
 
         def unreadable(reader: Any, writer: Any, budget: Budget) -> str:
-            self.pairs.append((reader["doc"], writer["doc"]))
-            return own.find_gap(reader, writer, budget)
+            self.pairs.append((reader[0], writer[0]))
+            return own.find_gap(reader[1], writer[1], budget)
 
         self.checker = replace(own, prepare=prepare, find_gap=unreadable)
 
