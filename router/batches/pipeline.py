@@ -4,8 +4,8 @@
    first write. After all writes the counts go to the metrics, and only then does Spark commit the batch.
 2. :meth:`Pipeline._write_all` writes the rest of the batch part by part, mostly as one part. A part that is too large,
    or fails because of its records, is split (:mod:`router.batches.splitting`).
-3. :meth:`Pipeline._write` retries a part while a sink is unavailable (:mod:`router.batches.journal`).
-4. :func:`router.batches.attempt.attempt` has the steps of one attempt, for batches and replays.
+3. :meth:`Pipeline._write` retries a part while a sink is unavailable (:mod:`router.batches.waiting`).
+4. :meth:`router.batches.batch.Batch.write` has the steps of one attempt, for batches and replays.
 """
 
 from __future__ import annotations
@@ -22,22 +22,13 @@ from bindings.inbox.format import is_inbox_offset, parse_offset
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxError
 from bindings.kafka.client import KafkaUnreachable
-from router.batches.attempt import attempt
-from router.batches.journal import RETRY_FIRST, BatchJournal, BatchRetry, Draining, TooManyDeadLetters, pauses
-from router.batches.plans import PlanHolder
+from router.batches.batch import KeyOrdering, StoredBatch
+from router.batches.plans import PlanCache
 from router.batches.splitting import BatchPart, BatchParts, BatchSizeLimiter, Measure, TooLarge
-from router.errors import (
-    DiskError,
-    Fault,
-    RouterError,
-    SinkError,
-    find_batch_fault,
-    find_lost_registry,
-    is_timestamp_overflow,
-)
+from router.batches.waiting import BatchWaiting, Draining, pauses
+from router.errors import DiskError, Fault, RouterError, find_batch_fault, is_timestamp_overflow
 from router.evaluation.evaluator import Kind
 from router.evaluation.outputs import Tally
-from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.machine import BatchSizing, divide_memory
 from router.reading.backlogs import extents, first_of
@@ -47,7 +38,6 @@ from router.request_reply import Pairing
 from router.state.state import Accounts, StateFolder
 from router.watching.batches import BatchWatch
 from router.watching.coverage import count_by_endpoint
-from router.writing.outcomes import KeyOrdering
 from router.writing.staging import BatchId
 
 if TYPE_CHECKING:
@@ -218,10 +208,9 @@ class Pipeline:
         kind: Kind,
         generation: Generation,
         state: StateFolder,
-        plans: PlanHolder,
+        plans: PlanCache,
         metrics: Metrics,
         status: RouterStatus,
-        restore: Callable[[bytes], Plan],
         *,
         final: int | None = None,
         bounding: BatchSizeLimiter | None = None,
@@ -244,7 +233,6 @@ class Pipeline:
         self._plans = plans
         self._metrics = metrics
         self._status = status
-        self._restore = restore
         self._final = final
         self._came_by = came_by
         self._restored = restored
@@ -254,8 +242,8 @@ class Pipeline:
         self._idle.set()
         self._notes = state.batches
         self._bounding = bounding or BatchSizeLimiter(kind, generation, BatchSizing.of(plans.active.settings), None)
-        self._retry = BatchRetry(name, self._notes, plans, metrics, status, self._draining)
-        self._ordering = KeyOrdering(state, name, self._notes, self._retry.pause)
+        self._waiting = BatchWaiting(name, self._notes, plans, metrics, status, self._draining)
+        self._ordering = KeyOrdering(state, self._waiting.pause)
         self._watch = BatchWatch(name, metrics, status, lambda: reads(plans.active.sources, name))
         self._accounting = ConservationCheck(
             name, generation, state, accounts or Accounts(state), None if topics is None else topics.losses
@@ -312,7 +300,7 @@ class Pipeline:
             if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
                 counts = {"records": tally.total, "outcomes": count_by_endpoint(tally.records)}
                 times = {"seconds": round(seconds, 3), "steps": steps}
-                _log.debug("batch done", **self._retry.facts(number), **counts, **times)
+                _log.debug("batch done", **self._waiting.facts(number), **counts, **times)
             self.last = number
             if number == self._final:
                 self.drain()
@@ -380,7 +368,7 @@ class Pipeline:
                 self._status.steps.written(self.name, parts.tally.total)
                 if parts.next is not None:
                     # The other parts are recorded, so a drain does not wait for them.
-                    self._retry.pause(0)
+                    self._waiting.pause(0)
         self._notes.release(self.name, number)
         return parts.tally
 
@@ -389,11 +377,11 @@ class Pipeline:
 
         Each attempt uses the plan that the batch is pinned to, or the active plan if it has no pin yet.
         """
-        waits = pauses()
         rows = rows if self._restored is None else self._restored(rows)
+        self._waiting.pauses = pauses()
         while True:
             pinned = self._notes.pinned(self.name, number)
-            loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned, self._restore)
+            loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned)
             if number == self._unshadowed and loaded.without_shadow is not None:
                 loaded = loaded.without_shadow
             self._shadowed = loaded.without_shadow is not None
@@ -401,31 +389,29 @@ class Pipeline:
                 # Checked after reading the plan: a drain starts before a plan without the query's topics is active.
                 raise Draining
             now = datetime.now(UTC).isoformat(timespec="microseconds")
-            batch = BatchId(self.kind, self.name, self.generation.id, number, now, part.path, self._came_by)
+            id = BatchId(self.kind, self.name, self.generation.id, number, now, part.path, self._came_by)
             park = self._notes.parked(self.name, number, self.generation.id)
-            stores = (self._state, self._ordering, self._bounding)
-            journal = BatchJournal(*stores, batch, loaded, part, park, self._pairing)
-            limit = loaded.plan.settings.batch_limit.total_seconds()
             began = time.monotonic()
             if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
                 epoch = loaded.plan.catalog.epoch
-                _log.debug("batch attempt", **self._retry.facts(number), epoch=epoch, pinned=pinned is not None)
+                _log.debug("batch attempt", **self._waiting.facts(number), epoch=epoch, pinned=pinned is not None)
             try:
-                with self._watch.attempt(rows.sparkSession, number, limit):
-                    outcomes = loaded.outcomes(rows, batch, part, arrived=journal.may_reject, at_once=journal.at_once)
-                    tally = attempt(outcomes, batch, loaded.writer, journal)
+                with self._watch.attempt(rows.sparkSession, number, loaded.plan.settings.batch_limit.total_seconds()):
+                    outcomes = loaded.outcomes(
+                        rows,
+                        id,
+                        part,
+                        arrived=loaded.writer.may_reject or park is not None,
+                        at_once=loaded.one_pass and park is None and not part.condemned,
+                    )
+                    stores = (self._state, loaded, part, park, self._bounding, self._ordering, self._pairing)
+                    tally = StoredBatch(id, outcomes, loaded.writer, *stores).write()
                 self._bounding.learn(tally, time.monotonic() - began)
-                self._retry.resumed(number)
+                self._waiting.end(number)
                 return tally
-            except SinkError as error:
-                self._retry.by_sink(loaded, batch, error, next(waits), parked=park is not None)
-            except TooManyDeadLetters as error:
-                self._retry.by_breaker(loaded, batch, str(error))
-                waits = pauses()
             except Exception as error:
-                if not (away := find_lost_registry(error)):
+                if not self._waiting.block(loaded, id, error, parked=park is not None):
                     raise
-                self._retry.by_registry(loaded, batch, away, next(waits), parked=park is not None)
 
     def _suspects_shadow(self, number: int, fault: Fault) -> bool:
         """Whether the failed attempt had a shadow catalog; the retry without it does not count as a failure."""
@@ -449,11 +435,11 @@ class Pipeline:
         assert part is not None
         self._metrics.fault(self.name, fault.kind)
         self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
-        facts = {**self._retry.facts(parts.number), "error": fault.text}
+        facts = {**self._waiting.facts(parts.number), "error": fault.text}
         hint = self._hint(fault)
         if not parts.failed(fault):
             _log.warning("batch failed; retrying", **facts, times=parts.failures.all, **hint)
-            self._retry.pause(RETRY_FIRST)
+            self._waiting.pause()
             return True
         places = measure()
         facts |= {"records": places.num_rows, **hint}

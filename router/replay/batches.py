@@ -10,30 +10,27 @@ are not sent and count no attempt; what a sink rejects while the batch is writte
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
 from catalog.findings import RecordError
-from router.batches.attempt import Journal, attempt
-from router.batches.journal import pauses
-from router.batches.plans import LoadedPlan, load
+from router.batches.batch import Batch
+from router.batches.plans import LoadedPlan, PlanCache
 from router.batches.splitting import BatchPart
+from router.batches.waiting import pauses
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import DeadLetterFilter
-from router.errors import BatchPinError, RouterError, SinkError, find_lost_registry
+from router.errors import RouterError, SinkError, find_lost_registry
 from router.evaluation.evaluator import INBOX_COLUMNS, evaluate, to_kafka_row
-from router.evaluation.outputs import Tally
-from router.evaluation.plan import Plan, compile_plan
+from router.evaluation.plan import Plan
 from router.rendering.texts import INSTANT
 from router.state.ledger import (
     HELD,
@@ -45,21 +42,8 @@ from router.state.ledger import (
     held_up,
     only_waits,
 )
-from router.writing.outcomes import (
-    SINK_REJECTED,
-    HeldBack,
-    HeldRecord,
-    Outcomes,
-    RecordOutcome,
-    Rejections,
-    format_detail,
-    parse_sinks,
-)
+from router.writing.outcomes import SINK_REJECTED, HeldBack, RecordOutcome, format_detail, parse_sinks
 from router.writing.staging import BatchId
-
-if TYPE_CHECKING:
-    from pyspark import Accumulator
-    from pyspark.sql import SparkSession
 
 # Dead letters as rows to be judged again: the columns of an inbox row, and what a letter brings along.
 
@@ -158,42 +142,43 @@ class Summary:
 
 
 @dataclass(slots=True)
-class ReplayJournal(Journal):
-    """The journal of a replay batch, which the ledger stores with the plan that evaluates it.
+class ReplayedBatch(Batch):
+    """A batch of a replay, which the ledger stores with the plan that evaluates it.
 
-    Its letters stand where they are, so none is written: the ledger settles what became of each.
+    Its letters stand where they are, so none is written: the ledger settles what became of each. ``keys`` are those of
+    letters that hold up others.
     """
 
-    writes_letters = False
+    writes_dead_letters = False
     ledger: LetterLedger
     plan: Plan
     pending: PendingReplay
     letters: Sequence[DeadLetter]
     keys: Mapping[str, str]
     summary: Summary
-    decisions: list[RecordOutcome] = field(default_factory=list)
-    held: set[str] = field(default_factory=set)
+    decisions: list[RecordOutcome] = field(init=False)
+    held: set[str] = field(init=False)
 
     @property
     def only(self) -> Container[str] | None:
         """The sinks that lack the records, if others have them."""
         return frozenset(self.pending.sinks) or None
 
-    def hold_back(self, outcomes: Outcomes, tally: Tally) -> HeldBack:
+    def hold_back(self) -> HeldBack:
         """Decide which dead letters wait for one of their key that stays dead; a repeat decides the same."""
-        self.decisions = outcomes.list_decisions()
+        self.decisions = self.outcomes.list_decisions()
         lasting = (each.letter for each in self._outcomes(self.letters, {}) if each.reason)
         self.held = held_up((letter.id for letter in self.letters), lasting, self.keys)
-        return HeldBack(tuple(HeldRecord(each, "") for each in self.decisions if each.letter in self.held))
+        return {each: "" for each in self.decisions if each.letter in self.held}
 
-    def settle(self, outcomes: Outcomes, tally: Tally, rejections: Rejections) -> None:
+    def settle(self) -> None:
         """Commit the batch to the ledger, durably: no replay repeats it, and its dead letters count as tried.
 
         Raises:
             StateError: the ledger cannot be written; nothing is settled.
         """
         tried = [letter for letter in self.letters if letter.id not in self.held]
-        settled = list(self._outcomes(tried, rejections.details))
+        settled = list(self._outcomes(tried, self.rejections.details))
         finish(self.ledger, self.plan, self.pending, settled, self.summary)
         routed = {outcome.letter for outcome in settled if outcome.reason is None}
         self.summary.routed.update(each.message for each in self.decisions if each.letter in routed)
@@ -203,70 +188,52 @@ class ReplayJournal(Journal):
         return _outcomes_of(letters, self.decisions, details, self.plan, self.pending.sinks)
 
 
-Held = Callable[[str, float], None]
-"""Called with the reason why a batch is blocked, and the seconds until the retry."""
-
-
-class ReplayPlanCache:
-    """The last loaded plan of a session, for its next replay; used by one thread at a time."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark: Final = spark
-        self._last: LoadedPlan | None = None
-        # Spark keeps each to its end, so that all plans have them in common.
-        self._tallies: dict[str, Accumulator[dict[str, str]]] = {}
-
-    def of(self, plan: Plan) -> LoadedPlan:
-        """Return the loaded plan."""
-        if self._last is None or self._last.plan.id != plan.id:
-            self._last = load(self.spark, plan, lambda sink, result: None, self._tallies)
-        return self._last
-
-
+@dataclass(frozen=True, slots=True)
 class Replayer:
-    """Replays batches in one Spark session, on one thread. *held* is called while a sink blocks a batch."""
+    """Replays batches in one Spark session, on one thread.
 
-    def __init__(self, loads: ReplayPlanCache, ledger: LetterLedger, stop: threading.Event, held: Held) -> None:
-        self._loads = loads
-        self._ledger = ledger
-        self._stop = stop
-        self._held = held
+    *held* is called while a sink blocks a batch, with the reason and the seconds until the retry.
+    """
+
+    plans: PlanCache
+    ledger: LetterLedger
+    stop: threading.Event
+    held: Callable[[str, float], None]
 
     def replay(self, plan: Plan, pending: PendingReplay, letters: Sequence[DeadLetter], summary: Summary) -> None:
         """Write and commit a batch that was started; *letters* are those that still exist.
 
         Raises:
-            Interrupted: *stop* was set while a sink, or a schema registry, was away; nothing is settled.
+            ReplayInterrupted: *stop* was set while a sink, or a schema registry, was away; nothing is settled.
         """
         summary.gone += len(pending.letters) - len(letters)
         if not letters:
-            finish(self._ledger, plan, pending, (), summary)
+            finish(self.ledger, plan, pending, (), summary)
             return
-        loaded = self._loads.of(plan)
+        self.plans.activate(plan)
         for pause in pauses():
             try:
-                self._attempt(loaded, pending, letters, summary)
+                self._attempt(self.plans.current(), pending, letters, summary)
                 return
-            except SinkError as error:
-                self._held(str(error), pause)
             except Exception as error:
-                if not (away := find_lost_registry(error)):
+                away = str(error) if isinstance(error, SinkError) else find_lost_registry(error)
+                if not away:
                     raise
-                self._held(away, pause)
-            if self._stop.wait(pause):
+                self.held(away, pause)
+            if self.stop.wait(pause):
                 raise ReplayInterrupted
 
     def _attempt(
         self, loaded: LoadedPlan, pending: PendingReplay, letters: Sequence[DeadLetter], summary: Summary
     ) -> None:
-        keys = self._ledger.order.keys_of_letters(letter.id for letter in letters)
-        rows = self._loads.spark.createDataFrame(rows_of(letters))
+        keys = self.ledger.order.keys_of_letters(letter.id for letter in letters)
+        rows = self.plans.spark.createDataFrame(rows_of(letters))
         # Letters of a key go in order of arrival, which several tasks would not keep.
         rows = rows.coalesce(1) if keys else rows
         now = datetime.now(UTC).isoformat(timespec="microseconds")
-        batch = BatchId("letters", QUERY, f"replay-{self._ledger.id}", pending.number, now)
-        journal = ReplayJournal(self._ledger, loaded.plan, pending, letters, keys, summary)
-        attempt(loaded.outcomes(rows, batch, BatchPart(), arrived=False), batch, loaded.writer, journal)
+        id = BatchId("letters", QUERY, f"replay-{self.ledger.id}", pending.number, now)
+        outcomes = loaded.outcomes(rows, id, BatchPart(), arrived=False)
+        ReplayedBatch(id, outcomes, loaded.writer, self.ledger, loaded.plan, pending, letters, keys, summary).write()
 
 
 def finish(
@@ -511,24 +478,3 @@ class _OpenBatches:
         """Close all remaining batches."""
         for sinks in list(self._letters):
             yield self.take(sinks)
-
-
-def restore_plan(ledger: LetterLedger, plan_id: str, base: Path, environ: Mapping[str, str] = os.environ) -> Plan:
-    """Compile the stored plan of an unfinished replay; *base* is the folder for relative references of settings.
-
-    Raises:
-        BatchPinError: it is not there, of another router version, or does not compile to itself.
-    """
-    document = ledger.database.plan(plan_id)
-    if document is None:
-        raise BatchPinError(
-            f"an unfinished replay is pinned to plan {plan_id}, which is not in the state database",
-            hint="restore it from a backup of the state folder",
-        )
-    plan = compile_plan(document, environ=environ, base=base)
-    if plan.id != plan_id:
-        raise BatchPinError(
-            f"plan {plan_id} of an unfinished replay does not compile to itself any more (now {plan.id})",
-            hint="replay once with the router version that started it",
-        )
-    return plan

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.offsets import KafkaOffsets
-from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
-from router.batches.plans import LoadedPlan, PlanHolder
+from router.batches.plans import LoadedPlan, PlanCache
 from router.batches.splitting import BatchSizeLimiter
+from router.batches.waiting import Draining
 from router.errors import BrokerUnreachable, DiskError, extract_cause, find_permanent_error, is_data_loss
 from router.evaluation.evaluator import Kind
-from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.machine import BatchSizing
 from router.reading import generations
@@ -108,10 +107,9 @@ class QueryStarter:
         self,
         spark: SparkSession,
         state: StateFolder,
-        plans: PlanHolder,
+        plans: PlanCache,
         metrics: Metrics,
         status: RouterStatus,
-        restore: Callable[[bytes], Plan],
         accounts: Accounts,
         *,
         once: bool,
@@ -122,7 +120,6 @@ class QueryStarter:
         self._plans = plans
         self._metrics = metrics
         self._status = status
-        self._restore = restore
         self._accounts = accounts
         self._once = once
         self._pairing = pairing
@@ -227,7 +224,7 @@ class QueryStarter:
         assert unfinished is not None and unfinished.pending is not None
         plan = self._state.batches.pinned(query, unfinished.pending)
         assert plan is not None
-        return self._plans.pinned(plan, self._restore).plan.queries[query]
+        return self._plans.pinned(plan).plan.queries[query]
 
     def _is_read_elsewhere(self, running: QueryRun, others: Iterable[QueryRun]) -> bool:
         """Whether another query of the cluster still reads a topic that this one is to read."""
@@ -264,7 +261,6 @@ class QueryStarter:
             self._plans,
             self._metrics,
             self._status,
-            self._restore,
             final=final,
             bounding=BatchSizeLimiter(kind, generation, running.sizing, read, own),
             came_by=next(iter(self._plans.active.queries), "") if is_rest else "",
@@ -303,10 +299,9 @@ class Queries:
         self,
         spark: SparkSession,
         state: StateFolder,
-        plans: PlanHolder,
+        plans: PlanCache,
         metrics: Metrics,
         status: RouterStatus,
-        restore: Callable[[bytes], Plan],
         *,
         once: bool,
         pairing: Pairing | None = None,
@@ -320,9 +315,7 @@ class Queries:
         self._accounts = accounts or Accounts(state)
         self._once = once
         self._succession = Succession(state)
-        self._starts = QueryStarter(
-            spark, state, plans, metrics, status, restore, self._accounts, once=once, pairing=pairing
-        )
+        self._starts = QueryStarter(spark, state, plans, metrics, status, self._accounts, once=once, pairing=pairing)
         self._running: dict[str, QueryRun] = {}
 
     def set_start_positions(self, sources: Sequence[Source], *, waits: bool = False) -> None:

@@ -23,7 +23,7 @@ from catalog.linting.attributes import RECEIVING
 from catalog.load import CatalogWatcher, PendingCatalog, RejectedCatalog, freeze_for_gc
 from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
 from catalog.parsing.nearest import Suggestions
-from router.batches.plans import PlanHolder
+from router.batches.plans import PlanCache
 from router.errors import ConfigError, StateError
 from router.evaluation.plan import Plan
 from router.logs import get_logger
@@ -407,7 +407,7 @@ _REMEDY: Final = "records are still routed; fix the files of catalog.shadow, whi
 class ShadowReloader:
     """Looks after ``catalog.shadow``; without one it does nothing. Not for concurrent use."""
 
-    def __init__(self, plans: PlanHolder, figures: ShadowMetrics) -> None:
+    def __init__(self, plans: PlanCache, figures: ShadowMetrics) -> None:
         """*plans* has the active plan already, whose settings these are."""
         active = plans.active
         catalog = active.settings.catalog

@@ -180,6 +180,7 @@ class BatchStore:
 
     def __init__(self, database: StateDatabase) -> None:
         self._database = database
+        self.path = database.path
 
     def pin(self, query: str, batch: int, plan: str, document: bytes) -> None:
         """Pin a batch to a plan, whose document is stored while a batch names it; forget earlier batches but one."""

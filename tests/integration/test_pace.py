@@ -13,7 +13,7 @@ import pytest
 from catalog.load import load
 from router.batches import pipeline
 from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanHolder
+from router.batches.plans import PlanCache
 from router.batches.splitting import BatchSizeLimiter
 from router.evaluation.plan import Plan
 from router.machine import TARGET_SECONDS, BatchSizing
@@ -64,12 +64,10 @@ def test_batches_behind_a_slow_sink_shrink_and_grow_again(
         sizing = BatchSizing.of(plan.settings)
         generation = generations.begin(state, INBOX, ())
         metrics = Metrics(plan.settings.sinks, [])
-        plans = PlanHolder(spark, state, plan, metrics)
+        plans = PlanCache(spark, state.batches, plan, metrics)
         plans.activate(plan)
         bounding = BatchSizeLimiter("inbox", generation, sizing, None)
-        line = Pipeline(
-            INBOX, "inbox", generation, state, plans, metrics, RouterStatus(), lambda _: plan, bounding=bounding
-        )
+        line = Pipeline(INBOX, "inbox", generation, state, plans, metrics, RouterStatus(), bounding=bounding)
         limits = [sizing.begin(None)]
         for number in range(6):
             sink.seconds = SLOW if number < 3 else QUICK

@@ -57,7 +57,7 @@ def test_the_points_of_the_tests_are_seen() -> None:
         ("router.state.state:StateFolder.gone", "there is no StateFolder.gone"),
         ("router.state.state:Gone.pin", "there is no Gone.pin"),
         ("router.state.gone:State.pin", "No module named"),
-        ("router.batches.plans:PlanHolder.active", "property, no function"),
+        ("router.batches.plans:PlanCache.active", "property, no function"),
         ("router.running.queries:FIRST_PAUSE", "float, no function"),
         ("router.watching.batches:_SparkJobs._stage_progress", "staticmethod, no function"),
     ],
