@@ -83,7 +83,7 @@ class ConservationCheck:
     def _hand_over(self) -> None:
         """Copy positions of topics that moved between the queries of a cluster, in both directions."""
         own, cluster = self.account, cluster_of(self._query)
-        for query, other in self._accounts.known().items():
+        for query, other in self._accounts.known.items():
             if query == self._query or not query.startswith(_TOPICS) or cluster_of(query) != cluster:
                 continue
             for topic in own.reached.keys() & other.reached.keys():
@@ -94,8 +94,7 @@ class ConservationCheck:
         """Add a completely written batch, durably; return False if it was added before."""
         if self.account.generation == self._generation.id and self.account.batch >= batch:
             return False
-        starts, ends = self._bounds(batch)
-        taken, spans = self._taken(batch, starts, ends) or (tally.rows, {})
+        ends, taken, spans = self._taken(batch, tally.rows)
         # Offsets of this batch without a record. Offsets that were skipped before it are not included.
         empty = self._empty(spans, max(0, records_in(spans) - tally.rows)) if spans else 0
         with self._accounts.changing(self._query) as account:
@@ -131,33 +130,25 @@ class ConservationCheck:
             _log.warning("cannot determine whether records were lost", query=self._query, problem=str(error))
         return empty
 
-    def _bounds(self, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-        try:
-            return bounds(self._generation, batch)
-        except (OSError, ValueError) as error:
-            self._unknown(batch, error)
-            return {}, None
+    def _taken(self, batch: int, rows: int) -> tuple[Mapping[str, Any] | None, int, Spans]:
+        """Return where a batch ends, the number of offsets since the last counted batch, and the ranges of this one.
 
-    def _taken(self, batch: int, starts: Mapping[str, Any], ends: Mapping[str, Any] | None) -> tuple[int, Spans] | None:
-        """Return the number of offsets since the last counted batch, and the offset ranges of this one.
-
-        The ranges are empty for the local inbox. Return None if the start of the batch is unknown.
+        The ranges are empty for the local inbox. Where offsets are unknown, a batch has taken the *rows* evaluated.
         """
-        if not ends:
-            return None
-        reached = self.account.reached
+        ends, reached = None, self.account.reached
         try:
-            if is_inbox_offset(ends):
-                return self._rows(starts, ends, reached), {}
-            return _offsets(starts, ends, reached)
+            starts, ends = bounds(self._generation, batch)
+            if ends and is_inbox_offset(ends):
+                return ends, self._count_inbox(starts, ends, reached), {}
+            if ends and (known := _offsets(starts, ends, reached)) is not None:
+                return ends, *known
         except (InboxError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            self._unknown(batch, error)
-            return None
+            _log.warning(
+                "cannot count the records that a batch read", query=self._query, batch=batch, problem=str(error)
+            )
+        return ends, rows, {}
 
-    def _unknown(self, batch: int, error: Exception) -> None:
-        _log.warning("cannot count the records that a batch read", query=self._query, batch=batch, problem=str(error))
-
-    def _rows(self, starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mapping[str, Any]) -> int:
+    def _count_inbox(self, starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mapping[str, Any]) -> int:
         if self._view is None:
             self._view = InboxView(self._inbox)
         view = self._view
@@ -311,7 +302,7 @@ class Pipeline:
             raise
         finally:
             self._metrics.released(self.name)
-            self._status.steps.leave(self.name)
+            self._status.steps.end(self.name)
             self._idle.set()
 
     def _check_renewed(self, number: int) -> None:

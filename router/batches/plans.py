@@ -30,7 +30,7 @@ from router.watching.metrics import Metrics
 from router.watching.shadow import EpochPair
 from router.writing.kafka_records import KafkaRecords, SingleWrite
 from router.writing.outcomes import Outcomes, save_to_kafka
-from router.writing.staging import BatchId, RowsForSink, SinkRows, StagingPass, collect_results
+from router.writing.staging import BatchId, RowsForSink, SinkRows, collect_results
 from router.writing.writer import BatchWriter
 
 if TYPE_CHECKING:
@@ -110,9 +110,7 @@ class LoadedPlan:
         if not plan.pairs_messages and all(
             plan.settings.sinks[name].tabular for name in (*routes.event_sinks, *routes.dead_letter_sinks)
         ):
-            collect_results(
-                StagingPass(SinkRows.for_batch(batch, plan), ()).stage_source(normalize_rows(rows, kind), self.judge)
-            )
+            collect_results(SinkRows.for_batch(batch, plan).stage_source(normalize_rows(rows, kind), self.judge))
             return
         outcomes = alone.outcomes(rows, batch, BatchPart(), arrived=True)
         try:
@@ -169,8 +167,7 @@ class LoadedPlan:
         shares = self.writer.staged_shares(batch) if batch.kind != "letters" else None
         if shares is None:
             return None
-        staging = StagingPass(SinkRows.for_batch(batch, self.plan), shares)
-        return shares, staging.stage_source(source, self.judge)
+        return shares, SinkRows.for_batch(batch, self.plan, *shares).stage_source(source, self.judge)
 
     def _reset_counts(self, rows: DataFrame, query: str) -> Accumulator[dict[str, str]]:
         """Return the accumulator for a query's next attempt, reset to empty."""

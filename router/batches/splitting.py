@@ -6,16 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
-from router.errors import Fault, StateError
+from router.errors import Fault
 from router.evaluation.evaluator import Kind
 from router.evaluation.outputs import Tally
 from router.logs import get_logger
 from router.machine import BatchSizing
 from router.reading.backlogs import BYTES, Range, Ranges, cut, within
 from router.reading.generations import Generation, planned, ranges_of, records_in, spans_of
-from router.reading.streams import ReadRanges, ReadSpans
+from router.reading.streams import QueryReader
 from router.state.state import BatchStore
 
 if TYPE_CHECKING:
@@ -52,17 +53,6 @@ class BatchPart:
     condemned: str = ""
     bare: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the part as JSON."""
-        ranges = None if self.ranges is None else [each.to_json() for each in self.ranges]
-        return {"path": list(self.path), "ranges": ranges, "condemned": self.condemned, "bare": self.bare}
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> BatchPart:
-        """Return the part that :meth:`to_json` wrote."""
-        ranges = None if form["ranges"] is None else tuple(Range.from_json(each) for each in form["ranges"])
-        return cls(tuple(form["path"]), ranges, form["condemned"], form["bare"])
-
 
 @dataclass(slots=True)
 class Failures:
@@ -77,6 +67,15 @@ class Failures:
         self.alike = self.alike + 1 if self.digest == fault.digest else 1
         self.digest = fault.digest
         self.all += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _PartsNote:
+    generation: str
+    left: list[BatchPart]
+    tally: dict[str, Any]
+    failures: Failures
+    known: list[str]
 
 
 @dataclass(slots=True)
@@ -100,17 +99,13 @@ class BatchParts:
         Raises:
             StateError: the note is damaged.
         """
-        note = notes.parts(query, number, generation)
-        if note is None:
-            return cls(notes, query, number, generation)
-        try:
-            left = [BatchPart.from_json(part) for part in note["left"]]
-            failures = Failures(**note["failures"])
-            tally, known = Tally.from_json(note["tally"]), set(note["known"])
-        except (KeyError, TypeError, ValueError) as error:
-            hint = "restore it from a backup; without it the batch is rewritten, and tables may have rows twice"
-            raise StateError(f"the stored parts of batch {number} of {query} is damaged: {error}", hint=hint) from error
-        return cls(notes, query, number, generation, left, tally, failures, known, noted=True)
+
+        def parse(text: str) -> BatchParts:
+            note = msgspec.json.decode(text, type=_PartsNote)
+            tally, known = Tally.from_json(note.tally), set(note.known)
+            return cls(notes, query, number, generation, note.left, tally, note.failures, known, noted=True)
+
+        return notes.parts(query, number, generation, parse) or cls(notes, query, number, generation)
 
     @property
     def next(self) -> BatchPart | None:
@@ -180,20 +175,14 @@ class BatchParts:
 
     def _note(self) -> None:
         self.noted = True
-        note = {
-            "generation": self.generation,
-            "left": [part.to_json() for part in self.left],
-            "tally": self.tally.to_json(),
-            "failures": {"digest": self.failures.digest, "alike": self.failures.alike, "all": self.failures.all},
-            "known": sorted(self.known),
-        }
+        note = _PartsNote(self.generation, self.left, self.tally.to_json(), self.failures, sorted(self.known))
         self.notes.note_parts(self.query, self.number, note)
 
 
 def single_range(places: pa.Table) -> Ranges:
     """Return the range of the only row in *places*."""
     channel, first, second, _ = (column[0].as_py() for column in places.itercolumns())
-    return (Range(channel, (first, second), (first, second)),)
+    return (Range(channel, first, second, first, second),)
 
 
 # A batch may be planned too large: Spark limits records, not bytes, and a range in the checkpoint stays, whatever the
@@ -215,23 +204,16 @@ class TooLarge(Exception):
 class BatchSizeLimiter:
     """Limits the bytes of one query's batches: measures batches that may be too large, and reads them in parts.
 
-    *read* returns the records between offsets, *own* reads ranges with our own Kafka client; both are None for sources
-    without offsets.
+    *reader* reads offsets again; None for sources without offsets.
     """
 
     def __init__(
-        self,
-        kind: Kind,
-        generation: Generation,
-        sizing: BatchSizing,
-        read: ReadSpans | None,
-        own: ReadRanges | None = None,
+        self, kind: Kind, generation: Generation, sizing: BatchSizing, reader: QueryReader | None = None
     ) -> None:
         self._kind = kind
         self._generation = generation
         self._sizing = sizing
-        self._read = read
-        self._own = own
+        self._reader = reader
         self._own_until = -1
         # A batch begun before a restart may have killed the process, or had other settings.
         self._inherited = generation.pending
@@ -242,7 +224,7 @@ class BatchSizeLimiter:
 
         A sender with timestamps out of Spark's range mostly sends more of them.
         """
-        if self._own is None or number <= self._own_until:
+        if self._reader is None or number <= self._own_until:
             return False
         self._own_until = number + OWN_BATCHES
         return True
@@ -284,14 +266,13 @@ class BatchSizeLimiter:
 
         A small batch has fewer tasks than its topics have partitions.
         """
-        if self._own is not None and number <= self._own_until:
-            rows = self._own(ranges_of(self._generation, number))
+        if self._reader is not None and number <= self._own_until:
+            rows = self._reader.read_ranges(ranges_of(self._generation, number))
             return rows if part.ranges is None else within(rows, self._kind, part.ranges)
         if part.ranges is None:
             return self._in_few_tasks(rows, number)
-        whole = planned(self._generation, number) if self._read is not None else None
-        if self._read is not None and whole is not None:
-            rows = self._read(spans_of(part.ranges, whole))
+        if self._reader is not None and (whole := planned(self._generation, number)) is not None:
+            rows = self._reader.read_spans(spans_of(part.ranges, whole))
         return within(rows, self._kind, part.ranges)
 
     def _in_few_tasks(self, rows: DataFrame, number: int) -> DataFrame:

@@ -15,6 +15,7 @@ from bindings.kafka.offsets import KafkaOffsets, KafkaRange
 from catalog.parsing.regular import read_regular
 from router.errors import BrokerUnreachable, ConfigError
 from router.logs import get_logger, shorten_list
+from router.settings import Settings
 from router.sources import INBOX, REST, Source, Start, group_by_query, make_source_client
 from router.state.durable import damaged, missing, numbers_in, read_object, write_durably
 from router.state.state import StateFolder
@@ -371,9 +372,19 @@ class Succession:
         names = sorted(path.name for path in self._state.checkpoints.glob("*"))
         return [name for name in names if name not in wanted and (name == INBOX or self.unfinished(name))]
 
-    def inbox(self) -> Generation:
-        """Return the generation that the inbox is read by, which is always the same."""
-        return current(self._state, INBOX) or begin(self._state, INBOX, ())
+    def choose(self, query: str, sources: Sequence[Source], settings: Settings) -> Generation:
+        """Return the generation that a query reads next; the inbox and the rest topic have always the same.
+
+        Raises:
+            BrokerUnreachable: as :meth:`place`.
+            ConfigError: as :meth:`rest`.
+        """
+        if query == INBOX:
+            return current(self._state, INBOX) or begin(self._state, INBOX, ())
+        if query == REST:
+            assert settings.realtime is not None
+            return self.rest(settings.realtime.rest)
+        return self.unfinished(query) or self.next(query, sources, settings.start)
 
     def rest(self, topic: str) -> Generation:
         """Return the generation that the rest topic is read by, which is always the same.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,16 +32,7 @@ from router.logs import get_logger
 from router.machine import BatchSizing
 from router.reading import generations
 from router.reading.generations import Generation, Spans, Succession, cluster_of, reads, topics_of
-from router.reading.streams import (
-    ReadTopics,
-    inbox_rows,
-    kafka_rows,
-    ranges_reader,
-    rest_rows,
-    spans_reader,
-    start_query,
-    topics_of_query,
-)
+from router.reading.streams import QueryReader, ReadTopics, start_query, topics_of_query
 from router.realtime import RealTimeQuery, require_cores, require_rest_topic, restore_origin
 from router.request_reply import Pairing
 from router.running.monitoring import require_intact_query
@@ -139,57 +130,42 @@ class QueryStarter:
         if running.pipeline is not None and running.pipeline.renewed:
             self._restart_partitions(running, running.pipeline.renewed, self._make_topics(running, running.sources))
             running.pipeline.renewed = {}
-        if running.name == INBOX:
-            topics = self._make_topics(running, ())
-            generation = self._repair(running, self._succession.inbox, topics)
-            rows = inbox_rows(self._spark, settings, self._state, generation, running.sizing)
-            self._launch(running, generation, rows, (), topics)
-            return
+        apart, sources, unfinished = running.name in (INBOX, REST), running.sources, None
         if running.name == REST:
-            assert settings.realtime is not None
             require_rest_topic(settings, self._state)
-            topics, rest = self._make_topics(running, ()), settings.realtime.rest
-            generation = self._repair(running, lambda: self._succession.rest(rest), topics)
-            rows = rest_rows(self._spark, settings, generation, running.sizing)
-            self._launch(running, generation, rows, (), topics)
-            return
-        unfinished = self._succession.unfinished(running.name)
-        if unfinished is None and not running.sources:
-            running.ended = True
-            self._status.forget_query(running.name)
-            return
-        if unfinished is None and self._is_read_elsewhere(running, others):
-            return  # The next check looks for it again.
-        sources = running.sources or self._pinned_sources(unfinished, running.name)
-        topics = self._make_topics(running, sources)
-
-        def current() -> Generation:
+        if not apart:
             unfinished = self._succession.unfinished(running.name)
-            return unfinished or self._succession.next(running.name, sources, settings.start)
-
-        generation = self._repair(running, current, topics)
-        unfinished = self._succession.unfinished(running.name)
-        running.catching_up = settings.is_real_time and (running.catching_up or unfinished is not None)
-        if settings.is_real_time and not running.catching_up:
-            self._launch_real_time(running, generation)
-            return
-        rows = kafka_rows(self._spark, settings, sources, generation, running.sizing)
+            if unfinished is None and not sources:
+                running.ended = True
+                self._status.forget_query(running.name)
+                return
+            if unfinished is None and self._is_read_elsewhere(running, others):
+                return  # The next check looks for it again.
+            sources = sources or self._pinned_sources(unfinished, running.name)
+        members = () if apart else sources
+        topics = self._make_topics(running, members)
+        generation = self._repair(running, members, topics)
+        reader = QueryReader(self._spark, settings, running.name, members)
+        if not apart and settings.is_real_time:
+            running.catching_up = running.catching_up or self._succession.unfinished(running.name) is not None
+            if not running.catching_up:
+                self._launch_real_time(running, generation, reader)
+                return
         # Of topics that this query is not to read any more, it reads the unfinished batch alone.
-        running.switching = set(generation.topics) != set(topics_of(running.sources))
-        self._launch(
-            running, generation, rows, sources, topics, final=generation.pending if running.switching else None
-        )
+        running.switching = not apart and set(generation.topics) != set(topics_of(running.sources))
+        self._launch(running, generation, reader, topics)
 
     def _make_topics(self, running: QueryRun, sources: Sequence[Source]) -> ReadTopics | None:
         return topics_of_query(self._plans.active.settings, running.name, sources, self._state)
 
-    def _repair(self, running: QueryRun, current: Callable[[], Generation], topics: ReadTopics | None) -> Generation:
-        """Return the *current* generation, or what takes its place where brokers have lost what it read on."""
-        generation = current()
+    def _repair(self, running: QueryRun, sources: Sequence[Source], topics: ReadTopics | None) -> Generation:
+        """Return the generation to read, or what takes its place where brokers have lost what it read on."""
+        settings = self._plans.active.settings
+        generation = self._succession.choose(running.name, sources, settings)
         if topics is None or not (again := topics.check(generation.positions())):
             return generation
         self._restart_partitions(running, again, topics)
-        return current()
+        return self._succession.choose(running.name, sources, settings)
 
     def _restart_partitions(self, running: QueryRun, again: Spans, topics: ReadTopics | None) -> None:
         """Read these partitions from their first record; a death in between does it again."""
@@ -239,20 +215,12 @@ class QueryStarter:
         return False
 
     def _launch(
-        self,
-        running: QueryRun,
-        generation: Generation,
-        rows: DataFrame,
-        sources: Sequence[Source],
-        topics: ReadTopics | None,
-        *,
-        final: int | None = None,
+        self, running: QueryRun, generation: Generation, reader: QueryReader, topics: ReadTopics | None
     ) -> None:
         settings = self._plans.active.settings
         kind: Kind = "inbox" if running.name == INBOX else "kafka"
-        read = spans_reader(self._spark, settings, running.name, sources)
-        own = ranges_reader(self._spark, settings, running.name, sources)
         is_rest = running.name == REST
+        rows = reader.stream(self._state, generation, running.sizing)
         running.pipeline = Pipeline(
             running.name,
             kind,
@@ -261,8 +229,8 @@ class QueryStarter:
             self._plans,
             self._metrics,
             self._status,
-            final=final,
-            bounding=BatchSizeLimiter(kind, generation, running.sizing, read, own),
+            final=generation.pending if running.switching else None,
+            bounding=BatchSizeLimiter(kind, generation, running.sizing, reader if reader.has_offsets else None),
             came_by=next(iter(self._plans.active.queries), "") if is_rest else "",
             restored=restore_origin if is_rest else None,
             pairing=self._pairing,
@@ -273,10 +241,10 @@ class QueryStarter:
         running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=once)
         self._status.query(running.name, "running")
 
-    def _launch_real_time(self, running: QueryRun, generation: Generation) -> None:
+    def _launch_real_time(self, running: QueryRun, generation: Generation, reader: QueryReader) -> None:
         plan = self._plans.active
         require_cores(self._spark, plan, generation.topics)
-        rows = kafka_rows(self._spark, plan.settings, running.sources, generation, None)
+        rows = reader.stream(self._state, generation, None)
         running.switching = False
         self._accounts.let_go(running.name)
         running.pipeline = RealTimeQuery(running.name, generation, plan, self._metrics, self._status, self._accounts)

@@ -235,7 +235,8 @@ class Service:
         self._subscriptions = RouterSubscriptions(state.root, make_logins(plan.settings), self._status, make_metrics)
         endpoints = [source.endpoint for source in plan.sources]
         # This comes before their series begin: what an account adds to a series that was seen looks like traffic.
-        for query, account in self._accounts.opened(endpoints).items():
+        self._accounts.keep_endpoints(endpoints)
+        for query, account in self._accounts.known.items():
             self._metrics.resume(query, account)
         self._metrics.init_series(endpoints=endpoints)
 
@@ -347,7 +348,7 @@ class Service:
             if changed is not None:
                 changes.schedule(changed)
             changes.activate_if_ready()
-            shadowing.poll()
+            shadowing.judge_if_found()
             if not once:
                 self._subscriptions.follow_sources(plans.active.sources)
             queries.collect_progress()

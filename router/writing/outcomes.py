@@ -32,7 +32,7 @@ from router.settings import KafkaSink, dead_letter_sinks
 from router.settings.routes import make_dead_letter_values
 from router.sinks.contract import RejectedRow, StagedCommit, WriteResult
 from router.writing.kafka_records import KafkaRecords, iter_spilled_records, order_key_column
-from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedFiles, StagingPass, collect_results
+from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedFiles, collect_results
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -379,7 +379,7 @@ class Outcomes:
             return known
         if self._judge is None:
             raise ValueError("these outcomes have no plan in the workers that write them")
-        staging = StagingPass(SinkRows.for_batch(self._batch, self._plan), (share,))
+        staging = SinkRows.for_batch(self._batch, self._plan, share)
         self._staged.add([share], collect_results(staging.stage_outcomes(self._rows, self._judge)))
         staged = self._staged.get(share)
         assert staged is not None

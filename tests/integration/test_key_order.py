@@ -115,7 +115,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     produce(kafka.bootstrap, source, [record("A", 0), record("B", 0), record("A", 1, "late"), record(None, 0)])
     produce(kafka.bootstrap, source, [record("A", 2), record("B", 1), record("A", 3), record(None, 1)])
     # Killed when the letters are written and have not taken their places for good.
-    router.module = ("tests.support.dying_router", "router.batches.batch:KeyOrdering.block_keys", "before", "0")
+    router.module = ("tests.support.dying_router", "router.batches.batch:StoredBatch.settle", "before", "0")
     router.launch()
     assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
     with LetterLedger.open(folder / "state", create=False) as ledger:

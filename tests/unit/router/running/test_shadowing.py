@@ -81,7 +81,7 @@ class Running:
         """Check until the shadow is told to be so."""
 
         def so() -> bool:
-            shadowing.poll()
+            shadowing.judge_if_found()
             told = self.told()
             return told["state"] == state and bool(told["reason"]) is broken
 

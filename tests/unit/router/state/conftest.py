@@ -15,6 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from router.batches.splitting import BatchParts
 from router.evaluation.forwarding import RelatedRecord
 from router.reading import generations
 from router.reading.generations import Positions
@@ -57,8 +58,7 @@ def fill(root: Path) -> None:
         store.hold(QUERY, 7, Hold(generation.id, "2026-01-02T03:04:05Z", "sink bus: is away", "bus", ("lake",)))
         store.park(QUERY, 7, Park(generation.id, "2026-01-02T03:04:05Z", {"bus": "why"}))
         store.block(QUERY, 7, generation.id, {"key": "letter"})
-        note = {"generation": generation.id, "left": [], "failures": {"digest": "", "alike": 0, "all": 0}}
-        store.note_parts(QUERY, 7, {**note, "tally": {}, "known": []})
+        BatchParts(store, QUERY, 7, generation.id)._note()
         Positions(state).keep("1", {"t": {"0": 4, "1": 0}, "missing": {}})
         topics = ReadTopics(Mock(), QUERY, state, lossy=False)
         topics._note({"t": "id-of-t"})

@@ -6,11 +6,13 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from router.batches.splitting import BatchParts
 from router.errors import DiskError, StateError
 from router.reading.generations import Positions
 from router.request_reply import Exchanges
@@ -71,7 +73,7 @@ WORK: Final[dict[str, Callable[[Path], None]]] = {
     "release": batches(lambda state: state.batches.release(QUERY, 7)),
     "park": batches(lambda state: state.batches.park(QUERY, 8, Park("g", "t"))),
     "block": batches(lambda state: state.batches.block(QUERY, 8, "g", {"k": "l"})),
-    "parts": batches(lambda state: state.batches.note_parts(QUERY, 8, {"generation": "g", "left": []})),
+    "parts": batches(lambda state: BatchParts(state.batches, QUERY, 8, "g")._note()),
     "positions": batches(lambda state: Positions(state).keep("1", {"t": {"0": 9}, "u": {"0": 1, "1": 2}})),
     "counts": batches(count),
     "sightings": batches(lambda state: write_sightings(state.database, {PLACE: Sighting("e", 1)}, [PLACE])),
@@ -200,7 +202,7 @@ def test_what_says_something_else_is_named_with_its_row(root: Path, table: str, 
         store = state.batches
         with pytest.raises(StateError) as caught:
             store.pinned(QUERY, 7)
-            for note in (store.held, store.parked, store.blocked, store.parts):
+            for note in (store.held, store.parked, store.blocked, partial(BatchParts.of, store)):
                 note(QUERY, 7, generation)
     assert (
         says in str(caught.value) and f"DELETE FROM {table} WHERE query = 'kafka-1' AND batch = 7" in caught.value.hint
