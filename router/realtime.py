@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 from bindings.kafka.binding import PROTOCOL
-from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets
 from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE, HEADER, LINEAGE, VERSION
 from bindings.kafka.store import first_header_text
 from catalog.definitions.constraints import CONTENT_TYPE_KEY, Constraint, MatchCandidate
 from catalog.schemas.ids.deciding import first_byte
-from router.errors import BrokerUnreachable, ConfigError
+from router.errors import ConfigError
 from router.evaluation.outcome_rows import HEADERS_TYPE, header_column, needs_milliseconds
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import TOPIC_PREFIX, Plan
 from router.logs import get_logger
 from router.matching.context import find_slots
 from router.matching.index.classes import separator_of, template_segments
-from router.reading.generations import Generation
+from router.reading.generations import Generation, reaching_brokers
 from router.rendering.lineage import encode_lineage_form, lineage_spark_columns
 from router.routing import SizeLimits
 from router.settings import Settings
@@ -670,12 +669,8 @@ def require_rest_topic(settings: Settings, state: StateFolder) -> None:
                 f'"generations" in {state.inventory.path}',
             )
         return
-    try:
+    with reaching_brokers():
         known = KafkaOffsets(make_rest_client(settings)).find_partitions([settings.realtime.rest])
-    except KafkaUnreachable as error:
-        raise BrokerUnreachable(
-            f"fallback topic: {error}", hint="start the broker, or correct bootstrap_servers"
-        ) from error
     if settings.realtime.rest not in known:
         raise ConfigError(
             f"the fallback topic {settings.realtime.rest} does not exist",
@@ -694,11 +689,9 @@ def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> Non
         BrokerUnreachable: the brokers do not say how many partitions there are.
     """
     assert plan.settings.realtime is not None
-    try:
+    with reaching_brokers():
         read = KafkaOffsets(make_source_client(plan.sources[0])).find_partitions(topics)
         rest = KafkaOffsets(make_rest_client(plan.settings)).find_partitions([plan.settings.realtime.rest])
-    except KafkaUnreachable as error:
-        raise BrokerUnreachable(str(error)) from error
     sources, others, there = sum(map(len, read.values())), sum(map(len, rest.values())), count_task_slots(spark)
     needed = sources + others
     if there < needed:

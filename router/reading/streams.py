@@ -14,7 +14,7 @@ from bindings.kafka.store import to_inbox_columns
 from router.errors import BrokerUnreachable, StateError
 from router.logs import get_logger, shorten_list
 from router.machine import BatchSizing
-from router.reading.generations import Generation, Offsets, Spans, cluster_of, starting_offsets
+from router.reading.generations import Generation, Offsets, Spans, cluster_of, reaching_brokers, starting_offsets
 from router.settings import Settings
 from router.sources import INBOX, REST, Source, make_query_client
 from router.state.state import StateFolder
@@ -116,10 +116,8 @@ def _subscribed(client: KafkaClient, topics: Sequence[str]) -> dict[str, str]:
     Raises:
         BrokerUnreachable: the brokers do not say which topics exist.
     """
-    try:
+    with reaching_brokers():
         there = KafkaOffsets(client).find_partitions(topics)
-    except KafkaUnreachable as error:
-        raise BrokerUnreachable(str(error)) from error
     lacking = sorted(set(topics) - set(there))
     for topic in lacking:
         _log.warning("topic does not exist yet", topic=topic)
@@ -133,10 +131,8 @@ def _beginning(client: KafkaClient, generation: Generation, topics: Sequence[str
     """Return Spark's ``startingOffsets``, which must name the partitions that there are, and no others."""
     if generation.begun:
         return "earliest"  # Spark requires it, but follows its checkpoint.
-    try:
+    with reaching_brokers():
         partitions = KafkaOffsets(client).find_partitions(topics)
-    except KafkaUnreachable as error:
-        raise BrokerUnreachable(str(error)) from error
     # A partition added before Spark has looked as well fails the query, and its next start comes by here again.
     return starting_offsets(partitions, json.loads(generation.starting or "{}")) if partitions else "earliest"
 
@@ -209,18 +205,13 @@ class ReadTopics:
             StateError: records are lost, and the settings do not go on without them.
             BrokerUnreachable: brokers do not answer, or a transaction is open before a position.
         """
-        try:
-            return self._check(positions)
-        except KafkaUnreachable as error:
-            raise BrokerUnreachable(str(error)) from error
-
-    def _check(self, positions: Offsets) -> Spans:
+        with reaching_brokers():
+            ids = self._ends.topic_ids(positions)
+            gone = self._gone(positions, ids)
+            ends, last = self._ends.end_offsets(positions), self._ends.end_offsets(positions, committed=False)
+            firsts = self._ends.first_offsets(ends)
         read = {topic for topic, numbers in positions.items() if any(at > 0 for at in numbers.values())}
-        ids = self._ends.topic_ids(positions)
         anew = self._anew(ids, read)
-        gone = self._gone(positions, ids)
-        ends, last = self._ends.end_offsets(positions), self._ends.end_offsets(positions, committed=False)
-        firsts = self._ends.first_offsets(ends)
         again: Spans = {}
         lost: list[str] = []
         open_: list[str] = []
@@ -281,10 +272,8 @@ class ReadTopics:
 
     def note(self, topics: Collection[str]) -> None:
         """Note that these topics are read as they are now, from their first records."""
-        try:
+        with reaching_brokers():
             self._note({topic: id for topic, id in self._ends.topic_ids(topics).items() if id})
-        except KafkaUnreachable as error:
-            raise BrokerUnreachable(str(error)) from error
 
     def _tell(self, lost: list[str]) -> None:
         if not lost:

@@ -288,23 +288,19 @@ class Reloader:
             self._metrics.catalog_state.set_refused(0)
             _log.info("catalog is valid again and unchanged", epoch=catalog.epoch)
             return None
-        plan = Plan(catalog, self._settings)
+        plan, rule = Plan(catalog, self._settings), "unusable-source"
         try:
             require_real_time(plan)
             clients = clients_of(self._settings, catalog, plan.sources)
-            distrust = distrusted(clients, self._pins)
-        except (ConfigError, StateError) as error:
-            self._reject((Finding("", "", "error", "unusable-source", error.message, error.hint),))
-            return None
-        if distrust:
-            self._reject(tuple(distrust))
-            return None
-        _ = plan.evaluator
-        try:
+            if distrust := distrusted(clients, self._pins):
+                self._reject(tuple(distrust))
+                return None
+            _ = plan.evaluator
             # An address is on the disk before any connection shows credentials to it.
+            rule = "moved-address"
             self._pins.keep(clients)
-        except StateError as error:
-            self._reject((Finding("", "", "error", "moved-address", error.message, error.hint),))
+        except (ConfigError, StateError) as error:
+            self._reject((Finding("", "", "error", rule, error.message, error.hint),))
             return None
         self._active = plan
         self._metrics.count_reload("accepted")

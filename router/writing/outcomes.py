@@ -236,7 +236,8 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
         message = str(error)
         if absent := _ABSENT_TOPIC.search(message):
             if sink.create_topics is not None and not again:
-                _create_topics_of(rows, sink, name)
+                # This evaluates the rows once more.
+                create_topics(sink, name, [each[0] for each in rows.select("topic").distinct().collect() if each[0]])
                 return save_to_kafka(rows, sink, name, again=True)
             problem = f"Kafka at {sink.bootstrap_servers} has no topic {absent[1]}, or hides it from this login"
             hint = f"create topic {absent[1]}, or grant the login Describe and Write on it; the batch is then written"
@@ -244,15 +245,6 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
         problem = f"Kafka at {sink.bootstrap_servers} did not accept the batch: {_find_cause(error)}"
         hint = "grant the login of the sink Write on it; the batch is then written" if _DENIED in message else ""
         raise SinkError(name, problem, hint=hint) from error
-
-
-def _create_topics_of(rows: DataFrame, sink: KafkaSink, name: str) -> None:
-    """Create the missing topics of these rows, which evaluates the rows once more.
-
-    Raises:
-        SinkError: the brokers did not create a topic.
-    """
-    create_topics(sink, name, [each[0] for each in rows.select("topic").distinct().collect() if each[0]])
 
 
 def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
@@ -350,7 +342,9 @@ class Outcomes:
 
     def select_routes(self, routes: Sequence[int]) -> Self:
         """Select the outcomes on these routes."""
-        return self._with_rows(lambda: self._rows.where(_is_on_routes(routes)))
+        from pyspark.sql import functions as F
+
+        return self._with_rows(lambda: self._rows.where(F.col("m.route").isin(*routes)))
 
     def exclude(self, letters: Collection[str]) -> Self:
         """Select the outcomes except those with these dead letter ids, in order."""
@@ -518,12 +512,6 @@ class Outcomes:
 
 def _to_outcome(row: dict[str, Any]) -> RecordOutcome:
     return RecordOutcome(**{name: value for name, value in row.items() if value is not None})
-
-
-def _is_on_routes(numbers: Sequence[int]) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.col("m.route").isin(*numbers)
 
 
 def _original_headers(kind: Kind) -> Column:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bindings.inbox.source import SPARK_SCHEMA
-from router.batches import pipeline
+from router.batches import waiting
 from router.batches.splitting import BatchParts
 from router.errors import Fault
 from router.reading import generations
@@ -49,7 +49,7 @@ def state(tmp_path: Path) -> Iterator[StateFolder]:
 
 @pytest.fixture(autouse=True)
 def _no_pause_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "RETRY_FIRST", 0)
+    monkeypatch.setattr(waiting, "RETRY_FIRST", 0)
 
 
 def number(name: str) -> int:

@@ -33,7 +33,7 @@ def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pa
 
 
 def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure_logs(LogSettings())
     status, nothing = RouterStatus(), cast(Any, None)
@@ -42,7 +42,7 @@ def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
     answers: list[Future[None]] = []
     tries: list[str] = []
 
-    def start(one: QueryRun, _: object) -> None:
+    def start(one: QueryRun) -> None:
         tries.append(one.name)
         if len(tries) == 1:
             raise BrokerUnreachable("Kafka at k:9092 does not answer")
@@ -52,7 +52,8 @@ def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
         answers.append(Future())
         return answers[-1]
 
-    queries._starts = cast(Any, SimpleNamespace(start=start, ask_brokers=ask))
+    monkeypatch.setattr(queries, "_launch", start)
+    monkeypatch.setattr(queries, "_ask_brokers", ask)
 
     def check() -> None:
         running.restart_at = 0.0
