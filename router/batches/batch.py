@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 from router.batches.plans import LoadedPlan
-from router.batches.splitting import BatchPart, BatchSizeLimiter
+from router.batches.splitting import BatchPart, Splitting
 from router.evaluation.outputs import Tally
 from router.logs import get_logger
 from router.request_reply import NAME as PAIRS
@@ -260,7 +260,7 @@ class StoredBatch(Batch):
     loaded: LoadedPlan
     part: BatchPart
     park: Park | None
-    limiter: BatchSizeLimiter
+    splitting: Splitting
     ordering: KeyOrdering
     pairing: Pairing | None = None
 
@@ -275,7 +275,7 @@ class StoredBatch(Batch):
         """
         if self.park is not None:
             return
-        self.limiter.check(self.tally, self.id.number, self.part)
+        self.splitting.check(self.tally)
         if self.pairing is not None:
             self.pairing.require_room()
         most, dead, total = self.loaded.plan.settings.dead_letters.max_ratio, self.tally.dead_letters, self.tally.total

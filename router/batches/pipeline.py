@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bindings.inbox.format import is_inbox_offset, parse_offset
@@ -24,14 +23,14 @@ from bindings.inbox.space import InboxError
 from bindings.kafka.client import KafkaUnreachable
 from router.batches.batch import KeyOrdering, StoredBatch
 from router.batches.plans import PlanCache
-from router.batches.splitting import BatchPart, BatchParts, BatchSizeLimiter, Measure, TooLarge
+from router.batches.splitting import BatchPart, Splitting, TooLarge
 from router.batches.waiting import BatchWaiting, Draining, pauses
 from router.errors import DiskError, Fault, RouterError, find_batch_fault, is_timestamp_overflow
 from router.evaluation.evaluator import Kind
 from router.evaluation.outputs import Tally
 from router.logs import get_logger
 from router.machine import BatchSizing, divide_memory
-from router.reading.backlogs import extents, first_of
+from router.reading.backlogs import first_of
 from router.reading.generations import Generation, Spans, bounds, cluster_of, offsets_of, reads, records_in, turned_back
 from router.reading.streams import Losses, ReadTopics, places_of
 from router.request_reply import Pairing
@@ -204,7 +203,7 @@ class Pipeline:
         status: RouterStatus,
         *,
         final: int | None = None,
-        bounding: BatchSizeLimiter | None = None,
+        splitting: Splitting | None = None,
         came_by: str = "",
         restored: Callable[[DataFrame], DataFrame] | None = None,
         pairing: Pairing | None = None,
@@ -213,7 +212,7 @@ class Pipeline:
     ) -> None:
         """Prepare for the batches of the query *name*.
 
-        *final* is the last batch to write, if the query must then end. *bounding* limits the bytes of a batch. If the
+        *final* is the last batch to write, if the query must then end. *splitting* limits the bytes of a batch. If the
         query reads what another query forwarded, *came_by* names that query and *restored* restores its rows. *pairing*
         receives the records to pair with others. *accounts* outlive the query. *topics* asks the brokers.
         """
@@ -232,7 +231,8 @@ class Pipeline:
         self._idle = threading.Event()
         self._idle.set()
         self._notes = state.batches
-        self._bounding = bounding or BatchSizeLimiter(kind, generation, BatchSizing.of(plans.active.settings), None)
+        sizing = BatchSizing.of(plans.active.settings)
+        self._splitting = splitting or Splitting(state.batches, name, kind, generation, sizing)
         self._waiting = BatchWaiting(name, self._notes, plans, metrics, status, self._draining)
         self._ordering = KeyOrdering(state, self._waiting.pause)
         self._watch = BatchWatch(name, metrics, status, lambda: reads(plans.active.sources, name))
@@ -332,36 +332,36 @@ class Pipeline:
         The progress of a split batch is durable after each part. A crash repeats one part; sinks with transaction ids
         recognize it.
         """
-        parts = BatchParts.of(self._notes, self.name, number, self.generation.id)
-        while (part := parts.next) is not None:
-            share = self._bounding.rows(rows, number, part)
-            measure = partial(extents, share, self.kind)
+        splitting = self._splitting
+        splitting.begin(number)
+        while (part := splitting.part) is not None:
+            share = splitting.rows(rows)
             try:
-                if self._bounding.cut(parts, measure):
+                if splitting.cut_if_large():
                     continue
                 tally = self._write(share, number, part)
             except Draining:
                 raise
             except TooLarge:
-                self._bounding.divide(parts, measure)
+                splitting.cut_large()
             except Exception as error:
-                if is_timestamp_overflow(error) and self._bounding.read_anew(number):
+                if is_timestamp_overflow(error) and splitting.read_anew():
                     _log.warning("reading the batch with our own client: timestamp out of range", query=self.name)
                     continue
                 fault = find_batch_fault(error)
                 if fault is not None and self._suspects_shadow(number, fault):
                     continue
-                if fault is None or not self._failed(parts, measure, fault):
+                if fault is None or not self._failed(fault):
                     raise
             else:
                 self._clear(number)
-                parts.written(tally)
-                self._status.steps.written(self.name, parts.tally.total)
-                if parts.next is not None:
+                splitting.written(tally)
+                self._status.steps.written(self.name, splitting.tally.total)
+                if splitting.part is not None:
                     # The other parts are recorded, so a drain does not wait for them.
                     self._waiting.pause(0)
         self._notes.release(self.name, number)
-        return parts.tally
+        return splitting.tally
 
     def _write(self, rows: DataFrame, number: int, part: BatchPart) -> Tally:
         """Write a part, and retry while a sink or registry is unavailable: that blocks a batch and never drops it.
@@ -395,9 +395,9 @@ class Pipeline:
                         arrived=loaded.writer.may_reject or park is not None,
                         at_once=loaded.one_pass and park is None and not part.condemned,
                     )
-                    stores = (self._state, loaded, part, park, self._bounding, self._ordering, self._pairing)
+                    stores = (self._state, loaded, part, park, self._splitting, self._ordering, self._pairing)
                     tally = StoredBatch(id, outcomes, loaded.writer, *stores).write()
-                self._bounding.learn(tally, time.monotonic() - began)
+                self._splitting.learn(tally, time.monotonic() - began)
                 self._waiting.end(number)
                 return tally
             except Exception as error:
@@ -420,10 +420,9 @@ class Pipeline:
             self._plans.set_aside_shadow(reason)
             self._suspected = ""
 
-    def _failed(self, parts: BatchParts, measure: Measure, fault: Fault) -> bool:
+    def _failed(self, fault: Fault) -> bool:
         """Count a failure caused by the records, and split the part if due; return False if it cannot be split."""
-        part = parts.next
-        assert part is not None
+        parts = self._splitting
         self._metrics.fault(self.name, fault.kind)
         self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
         facts = {**self._waiting.facts(parts.number), "error": fault.text}
@@ -432,12 +431,12 @@ class Pipeline:
             _log.warning("batch failed; retrying", **facts, times=parts.failures.all, **hint)
             self._waiting.pause()
             return True
-        places = measure()
+        places = parts.measure()
         facts |= {"records": places.num_rows, **hint}
         if not parts.divide(places, fault):
             _log.error("batch failed and cannot be split further", **facts)
             return False
-        if parts.next is not None and parts.next.condemned:
+        if parts.part is not None and parts.part.condemned:
             _log.error("poison record becomes a dead letter", position=first_of(places), **facts)
         else:
             _log.warning("batch failed; splitting it to find the poison record", parts=len(parts.left), **facts)

@@ -23,7 +23,7 @@ from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.offsets import KafkaOffsets
 from router.batches.pipeline import Pipeline
 from router.batches.plans import LoadedPlan, PlanCache
-from router.batches.splitting import BatchSizeLimiter
+from router.batches.splitting import Splitting
 from router.batches.waiting import Draining
 from router.errors import BrokerUnreachable, DiskError, extract_cause, find_permanent_error, is_data_loss
 from router.evaluation.evaluator import Kind
@@ -489,6 +489,8 @@ class Queries:
         kind: Kind = "inbox" if running.name == INBOX else "kafka"
         is_rest = running.name == REST
         rows = reader.stream(self._state, generation, running.sizing)
+        offsets = reader if reader.has_offsets else None
+        splitting = Splitting(self._state.batches, running.name, kind, generation, running.sizing, offsets)
         running.pipeline = Pipeline(
             running.name,
             kind,
@@ -498,7 +500,7 @@ class Queries:
             self._metrics,
             self._status,
             final=generation.pending if running.switching else None,
-            bounding=BatchSizeLimiter(kind, generation, running.sizing, reader if reader.has_offsets else None),
+            splitting=splitting,
             came_by=next(iter(self._plans.active.queries), "") if is_rest else "",
             restored=restore_origin if is_rest else None,
             pairing=self._pairing,

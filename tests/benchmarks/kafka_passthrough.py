@@ -35,7 +35,7 @@ from catalog.load import freeze_for_gc
 from catalog.load import load as load_catalog
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanCache
-from router.batches.splitting import BatchSizeLimiter
+from router.batches.splitting import Splitting
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.machine import BatchSizing
@@ -115,7 +115,7 @@ class Bench:
             plans,
             self._metrics,
             RouterStatus(),
-            bounding=BatchSizeLimiter("kafka", generation, sizing, None),
+            splitting=Splitting(self._state.batches, "bench", "kafka", generation, sizing),
         )
         return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
             "checkpointLocation", str(generation.path)

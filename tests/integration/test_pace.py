@@ -14,7 +14,7 @@ from catalog.load import load
 from router.batches import pipeline
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanCache
-from router.batches.splitting import BatchSizeLimiter
+from router.batches.splitting import Splitting
 from router.evaluation.plan import Plan
 from router.machine import TARGET_SECONDS, BatchSizing
 from router.reading import generations
@@ -66,8 +66,8 @@ def test_batches_behind_a_slow_sink_shrink_and_grow_again(
         metrics = Metrics(plan.settings.sinks, [])
         plans = PlanCache(spark, state.batches, plan, metrics)
         plans.activate(plan)
-        bounding = BatchSizeLimiter("inbox", generation, sizing, None)
-        line = Pipeline(INBOX, "inbox", generation, state, plans, metrics, RouterStatus(), bounding=bounding)
+        splitting = Splitting(state.batches, INBOX, "inbox", generation, sizing)
+        line = Pipeline(INBOX, "inbox", generation, state, plans, metrics, RouterStatus(), splitting=splitting)
         limits = [sizing.begin(None)]
         for number in range(6):
             sink.seconds = SLOW if number < 3 else QUICK

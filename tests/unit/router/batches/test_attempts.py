@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from router.batches.batch import PARKED, StoredBatch
-from router.batches.splitting import BatchParts
+from router.batches.splitting import Splitting
 from router.batches.waiting import BatchWaiting, Draining
 from router.reading import generations
 from router.sinks import Commit, WriteResult
@@ -61,7 +61,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (BatchWriter, "send_dead_letters", 1),
     (StoredBatch, "settle", 1),
     (ListOutcomes, "release", 1),
-    (BatchParts, "written", 1),
+    (Splitting, "written", 1),
     (BatchStore, "release", 1),
     (Metrics, "count_written_batch", 1),
 )
@@ -317,7 +317,7 @@ def test_the_record_that_fails_is_found_and_the_rest_is_written_once(state: Stat
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("owner", "name"), [(BatchStore, "note_parts"), (ListSink, "write"), (BatchParts, "divide")])
+@pytest.mark.parametrize(("owner", "name"), [(BatchStore, "note_parts"), (ListSink, "write"), (Splitting, "divide")])
 def test_dying_anywhere_between_parts_doubles_nothing(
     state: StateFolder, world: World, owner: type, name: str, when: str
 ) -> None:
@@ -344,9 +344,9 @@ def test_what_has_the_whole_batch_does_not_get_its_parts(state: StateFolder, wor
     with dying(ListOutcomes, "publish_events", "before"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
     assert set(world.numbers("lake")) == set(range(8)) - {5}
-    parts = BatchParts.of(state.batches, INBOX, 0, generation.id)
-    parts.cut(places(RECORDS, "inbox"), 3)
     process = Process(state, plan, world, generation)
+    process.pipeline._splitting.begin(0)
+    process.pipeline._splitting.cut(places(RECORDS, "inbox"), 3)
     process.batch()
     assert Counter(world.numbers("lake")) == Counter(set(range(8)) - {5})
     assert set(world.letters()) == {3, 5}

@@ -18,7 +18,7 @@ from bindings.kafka.client import KafkaUnreachable
 from bindings.parts import InboxRow
 from router.batches.batch import StoredBatch
 from router.batches.pipeline import ConservationCheck, Pipeline
-from router.batches.splitting import BatchParts
+from router.batches.splitting import Splitting
 from router.evaluation.outputs import Tally
 from router.reading import generations
 from router.reading.generations import Generation, Spans
@@ -38,7 +38,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (ListOutcomes, "publish_events", 1),
     (BatchWriter, "send_dead_letters", 1),
     (StoredBatch, "settle", 1),
-    (BatchParts, "written", 1),
+    (Splitting, "written", 1),
     (ConservationCheck, "add", 1),
     (Accounts, "keep", 1),
     (Metrics, "count_written_batch", 1),
