@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 from bindings.kafka.binding import PROTOCOL
+from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets
 from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE, HEADER, LINEAGE, VERSION
 from bindings.kafka.store import first_header_text
 from catalog.definitions.constraints import CONTENT_TYPE_KEY, Constraint, MatchCandidate
 from catalog.schemas.ids.deciding import first_byte
-from router.errors import ConfigError
+from router.errors import BrokerUnreachable, ConfigError
 from router.evaluation.outcome_rows import HEADERS_TYPE, header_column, needs_milliseconds
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import TOPIC_PREFIX, Plan
@@ -669,8 +670,12 @@ def require_rest_topic(settings: Settings, state: StateFolder) -> None:
                 f'"generations" in {state.inventory.path}',
             )
         return
-    with reaching_brokers():
+    try:
         known = KafkaOffsets(make_rest_client(settings)).find_partitions([settings.realtime.rest])
+    except KafkaUnreachable as error:
+        raise BrokerUnreachable(
+            f"fallback topic: {error}", hint="start the broker, or correct bootstrap_servers"
+        ) from error
     if settings.realtime.rest not in known:
         raise ConfigError(
             f"the fallback topic {settings.realtime.rest} does not exist",

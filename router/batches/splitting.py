@@ -281,7 +281,7 @@ class Splitting:
         """Store what is left, durably."""
         self._noted = True
         note = _PartsNote(self._generation.id, self.left, self.tally.to_json(), self.failures, sorted(self._known))
-        self._store.note_parts(self._query, self.number, note)
+        self._store.note_parts(self._query, self.number, self._generation.id, note)
 
 
 def read_parts(store: BatchStore, query: str, number: int, generation: str) -> _PartsNote | None:

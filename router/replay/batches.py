@@ -424,57 +424,33 @@ def batches(chosen: Iterable[SelectedDeadLetter], size: int, turns: ReplayOrder 
     key come in order of arrival: in a batch, and from one batch to the next, if each is settled before the next is
     asked for. One that comes before its turn is left out, and listed in ``turns.left``.
     """
-    open_ones = _OpenBatches()
-    for each in chosen:
-        earlier = turns.earlier(each.letter.id) if turns is not None else None
-        for full in open_ones.in_the_way(each, earlier):
-            yield full
-            earlier = turns.earlier(each.letter.id) if turns is not None else None
-        if turns is not None and earlier is not None and not open_ones.has(earlier):
-            turns.left.add(each.letter.id)
-            continue
-        if open_ones.add(each, size):
-            yield open_ones.take(each.sinks)
-    yield from open_ones.rest()
+    gathered: dict[tuple[str, ...], dict[str, DeadLetter]] = {}
+    sizes: Counter[tuple[str, ...]] = Counter()
+    sinks_of: dict[str, tuple[str, ...]] = {}
 
-
-class _OpenBatches:
-    """Batches being filled, one per set of sinks."""
-
-    def __init__(self) -> None:
-        self._letters: dict[tuple[str, ...], dict[str, DeadLetter]] = {}
-        self._bytes: Counter[tuple[str, ...]] = Counter()
-        self._batch_of: dict[str, tuple[str, ...]] = {}
-
-    def has(self, letter: str) -> bool:
-        """Whether a dead letter is in one of them."""
-        return letter in self._batch_of
-
-    def in_the_way(self, each: SelectedDeadLetter, earlier: str | None) -> Iterator[ReplayBatch]:
-        """Close batches that must be replayed first: with an earlier one for other sinks, or with its position."""
-        place = self._batch_of.get(earlier, each.sinks) if earlier is not None else each.sinks
-        if place != each.sinks:
-            yield self.take(place)
-        if each.letter.position in self._letters.get(each.sinks, ()):
-            yield self.take(each.sinks)
-
-    def add(self, each: SelectedDeadLetter, size: int) -> bool:
-        """Add a dead letter; return whether its batch is full: by *size* or by bytes."""
-        gathered = self._letters.setdefault(each.sinks, {})
-        gathered[each.letter.position] = each.letter
-        self._batch_of[each.letter.id] = each.sinks
-        self._bytes[each.sinks] += len(each.letter.body or b"")
-        return len(gathered) >= size or self._bytes[each.sinks] >= MAX_BATCH_BYTES
-
-    def take(self, sinks: tuple[str, ...]) -> ReplayBatch:
-        """Close the batch for these sinks."""
-        letters = tuple(self._letters.pop(sinks).values())
-        del self._bytes[sinks]
+    def close(sinks: tuple[str, ...]) -> ReplayBatch:
+        letters = tuple(gathered.pop(sinks).values())
+        del sizes[sinks]
         for letter in letters:
-            del self._batch_of[letter.id]
+            del sinks_of[letter.id]
         return ReplayBatch(sinks, letters)
 
-    def rest(self) -> Iterator[ReplayBatch]:
-        """Close all remaining batches."""
-        for sinks in list(self._letters):
-            yield self.take(sinks)
+    for each in chosen:
+        letter, sinks = each.letter, each.sinks
+        earlier = turns.earlier(letter.id) if turns is not None else None
+        place = sinks if earlier is None else sinks_of.get(earlier, sinks)
+        # What must be replayed first: an earlier one for other sinks, or one of the same position.
+        for other in dict.fromkeys((place, sinks)):
+            if other != sinks or letter.position in gathered.get(sinks, ()):
+                yield close(other)
+                earlier = turns.earlier(letter.id) if turns is not None else None
+        if turns is not None and earlier is not None and earlier not in sinks_of:
+            turns.left.add(letter.id)
+            continue
+        gathered.setdefault(sinks, {})[letter.position] = letter
+        sinks_of[letter.id] = sinks
+        sizes[sinks] += len(letter.body or b"")
+        if len(gathered[sinks]) >= size or sizes[sinks] >= MAX_BATCH_BYTES:
+            yield close(sinks)
+    for sinks in list(gathered):
+        yield close(sinks)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -179,14 +179,6 @@ class _BlockedKeys:
     part: str = ""
 
 
-class HasGeneration(Protocol):
-    """A note of a batch, which belongs to a generation."""
-
-    @property
-    def generation(self) -> str:
-        """The generation's id."""
-
-
 class BatchStore:
     """What is stored about batches, and the plans they are pinned to; thread-safe, and usable without the state's lock.
 
@@ -240,7 +232,7 @@ class BatchStore:
 
     def hold(self, query: str, batch: int, note: Hold) -> None:
         """Note that a batch is blocked."""
-        self._write_note(query, batch, "held", note)
+        self._write_note((query, batch, "held", note.generation), note)
 
     def held(self, query: str, batch: int, generation: str) -> Hold | None:
         """Return why a batch of that generation is blocked; None if it is not noted to be."""
@@ -253,7 +245,7 @@ class BatchStore:
 
     def park(self, query: str, batch: int, note: Park) -> None:
         """Order a batch to be moved to dead letters, or note what was found when it was."""
-        self._write_note(query, batch, "park", note)
+        self._write_note((query, batch, "park", note.generation), note)
 
     def parked(self, query: str, batch: int, generation: str) -> Park | None:
         """Return the order to move a batch of that generation to dead letters; None if there is none."""
@@ -261,7 +253,7 @@ class BatchStore:
 
     def block(self, query: str, batch: int, generation: str, blocked: Mapping[str, str], part: str = "") -> None:
         """Note which keys of a batch, or of that part of it, are blocked, by which letter."""
-        self._write_note(query, batch, "order", _BlockedKeys(generation, blocked, part))
+        self._write_note((query, batch, "order", generation), _BlockedKeys(generation, blocked, part))
 
     def blocked(self, query: str, batch: int, generation: str, part: str = "") -> dict[str, str] | None:
         """Return which keys of a batch of that generation were found blocked; None before that was noted."""
@@ -269,16 +261,16 @@ class BatchStore:
         note = self._read_note(key, partial(msgspec.json.decode, type=_BlockedKeys))
         return dict(note.blocked) if note is not None and note.part == part else None
 
-    def note_parts(self, query: str, batch: int, note: HasGeneration) -> None:
+    def note_parts(self, query: str, batch: int, generation: str, note: object) -> None:
         """Note how a batch is split, and what is left of it."""
-        self._write_note(query, batch, "parts", note)
+        self._write_note((query, batch, "parts", generation), note)
 
     def parts(self, query: str, batch: int, generation: str, parse: Parse[Note]) -> Note | None:
         """Return how a batch of that generation is split, as *parse* reads it; None if it is not."""
         return self._read_note((query, batch, "parts", generation), parse, _REWRITE)
 
-    def _write_note(self, query: str, batch: int, kind: str, note: HasGeneration) -> None:
-        row = (query, batch, kind, note.generation, msgspec.json.encode(note).decode())
+    def _write_note(self, key: Key, note: object) -> None:
+        row = (*key, msgspec.json.encode(note).decode())
         with self._database.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?, ?, ?, ?)", row)
 
