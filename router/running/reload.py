@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bindings.protocols import BINDINGS
 from catalog.comparing import CatalogChange, CatalogDiff, compare_catalogs
@@ -197,6 +197,14 @@ LOOK_SECONDS: Final = 0.1
 """Time between two checks whether a thread has ended, or the wait for it is over."""
 
 
+def _watch(sources: Sequence[str], interval: float, active: Plan, **more: Any) -> CatalogWatcher:
+    """Watch the sources of a catalog by the settings of the active plan."""
+    catalog = active.settings.catalog
+    access: dict[str, Any] = {"network": catalog.network, "allow": catalog.allow_addresses}
+    access |= {"logins": make_logins(active.settings), "base_uri": catalog.base_uri}
+    return CatalogWatcher(sources, interval, current=active.catalog, **access, **more)
+
+
 class Reloader:
     """Polls the catalog and compiles plans for what it finds."""
 
@@ -222,18 +230,8 @@ class Reloader:
         self._status = status
         self._pins = Pins(Path(settings.state))
         self._interval = settings.catalog.poll.total_seconds() or (UNREAD_SECONDS if unread else 0)
-        self._watcher = CatalogWatcher(
-            settings.catalog.source,
-            self._interval,
-            network=settings.catalog.network,
-            allow=settings.catalog.allow_addresses,
-            logins=make_logins(settings),
-            base_uri=settings.catalog.base_uri,
-            max_shrink=settings.catalog.max_shrink,
-            current=active.catalog,
-            unfit=self._find_rejections,
-            unread=unread,
-        )
+        more: dict[str, Any] = {"max_shrink": settings.catalog.max_shrink, "unfit": self._find_rejections}
+        self._watcher = _watch(settings.catalog.source, self._interval, active, unread=unread, **more)
         if settings.catalog.events is not None:
             metrics.set_listener(settings.catalog.events, self._request_poll)
 
@@ -408,17 +406,7 @@ class ShadowReloader:
         if catalog.shadow:
             figures.init_series(catalog.shadow, [source.endpoint for source in active.sources])
             # As with a reload, faults that the active catalog has too are no reason to refuse it.
-            self._watcher = CatalogWatcher(
-                catalog.shadow,
-                self._interval,
-                network=catalog.network,
-                allow=catalog.allow_addresses,
-                logins=make_logins(active.settings),
-                base_uri=catalog.base_uri,
-                max_shrink=1.0,
-                current=active.catalog,
-                elsewhere=True,
-            )
+            self._watcher = _watch(catalog.shadow, self._interval, active, max_shrink=1.0, elsewhere=True)
             self.judge_if_found()
 
     def wait_for_first(self) -> None:
