@@ -24,7 +24,7 @@ from router.evaluation.plan import TOPIC_PREFIX, Plan
 from router.logs import get_logger
 from router.matching.context import find_slots
 from router.matching.index.classes import separator_of, template_segments
-from router.reading.generations import Generation
+from router.reading.generations import Generation, reaching_brokers
 from router.rendering.lineage import encode_lineage_form, lineage_spark_columns
 from router.routing import SizeLimits
 from router.settings import Settings
@@ -694,11 +694,9 @@ def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> Non
         BrokerUnreachable: the brokers do not say how many partitions there are.
     """
     assert plan.settings.realtime is not None
-    try:
+    with reaching_brokers():
         read = KafkaOffsets(make_source_client(plan.sources[0])).find_partitions(topics)
         rest = KafkaOffsets(make_rest_client(plan.settings)).find_partitions([plan.settings.realtime.rest])
-    except KafkaUnreachable as error:
-        raise BrokerUnreachable(str(error)) from error
     sources, others, there = sum(map(len, read.values())), sum(map(len, rest.values())), count_task_slots(spark)
     needed = sources + others
     if there < needed:

@@ -4,8 +4,8 @@
    first write. After all writes the counts go to the metrics, and only then does Spark commit the batch.
 2. :meth:`Pipeline._write_all` writes the rest of the batch part by part, mostly as one part. A part that is too large,
    or fails because of its records, is split (:mod:`router.batches.splitting`).
-3. :meth:`Pipeline._write` retries a part while a sink is unavailable (:mod:`router.batches.journal`).
-4. :func:`router.batches.attempt.attempt` has the steps of one attempt, for batches and replays.
+3. :meth:`Pipeline._write` retries a part while a sink is unavailable (:mod:`router.batches.waiting`).
+4. :meth:`router.batches.batch.Batch.write` has the steps of one attempt, for batches and replays.
 """
 
 from __future__ import annotations
@@ -15,39 +15,28 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bindings.inbox.format import is_inbox_offset, parse_offset
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxError
 from bindings.kafka.client import KafkaUnreachable
-from router.batches.attempt import attempt
-from router.batches.journal import RETRY_FIRST, BatchJournal, BatchRetry, Draining, TooManyDeadLetters, pauses
-from router.batches.plans import PlanHolder
-from router.batches.splitting import BatchPart, BatchParts, BatchSizeLimiter, Measure, TooLarge
-from router.errors import (
-    DiskError,
-    Fault,
-    RouterError,
-    SinkError,
-    find_batch_fault,
-    find_lost_registry,
-    is_timestamp_overflow,
-)
+from router.batches.batch import KeyOrdering, StoredBatch
+from router.batches.plans import PlanCache
+from router.batches.splitting import BatchPart, Splitting, TooLarge
+from router.batches.waiting import BatchWaiting, Draining, pauses
+from router.errors import DiskError, Fault, RouterError, find_batch_fault, is_timestamp_overflow
 from router.evaluation.evaluator import Kind
 from router.evaluation.outputs import Tally
-from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.machine import BatchSizing, divide_memory
-from router.reading.backlogs import extents, first_of
+from router.reading.backlogs import first_of
 from router.reading.generations import Generation, Spans, bounds, cluster_of, offsets_of, reads, records_in, turned_back
 from router.reading.streams import Losses, ReadTopics, places_of
 from router.request_reply import Pairing
 from router.state.state import Accounts, StateFolder
 from router.watching.batches import BatchWatch
 from router.watching.coverage import count_by_endpoint
-from router.writing.outcomes import KeyOrdering
 from router.writing.staging import BatchId
 
 if TYPE_CHECKING:
@@ -93,7 +82,7 @@ class ConservationCheck:
     def _hand_over(self) -> None:
         """Copy positions of topics that moved between the queries of a cluster, in both directions."""
         own, cluster = self.account, cluster_of(self._query)
-        for query, other in self._accounts.known().items():
+        for query, other in self._accounts.known.items():
             if query == self._query or not query.startswith(_TOPICS) or cluster_of(query) != cluster:
                 continue
             for topic in own.reached.keys() & other.reached.keys():
@@ -104,8 +93,7 @@ class ConservationCheck:
         """Add a completely written batch, durably; return False if it was added before."""
         if self.account.generation == self._generation.id and self.account.batch >= batch:
             return False
-        starts, ends = self._bounds(batch)
-        taken, spans = self._taken(batch, starts, ends) or (tally.rows, {})
+        ends, taken, spans = self._taken(batch, tally.rows)
         # Offsets of this batch without a record. Offsets that were skipped before it are not included.
         empty = self._empty(spans, max(0, records_in(spans) - tally.rows)) if spans else 0
         with self._accounts.changing(self._query) as account:
@@ -141,33 +129,25 @@ class ConservationCheck:
             _log.warning("cannot determine whether records were lost", query=self._query, problem=str(error))
         return empty
 
-    def _bounds(self, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-        try:
-            return bounds(self._generation, batch)
-        except (OSError, ValueError) as error:
-            self._unknown(batch, error)
-            return {}, None
+    def _taken(self, batch: int, rows: int) -> tuple[Mapping[str, Any] | None, int, Spans]:
+        """Return where a batch ends, the number of offsets since the last counted batch, and the ranges of this one.
 
-    def _taken(self, batch: int, starts: Mapping[str, Any], ends: Mapping[str, Any] | None) -> tuple[int, Spans] | None:
-        """Return the number of offsets since the last counted batch, and the offset ranges of this one.
-
-        The ranges are empty for the local inbox. Return None if the start of the batch is unknown.
+        The ranges are empty for the local inbox. Where offsets are unknown, a batch has taken the *rows* evaluated.
         """
-        if not ends:
-            return None
-        reached = self.account.reached
+        ends, reached = None, self.account.reached
         try:
-            if is_inbox_offset(ends):
-                return self._rows(starts, ends, reached), {}
-            return _offsets(starts, ends, reached)
+            starts, ends = bounds(self._generation, batch)
+            if ends and is_inbox_offset(ends):
+                return ends, self._count_inbox(starts, ends, reached), {}
+            if ends and (known := _offsets(starts, ends, reached)) is not None:
+                return ends, *known
         except (InboxError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            self._unknown(batch, error)
-            return None
+            _log.warning(
+                "cannot count the records that a batch read", query=self._query, batch=batch, problem=str(error)
+            )
+        return ends, rows, {}
 
-    def _unknown(self, batch: int, error: Exception) -> None:
-        _log.warning("cannot count the records that a batch read", query=self._query, batch=batch, problem=str(error))
-
-    def _rows(self, starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mapping[str, Any]) -> int:
+    def _count_inbox(self, starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mapping[str, Any]) -> int:
         if self._view is None:
             self._view = InboxView(self._inbox)
         view = self._view
@@ -218,13 +198,12 @@ class Pipeline:
         kind: Kind,
         generation: Generation,
         state: StateFolder,
-        plans: PlanHolder,
+        plans: PlanCache,
         metrics: Metrics,
         status: RouterStatus,
-        restore: Callable[[bytes], Plan],
         *,
         final: int | None = None,
-        bounding: BatchSizeLimiter | None = None,
+        splitting: Splitting | None = None,
         came_by: str = "",
         restored: Callable[[DataFrame], DataFrame] | None = None,
         pairing: Pairing | None = None,
@@ -233,7 +212,7 @@ class Pipeline:
     ) -> None:
         """Prepare for the batches of the query *name*.
 
-        *final* is the last batch to write, if the query must then end. *bounding* limits the bytes of a batch. If the
+        *final* is the last batch to write, if the query must then end. *splitting* limits the bytes of a batch. If the
         query reads what another query forwarded, *came_by* names that query and *restored* restores its rows. *pairing*
         receives the records to pair with others. *accounts* outlive the query. *topics* asks the brokers.
         """
@@ -244,7 +223,6 @@ class Pipeline:
         self._plans = plans
         self._metrics = metrics
         self._status = status
-        self._restore = restore
         self._final = final
         self._came_by = came_by
         self._restored = restored
@@ -253,9 +231,10 @@ class Pipeline:
         self._idle = threading.Event()
         self._idle.set()
         self._notes = state.batches
-        self._bounding = bounding or BatchSizeLimiter(kind, generation, BatchSizing.of(plans.active.settings), None)
-        self._retry = BatchRetry(name, self._notes, plans, metrics, status, self._draining)
-        self._ordering = KeyOrdering(state, name, self._notes, self._retry.pause)
+        sizing = BatchSizing.of(plans.active.settings)
+        self._splitting = splitting or Splitting(state.batches, name, kind, generation, sizing)
+        self._waiting = BatchWaiting(name, self._notes, plans, metrics, status, self._draining)
+        self._ordering = KeyOrdering(state, self._waiting.pause)
         self._watch = BatchWatch(name, metrics, status, lambda: reads(plans.active.sources, name))
         self._accounting = ConservationCheck(
             name, generation, state, accounts or Accounts(state), None if topics is None else topics.losses
@@ -312,7 +291,7 @@ class Pipeline:
             if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
                 counts = {"records": tally.total, "outcomes": count_by_endpoint(tally.records)}
                 times = {"seconds": round(seconds, 3), "steps": steps}
-                _log.debug("batch done", **self._retry.facts(number), **counts, **times)
+                _log.debug("batch done", **self._waiting.facts(number), **counts, **times)
             self.last = number
             if number == self._final:
                 self.drain()
@@ -323,7 +302,7 @@ class Pipeline:
             raise
         finally:
             self._metrics.released(self.name)
-            self._status.steps.leave(self.name)
+            self._status.steps.end(self.name)
             self._idle.set()
 
     def _check_renewed(self, number: int) -> None:
@@ -353,47 +332,47 @@ class Pipeline:
         The progress of a split batch is durable after each part. A crash repeats one part; sinks with transaction ids
         recognize it.
         """
-        parts = BatchParts.of(self._notes, self.name, number, self.generation.id)
-        while (part := parts.next) is not None:
-            share = self._bounding.rows(rows, number, part)
-            measure = partial(extents, share, self.kind)
+        splitting = self._splitting
+        splitting.begin(number)
+        while (part := splitting.part) is not None:
+            share = splitting.rows(rows)
             try:
-                if self._bounding.cut(parts, measure):
+                if splitting.cut_if_large():
                     continue
                 tally = self._write(share, number, part)
             except Draining:
                 raise
             except TooLarge:
-                self._bounding.divide(parts, measure)
+                splitting.cut_large()
             except Exception as error:
-                if is_timestamp_overflow(error) and self._bounding.read_anew(number):
+                if is_timestamp_overflow(error) and splitting.read_anew():
                     _log.warning("reading the batch with our own client: timestamp out of range", query=self.name)
                     continue
                 fault = find_batch_fault(error)
                 if fault is not None and self._suspects_shadow(number, fault):
                     continue
-                if fault is None or not self._failed(parts, measure, fault):
+                if fault is None or not self._failed(fault):
                     raise
             else:
                 self._clear(number)
-                parts.written(tally)
-                self._status.steps.written(self.name, parts.tally.total)
-                if parts.next is not None:
+                splitting.written(tally)
+                self._status.steps.written(self.name, splitting.tally.total)
+                if splitting.part is not None:
                     # The other parts are recorded, so a drain does not wait for them.
-                    self._retry.pause(0)
+                    self._waiting.pause(0)
         self._notes.release(self.name, number)
-        return parts.tally
+        return splitting.tally
 
     def _write(self, rows: DataFrame, number: int, part: BatchPart) -> Tally:
         """Write a part, and retry while a sink or registry is unavailable: that blocks a batch and never drops it.
 
         Each attempt uses the plan that the batch is pinned to, or the active plan if it has no pin yet.
         """
-        waits = pauses()
         rows = rows if self._restored is None else self._restored(rows)
+        self._waiting.pauses = pauses()
         while True:
             pinned = self._notes.pinned(self.name, number)
-            loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned, self._restore)
+            loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned)
             if number == self._unshadowed and loaded.without_shadow is not None:
                 loaded = loaded.without_shadow
             self._shadowed = loaded.without_shadow is not None
@@ -401,31 +380,29 @@ class Pipeline:
                 # Checked after reading the plan: a drain starts before a plan without the query's topics is active.
                 raise Draining
             now = datetime.now(UTC).isoformat(timespec="microseconds")
-            batch = BatchId(self.kind, self.name, self.generation.id, number, now, part.path, self._came_by)
+            id = BatchId(self.kind, self.name, self.generation.id, number, now, part.path, self._came_by)
             park = self._notes.parked(self.name, number, self.generation.id)
-            stores = (self._state, self._ordering, self._bounding)
-            journal = BatchJournal(*stores, batch, loaded, part, park, self._pairing)
-            limit = loaded.plan.settings.batch_limit.total_seconds()
             began = time.monotonic()
             if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
                 epoch = loaded.plan.catalog.epoch
-                _log.debug("batch attempt", **self._retry.facts(number), epoch=epoch, pinned=pinned is not None)
+                _log.debug("batch attempt", **self._waiting.facts(number), epoch=epoch, pinned=pinned is not None)
             try:
-                with self._watch.attempt(rows.sparkSession, number, limit):
-                    outcomes = loaded.outcomes(rows, batch, part, arrived=journal.may_reject, at_once=journal.at_once)
-                    tally = attempt(outcomes, batch, loaded.writer, journal)
-                self._bounding.learn(tally, time.monotonic() - began)
-                self._retry.resumed(number)
+                with self._watch.attempt(rows.sparkSession, number, loaded.plan.settings.batch_limit.total_seconds()):
+                    outcomes = loaded.outcomes(
+                        rows,
+                        id,
+                        part,
+                        arrived=loaded.writer.may_reject or park is not None,
+                        at_once=loaded.one_pass and park is None and not part.condemned,
+                    )
+                    stores = (self._state, loaded, part, park, self._splitting, self._ordering, self._pairing)
+                    tally = StoredBatch(id, outcomes, loaded.writer, *stores).write()
+                self._splitting.learn(tally, time.monotonic() - began)
+                self._waiting.end(number)
                 return tally
-            except SinkError as error:
-                self._retry.by_sink(loaded, batch, error, next(waits), parked=park is not None)
-            except TooManyDeadLetters as error:
-                self._retry.by_breaker(loaded, batch, str(error))
-                waits = pauses()
             except Exception as error:
-                if not (away := find_lost_registry(error)):
+                if not self._waiting.block(loaded, id, error, parked=park is not None):
                     raise
-                self._retry.by_registry(loaded, batch, away, next(waits), parked=park is not None)
 
     def _suspects_shadow(self, number: int, fault: Fault) -> bool:
         """Whether the failed attempt had a shadow catalog; the retry without it does not count as a failure."""
@@ -443,24 +420,23 @@ class Pipeline:
             self._plans.set_aside_shadow(reason)
             self._suspected = ""
 
-    def _failed(self, parts: BatchParts, measure: Measure, fault: Fault) -> bool:
+    def _failed(self, fault: Fault) -> bool:
         """Count a failure caused by the records, and split the part if due; return False if it cannot be split."""
-        part = parts.next
-        assert part is not None
+        parts = self._splitting
         self._metrics.fault(self.name, fault.kind)
         self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
-        facts = {**self._retry.facts(parts.number), "error": fault.text}
+        facts = {**self._waiting.facts(parts.number), "error": fault.text}
         hint = self._hint(fault)
         if not parts.failed(fault):
             _log.warning("batch failed; retrying", **facts, times=parts.failures.all, **hint)
-            self._retry.pause(RETRY_FIRST)
+            self._waiting.pause()
             return True
-        places = measure()
+        places = parts.measure()
         facts |= {"records": places.num_rows, **hint}
         if not parts.divide(places, fault):
             _log.error("batch failed and cannot be split further", **facts)
             return False
-        if parts.next is not None and parts.next.condemned:
+        if parts.part is not None and parts.part.condemned:
             _log.error("poison record becomes a dead letter", position=first_of(places), **facts)
         else:
             _log.warning("batch failed; splitting it to find the poison record", parts=len(parts.left), **facts)

@@ -23,21 +23,21 @@ from router.evaluation.outcome_rows import (
     normalize_rows,
 )
 from router.evaluation.outputs import Tally, sum_tallies
-from router.evaluation.plan import Plan
+from router.evaluation.plan import Plan, compile_plan
 from router.logs import get_logger
-from router.state.state import StateFolder
+from router.state.state import BatchStore
+from router.watching.metrics import Metrics
 from router.watching.shadow import EpochPair
 from router.writing.kafka_records import KafkaRecords, SingleWrite
-from router.writing.outcomes import SparkOutcomes, save_to_kafka
-from router.writing.staging import BatchId, RowsForSink, SinkRows, StagingPass, collect_results
-from router.writing.writer import AddTime, BatchWriter, CountNulls, CountWrite, ignore_nulls, ignore_seconds
+from router.writing.outcomes import Outcomes, save_to_kafka
+from router.writing.staging import BatchId, RowsForSink, SinkRows, collect_results
+from router.writing.writer import BatchWriter
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
     from pyspark.sql import DataFrame, SparkSession
 
     from router.evaluation.plan import Evaluator
-    from router.watching.metrics import Metrics
 
 _NO_ROUTE: Final = 2**31 - 1
 _log = get_logger()
@@ -96,7 +96,7 @@ class LoadedPlan:
         from pyspark.sql import functions as F
 
         plan, routes = self.plan, self.plan.routes
-        alone = LoadedPlan(plan, self.judge, BatchWriter(plan, lambda _, __: None))
+        alone = LoadedPlan(plan, self.judge, BatchWriter(plan, Metrics()))
         batch = BatchId(kind, "", "", 0, datetime.now(UTC).isoformat(timespec="microseconds"))
         if self.one_pass:
             key = _ColumnsKey("", kind, "", needs_milliseconds(rows, kind))
@@ -110,9 +110,7 @@ class LoadedPlan:
         if not plan.pairs_messages and all(
             plan.settings.sinks[name].tabular for name in (*routes.event_sinks, *routes.dead_letter_sinks)
         ):
-            collect_results(
-                StagingPass(SinkRows.for_batch(batch, plan), ()).stage_source(normalize_rows(rows, kind), self.judge)
-            )
+            collect_results(SinkRows.for_batch(batch, plan).stage_source(normalize_rows(rows, kind), self.judge))
             return
         outcomes = alone.outcomes(rows, batch, BatchPart(), arrived=True)
         try:
@@ -130,7 +128,7 @@ class LoadedPlan:
 
     def outcomes(
         self, rows: DataFrame, batch: BatchId, part: BatchPart, *, arrived: bool, at_once: bool = False
-    ) -> SparkOutcomes:
+    ) -> Outcomes:
         """Return the outcomes of a part, from the rows of its source; lazy until ``evaluate``.
 
         *arrived* keeps the original records, for events that may still become dead letters. *at_once* prepares a single
@@ -144,7 +142,7 @@ class LoadedPlan:
             )
             rows_of = partial(add_dead_letter_ids, decided, kind, batch.first_query)
             bare = source if part.bare else None
-            return SparkOutcomes(
+            return Outcomes(
                 rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge, may_reject=arrived
             )
         texts = self._reset_counts(rows, batch.query)
@@ -162,15 +160,14 @@ class LoadedPlan:
         # A replayed dead letter stays stored, whatever becomes of its record.
         rejects = arrived or kind == "letters"
         how: dict[str, Any] = {"outgoing": outgoing, "staging": staging, "judge": self.judge, "may_reject": rejects}
-        return SparkOutcomes(unify, batch, self.plan, counted, **how)
+        return Outcomes(unify, batch, self.plan, counted, **how)
 
     def _staging(self, source: DataFrame, batch: BatchId) -> tuple[Sequence[RowsForSink], DataFrame] | None:
         """Return the pass that stages the files of all sinks; None if a sink is not file-based, or for a replay."""
         shares = self.writer.staged_shares(batch) if batch.kind != "letters" else None
         if shares is None:
             return None
-        staging = StagingPass(SinkRows.for_batch(batch, self.plan), shares)
-        return shares, staging.stage_source(source, self.judge)
+        return shares, SinkRows.for_batch(batch, self.plan, *shares).stage_source(source, self.judge)
 
     def _reset_counts(self, rows: DataFrame, query: str) -> Accumulator[dict[str, str]]:
         """Return the accumulator for a query's next attempt, reset to empty."""
@@ -202,34 +199,28 @@ def _counts(texts: Accumulator[dict[str, str]], plan: Plan) -> Tally:
     return sum_tallies(texts.value.values(), plan.evaluator.matcher.targets)
 
 
-def load(
-    spark: SparkSession,
-    plan: Plan,
-    counted: CountWrite,
-    tallies: dict[str, Accumulator[dict[str, str]]] | None = None,
-    timed: AddTime = ignore_seconds,
-    nulled: CountNulls = ignore_nulls,
-) -> LoadedPlan:
-    """Broadcast a compiled plan to the workers; *tallies* are the accumulators of the plans before it."""
-    known = {} if tallies is None else tallies
-    return LoadedPlan(
-        plan, spark.sparkContext.broadcast(plan.evaluator), BatchWriter(plan, counted, timed, nulled), known
-    )
-
-
-class PlanHolder:
+class PlanCache:
     """The active plan, and the plans of batches in progress; thread-safe.
 
     ``activate`` takes effect with the next attempt at each batch that has no pin yet, never inside an attempt. A plan
     stays loaded, with its writer, while it is active or referenced: a pinned batch keeps its plan through all retries
-    and reloads.
+    and reloads. *metrics* count writes. A replay has no *plan* before the first one is activated.
 
     A shadow catalog is evaluated beside the active plan, unless both are equal, or a batch failed because of it.
     """
 
-    def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, metrics: Metrics) -> None:
-        self._spark = spark
-        self._state = state
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: BatchStore | None,
+        plan: Plan | None,
+        metrics: Metrics,
+        restore: Callable[[bytes], Plan] = compile_plan,
+    ) -> None:
+        """*store* has the documents of pinned plans, which *restore* compiles; a replay has none there."""
+        self.spark: Final = spark
+        self._store = store
+        self._restore = restore
         self._metrics = metrics
         self._lock = threading.Lock()
         self._loading = threading.Lock()
@@ -242,6 +233,7 @@ class PlanHolder:
     @property
     def active(self) -> Plan:
         """The plan of the next batch."""
+        assert self._active is not None
         return self._active
 
     def activate(self, plan: Plan, queries: Collection[str] = ()) -> None:
@@ -250,7 +242,7 @@ class PlanHolder:
         No batch waits for that. Nothing is stored: a plan is stored when a batch is pinned to it
         (:meth:`BatchStore.pin`).
         """
-        loaded = self._beside(self._load(plan))
+        loaded = self._beside(self.load(plan))
         if self._current is not None:
             loaded.prepare(self._current, queries)
         # Before a batch can have records of the plan's definitions.
@@ -262,7 +254,7 @@ class PlanHolder:
     def shadow(self, plan: Plan) -> None:
         """Evaluate the next batches with a shadow catalog too, and count its outcomes; as :meth:`activate`."""
         self._shadow = plan
-        self.activate(self._active, {key.query for key in tuple(self.current().once)})
+        self.activate(self.active, {key.query for key in tuple(self.current().once)})
 
     def set_aside_shadow(self, reason: str) -> None:
         """Disable the shadow catalog until it changes; do nothing if there is none."""
@@ -279,9 +271,9 @@ class PlanHolder:
         """Return the active plan, loaded."""
         with self._lock:
             current = self._current
-        return current or self._load(self._active)
+        return current or self.load(self.active)
 
-    def pinned(self, plan_id: str, restore: Callable[[bytes], Plan]) -> LoadedPlan:
+    def pinned(self, plan_id: str) -> LoadedPlan:
         """Return the plan with that id, compiled from its stored document if it is not loaded.
 
         Raises:
@@ -293,23 +285,23 @@ class PlanHolder:
             return current
         if known is not None:
             return known
-        if plan_id == self._active.id:
-            return self._load(self._active)
-        document = self._state.batches.plan(plan_id)
-        if document is None:
-            raise BatchPinError(
-                f"an unfinished batch is pinned to plan {plan_id}, but {self._state.database.path} does not have it",
-                hint="restore that from a backup; or start once with the catalog and settings that the batch "
-                "began with, which make the same plan. Do not remove the query's checkpoint: all records would be read "
-                "again, and tables would have each of them twice",
-            )
-        plan = restore(document)
-        if plan.id != plan_id:
-            raise BatchPinError(
-                f"plan {plan_id} of an unfinished batch compiles to a different plan now ({plan.id})",
-                hint="finish the batch by starting, once, the router version that began it",
-            )
-        return self._load(plan)
+        if self.active.id == plan_id:
+            return self.load(self.active)
+        assert self._store is not None
+        return self.load(restore_plan(self._store, plan_id, self._restore))
+
+    def load(self, plan: Plan) -> LoadedPlan:
+        """Return a plan, broadcast to the workers if it was not loaded."""
+        # A second lock: batches pinned to other plans read them while this one is loaded.
+        with self._loading:
+            with self._lock:
+                known = self._loaded.get(plan.id)
+            if known is None:
+                judge = self.spark.sparkContext.broadcast(plan.evaluator)
+                known = LoadedPlan(plan, judge, BatchWriter(plan, self._metrics), self._tallies)
+                with self._lock:
+                    self._loaded[plan.id] = known
+            return known
 
     def _beside(self, loaded: LoadedPlan) -> LoadedPlan:
         """Return a plan with the shadow catalog beside it, if one is set and differs."""
@@ -317,7 +309,7 @@ class PlanHolder:
         if shadow is None or shadow.epoch == loaded.plan.epoch:
             return loaded
         try:
-            return loaded.beside(ShadowCatalog.from_plans(loaded.plan, shadow), self._spark)
+            return loaded.beside(ShadowCatalog.from_plans(loaded.plan, shadow), self.spark)
         except Exception as error:  # A shadow must not keep a plan from taking effect. Log and metrics have the fault.
             _log.warning("shadow catalog rejected", problem=str(error), error=type(error).__name__)
             self._metrics.shadow.broken(f"{type(error).__name__}: {error}")
@@ -332,21 +324,25 @@ class PlanHolder:
             notes = list(iter_catalog_notes(loaded.plan, shadow))
             self._metrics.shadow.judging(pair, len(shadow.catalog.definitions), notes)
 
-    def _load(self, plan: Plan) -> LoadedPlan:
-        # A second lock: batches pinned to other plans read them while this one is loaded.
-        with self._loading:
-            with self._lock:
-                known = self._loaded.get(plan.id)
-            if known is None:
-                metrics = self._metrics
-                known = load(
-                    self._spark,
-                    plan,
-                    metrics.count_sink_write,
-                    self._tallies,
-                    metrics.sinks.took,
-                    metrics.count_unfit_values,
-                )
-                with self._lock:
-                    self._loaded[plan.id] = known
-            return known
+
+def restore_plan(store: BatchStore, plan_id: str, restore: Callable[[bytes], Plan]) -> Plan:
+    """Compile the plan that an unfinished batch or replay is pinned to.
+
+    Raises:
+        BatchPinError: its document is missing, of another version, or does not compile to itself.
+    """
+    document = store.plan(plan_id)
+    if document is None:
+        raise BatchPinError(
+            f"an unfinished batch is pinned to plan {plan_id}, but {store.path} does not have it",
+            hint="restore that from a backup; or start once with the catalog and settings that the batch "
+            "began with, which make the same plan. Do not remove the query's checkpoint: all records would be read "
+            "again, and tables would have each of them twice",
+        )
+    plan = restore(document)
+    if plan.id != plan_id:
+        raise BatchPinError(
+            f"plan {plan_id} of an unfinished batch compiles to a different plan now ({plan.id})",
+            hint="finish the batch by starting, once, the router version that began it",
+        )
+    return plan

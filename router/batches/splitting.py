@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
 
-from router.errors import Fault, StateError
+from router.errors import Fault
 from router.evaluation.evaluator import Kind
 from router.evaluation.outputs import Tally
 from router.logs import get_logger
 from router.machine import BatchSizing
-from router.reading.backlogs import BYTES, Range, Ranges, cut, within
+from router.reading.backlogs import BYTES, Range, Ranges, cut, extents, within
 from router.reading.generations import Generation, planned, ranges_of, records_in, spans_of
-from router.reading.streams import ReadRanges, ReadSpans
+from router.reading.streams import QueryReader
 from router.state.state import BatchStore
 
 if TYPE_CHECKING:
@@ -52,17 +52,6 @@ class BatchPart:
     condemned: str = ""
     bare: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the part as JSON."""
-        ranges = None if self.ranges is None else [each.to_json() for each in self.ranges]
-        return {"path": list(self.path), "ranges": ranges, "condemned": self.condemned, "bare": self.bare}
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> BatchPart:
-        """Return the part that :meth:`to_json` wrote."""
-        ranges = None if form["ranges"] is None else tuple(Range.from_json(each) for each in form["ranges"])
-        return cls(tuple(form["path"]), ranges, form["condemned"], form["bare"])
-
 
 @dataclass(slots=True)
 class Failures:
@@ -79,73 +68,185 @@ class Failures:
         self.all += 1
 
 
-@dataclass(slots=True)
-class BatchParts:
-    """The remaining parts of one batch, as in its note; not thread-safe."""
-
-    notes: BatchStore
-    query: str
-    number: int
+@dataclass(frozen=True, slots=True)
+class _PartsNote:
     generation: str
-    left: list[BatchPart] = field(default_factory=lambda: [BatchPart()])
-    tally: Tally = field(default_factory=Tally)
-    failures: Failures = field(default_factory=Failures)
-    known: set[str] = field(default_factory=set)
-    noted: bool = False
+    left: list[BatchPart]
+    tally: dict[str, Any]
+    failures: Failures
+    known: list[str]
 
-    @classmethod
-    def of(cls, notes: BatchStore, query: str, number: int, generation: str) -> BatchParts:
-        """Return the stored parts of a batch; a batch without a note is one part.
+
+# A batch may be planned too large: Spark limits records, not bytes, and a range in the checkpoint stays, whatever the
+# settings are now. Such a batch is split before its first write, and each part reads its own offsets.
+
+OWN_BATCHES: Final = 20
+"""Batches that our own Kafka client reads after one that Spark's source could not read."""
+TASK_RECORDS: Final = 1_000
+"""Minimum records for a task of their own: evaluating fewer takes about as long as starting and ending a task."""
+_log = get_logger()
+
+
+class TooLarge(Exception):
+    """An evaluated batch, or a part of one, is too large; nothing of it has been written."""
+
+
+class Splitting:
+    """Which offsets each write of a query's batches has, and why: the remaining parts of the current batch.
+
+    ``left`` are these parts, ``tally`` the counts of those already written. *reader* reads offsets again; None for
+    sources without offsets. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        store: BatchStore,
+        query: str,
+        kind: Kind,
+        generation: Generation,
+        sizing: BatchSizing,
+        reader: QueryReader | None = None,
+    ) -> None:
+        self._store = store
+        self._query = query
+        self._kind = kind
+        self._generation = generation
+        self._sizing = sizing
+        self._reader = reader
+        self._own_until = -1
+        # A batch begun before a restart may have killed the process, or had other settings.
+        self._inherited = generation.pending
+        self._indivisible: tuple[int, Path] | None = None
+        self._rows: DataFrame | None = None
+        self._set_parts(-1, None)
+
+    def begin(self, number: int) -> None:
+        """Take up a batch where it was left; without a note it is one part.
 
         Raises:
             StateError: the note is damaged.
         """
-        note = notes.parts(query, number, generation)
-        if note is None:
-            return cls(notes, query, number, generation)
-        try:
-            left = [BatchPart.from_json(part) for part in note["left"]]
-            failures = Failures(**note["failures"])
-            tally, known = Tally.from_json(note["tally"]), set(note["known"])
-        except (KeyError, TypeError, ValueError) as error:
-            hint = "restore it from a backup; without it the batch is rewritten, and tables may have rows twice"
-            raise StateError(f"the stored parts of batch {number} of {query} is damaged: {error}", hint=hint) from error
-        return cls(notes, query, number, generation, left, tally, failures, known, noted=True)
+        self._set_parts(number, read_parts(self._store, self._query, number, self._generation.id))
+
+    def _set_parts(self, number: int, note: _PartsNote | None) -> None:
+        self.number = number
+        self._noted = note is not None
+        self.left = [BatchPart()] if note is None else note.left
+        self.tally = Tally() if note is None else Tally.from_json(note.tally)
+        self.failures = Failures() if note is None else note.failures
+        self._known = set(() if note is None else note.known)
 
     @property
-    def next(self) -> BatchPart | None:
+    def part(self) -> BatchPart | None:
         """The part to write now; None if all are written."""
         return self.left[0] if self.left else None
+
+    def rows(self, rows: DataFrame) -> DataFrame:
+        """Return the rows of the current part of a batch; sources with offsets read only the offsets of the part.
+
+        A small batch has fewer tasks than its topics have partitions.
+        """
+        number, ranges = self.number, self.left[0].ranges
+        if self._reader is not None and number <= self._own_until:
+            rows = self._reader.read_ranges(ranges_of(self._generation, number))
+        elif ranges is None:
+            rows = self._in_few_tasks(rows)
+        elif self._reader is not None and (whole := planned(self._generation, number)) is not None:
+            rows = self._reader.read_spans(spans_of(ranges, whole))
+        self._rows = rows if ranges is None else within(rows, self._kind, ranges)
+        return self._rows
+
+    def _in_few_tasks(self, rows: DataFrame) -> DataFrame:
+        spans = planned(self._generation, self.number) or {}
+        partitions = sum(first < end for partitions in spans.values() for first, end in partitions.values())
+        tasks = -(-records_in(spans) // TASK_RECORDS)
+        return rows.coalesce(tasks) if 0 < tasks < partitions else rows
+
+    def measure(self) -> pa.Table:
+        """Return the source locations of the current rows (:func:`router.reading.backlogs.extents`), by a Spark job."""
+        assert self._rows is not None
+        return extents(self._rows, self._kind)
+
+    def read_anew(self) -> bool:
+        """Read this batch and the next ones with our own Kafka client; return False if that is already so.
+
+        A sender with timestamps out of Spark's range mostly sends more of them.
+        """
+        if self._reader is None or self.number <= self._own_until:
+            return False
+        self._own_until = self.number + OWN_BATCHES
+        return True
+
+    def cut_if_large(self) -> bool:
+        """Split the batch, durably, if it is too large and nothing of it has been written."""
+        if self._noted:
+            return False
+        spans = planned(self._generation, self.number)
+        if self.number == self._inherited or (spans is not None and self._sizing.suspects(records_in(spans))):
+            self.cut_large()
+        return self._noted
+
+    def cut_large(self) -> None:
+        """Measure the current part, and split it, durably, if it is too large and has several records."""
+        places = self.measure()
+        size = int(places.column(BYTES).to_numpy().sum()) if places.num_rows else 0
+        pieces = min(self._sizing.pieces(size), places.num_rows)
+        self._sizing.learn(places.num_rows, size)
+        if pieces < 2:
+            # One record with many events, or only its outcomes are large: it is written whole.
+            self._indivisible = (self.number, self.left[0].path)
+            return
+        _log.warning(
+            "batch is too large; writing it in parts",
+            query=self._query,
+            batch=self.number,
+            records=places.num_rows,
+            bytes=size,
+            max_bytes_per_batch=self._sizing.bound,
+            parts=pieces,
+        )
+        self.cut(places, pieces, by_bytes=True)
+
+    def check(self, tally: Tally) -> None:
+        """Check the size of the evaluated part before its first write.
+
+        Raises:
+            TooLarge: it is too large for the driver.
+        """
+        if self._sizing.pieces(tally.bytes) > 1 and self._indivisible != (self.number, self.left[0].path):
+            raise TooLarge
+
+    def learn(self, tally: Tally, seconds: float) -> None:
+        """Learn from the size of a written part, and from how long it took."""
+        self._sizing.learn(tally.total, tally.bytes)
+        self._sizing.worked(tally.total, seconds)
 
     def written(self, tally: Tally) -> None:
         """Record that all sinks have the current part, with these counts."""
         self.tally.add(tally)
         self.left = self.left[1:]
         self.failures = Failures()
-        if self.noted:
-            self._note()
+        if self._noted:
+            self.note()
 
     def failed(self, fault: Fault) -> bool:
         """Count a failure of the current part, durably; return whether to split it now (:meth:`divide`)."""
         self.failures.add(fault)
         enough = self.failures.alike >= SAME_FAILURES or self.failures.all >= ANY_FAILURES
-        # A fault that already split a larger part, or a timeout, splits at once. A single record must fail three times.
-        again = (fault.digest in self.known or fault.kind == "time") and not self._is_one
-        if enough or again:
-            self.known.add(fault.digest)
-        self._note()
-        return enough or again
-
-    @property
-    def _is_one(self) -> bool:
         ranges = self.left[0].ranges
-        return ranges is not None and len(ranges) == 1 and ranges[0].first == ranges[0].last
+        is_one = ranges is not None and len(ranges) == 1 and ranges[0].first == ranges[0].last
+        # A fault that already split a larger part, or a timeout, splits at once. A single record must fail three times.
+        again = (fault.digest in self._known or fault.kind == "time") and not is_one
+        if enough or again:
+            self._known.add(fault.digest)
+        self.note()
+        return enough or again
 
     def divide(self, places: pa.Table, fault: Fault) -> bool:
         """Split the current part, or mark its only record as poison once it failed often enough; durably.
 
-        *places* are its source locations (:func:`router.reading.backlogs.extents`). Return False if there is no record,
-        or if it cannot even be made a dead letter.
+        *places* are its source locations (:meth:`measure`). Return False if there is no record, or if it cannot even be
+        made a dead letter.
         """
         part = self.left[0]
         if places.num_rows > 1:
@@ -153,13 +254,14 @@ class BatchParts:
         elif places.num_rows == 1 and self.failures.alike < SAME_FAILURES and self.failures.all < ANY_FAILURES:
             # A batch of one record that timed out: retry it.
             self.left[0] = replace(part, path=(*part.path, 0), ranges=single_range(places))
-            self._note()
+            self.note()
         elif places.num_rows == 1 and not part.bare:
             # A new path: rows that the failed attempt left in a table must not count as the dead letter.
             ranges = single_range(places)
             condemned = part.condemned or fault.text
             self.left[0] = BatchPart((*part.path, 0), ranges, condemned, bare=bool(part.condemned))
-            self._divided()
+            self.failures = Failures()
+            self.note()
         else:
             return False
         return True
@@ -172,144 +274,32 @@ class BatchParts:
         part = self.left[0]
         divisions = cut(places, pieces, by_bytes=by_bytes)
         self.left[:1] = [replace(part, path=(*part.path, n), ranges=ranges) for n, ranges in enumerate(divisions)]
-        self._divided()
-
-    def _divided(self) -> None:
         self.failures = Failures()
-        self._note()
+        self.note()
 
-    def _note(self) -> None:
-        self.noted = True
-        note = {
-            "generation": self.generation,
-            "left": [part.to_json() for part in self.left],
-            "tally": self.tally.to_json(),
-            "failures": {"digest": self.failures.digest, "alike": self.failures.alike, "all": self.failures.all},
-            "known": sorted(self.known),
-        }
-        self.notes.note_parts(self.query, self.number, note)
+    def note(self) -> None:
+        """Store what is left, durably."""
+        self._noted = True
+        note = _PartsNote(self._generation.id, self.left, self.tally.to_json(), self.failures, sorted(self._known))
+        self._store.note_parts(self._query, self.number, self._generation.id, note)
+
+
+def read_parts(store: BatchStore, query: str, number: int, generation: str) -> _PartsNote | None:
+    """Return how a batch is split; None if it is not.
+
+    Raises:
+        StateError: the note is damaged.
+    """
+
+    def parse(text: str) -> _PartsNote:
+        note = msgspec.json.decode(text, type=_PartsNote)
+        Tally.from_json(note.tally)
+        return note
+
+    return store.parts(query, number, generation, parse)
 
 
 def single_range(places: pa.Table) -> Ranges:
     """Return the range of the only row in *places*."""
     channel, first, second, _ = (column[0].as_py() for column in places.itercolumns())
-    return (Range(channel, (first, second), (first, second)),)
-
-
-# A batch may be planned too large: Spark limits records, not bytes, and a range in the checkpoint stays, whatever the
-# settings are now. Such a batch is split before its first write, and each part reads its own offsets.
-
-OWN_BATCHES: Final = 20
-"""Batches that our own Kafka client reads after one that Spark's source could not read."""
-TASK_RECORDS: Final = 1_000
-"""Minimum records for a task of their own: evaluating fewer takes about as long as starting and ending a task."""
-Measure: TypeAlias = Callable[[], pa.Table]
-"""Returns the source locations of the current rows (:func:`router.reading.backlogs.extents`); runs a Spark job."""
-_log = get_logger()
-
-
-class TooLarge(Exception):
-    """An evaluated batch, or a part of one, is too large; nothing of it has been written."""
-
-
-class BatchSizeLimiter:
-    """Limits the bytes of one query's batches: measures batches that may be too large, and reads them in parts.
-
-    *read* returns the records between offsets, *own* reads ranges with our own Kafka client; both are None for sources
-    without offsets.
-    """
-
-    def __init__(
-        self,
-        kind: Kind,
-        generation: Generation,
-        sizing: BatchSizing,
-        read: ReadSpans | None,
-        own: ReadRanges | None = None,
-    ) -> None:
-        self._kind = kind
-        self._generation = generation
-        self._sizing = sizing
-        self._read = read
-        self._own = own
-        self._own_until = -1
-        # A batch begun before a restart may have killed the process, or had other settings.
-        self._inherited = generation.pending
-        self._indivisible: tuple[int, Path] | None = None
-
-    def read_anew(self, number: int) -> bool:
-        """Read this batch and the next ones with our own Kafka client; return False if that is already so.
-
-        A sender with timestamps out of Spark's range mostly sends more of them.
-        """
-        if self._own is None or number <= self._own_until:
-            return False
-        self._own_until = number + OWN_BATCHES
-        return True
-
-    def cut(self, parts: BatchParts, measure: Measure) -> bool:
-        """Split a batch, durably, if it is too large and nothing of it has been written."""
-        if parts.noted:
-            return False
-        inherited = parts.number == self._inherited
-        spans = planned(self._generation, parts.number)
-        if inherited or (spans is not None and self._sizing.suspects(records_in(spans))):
-            self.divide(parts, measure)
-        return parts.noted
-
-    def divide(self, parts: BatchParts, measure: Measure) -> None:
-        """Measure the current part, and split it, durably, if it is too large and has several records."""
-        places = measure()
-        size = int(places.column(BYTES).to_numpy().sum()) if places.num_rows else 0
-        pieces = min(self._sizing.pieces(size), places.num_rows)
-        self._sizing.learn(places.num_rows, size)
-        if pieces < 2:
-            # One record with many events, or only its outcomes are large: it is written whole.
-            part = parts.next
-            self._indivisible = (parts.number, part.path) if part is not None else None
-            return
-        _log.warning(
-            "batch is too large; writing it in parts",
-            query=parts.query,
-            batch=parts.number,
-            records=places.num_rows,
-            bytes=size,
-            max_bytes_per_batch=self._sizing.bound,
-            parts=pieces,
-        )
-        parts.cut(places, pieces, by_bytes=True)
-
-    def rows(self, rows: DataFrame, number: int, part: BatchPart) -> DataFrame:
-        """Return the rows of a part of a batch; sources with offsets read only the offsets of the part.
-
-        A small batch has fewer tasks than its topics have partitions.
-        """
-        if self._own is not None and number <= self._own_until:
-            rows = self._own(ranges_of(self._generation, number))
-            return rows if part.ranges is None else within(rows, self._kind, part.ranges)
-        if part.ranges is None:
-            return self._in_few_tasks(rows, number)
-        whole = planned(self._generation, number) if self._read is not None else None
-        if self._read is not None and whole is not None:
-            rows = self._read(spans_of(part.ranges, whole))
-        return within(rows, self._kind, part.ranges)
-
-    def _in_few_tasks(self, rows: DataFrame, number: int) -> DataFrame:
-        spans = planned(self._generation, number) or {}
-        partitions = sum(first < end for partitions in spans.values() for first, end in partitions.values())
-        tasks = -(-records_in(spans) // TASK_RECORDS)
-        return rows.coalesce(tasks) if 0 < tasks < partitions else rows
-
-    def check(self, tally: Tally, number: int, part: BatchPart) -> None:
-        """Check the size of an evaluated part before its first write.
-
-        Raises:
-            TooLarge: it is too large for the driver.
-        """
-        if self._sizing.pieces(tally.bytes) > 1 and self._indivisible != (number, part.path):
-            raise TooLarge
-
-    def learn(self, tally: Tally, seconds: float) -> None:
-        """Learn from the size of a written part, and from how long it took."""
-        self._sizing.learn(tally.total, tally.bytes)
-        self._sizing.worked(tally.total, seconds)
+    return (Range(channel, first, second, first, second),)

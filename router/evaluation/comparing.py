@@ -49,10 +49,7 @@ class Chunk:
 
     def position_of(self, row: int) -> str:
         """Return the source position of a record."""
-        if self.is_pushed:
-            return str(self.rows.column("position")[row].as_py())
-        parts = (self.rows.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
-        return "-".join(map(str, parts))
+        return next(Chunk(self.kind, self.rows.slice(row, 1)).iter_positions())
 
     def iter_positions(self) -> Iterator[str]:
         """Yield the positions of the records, in order."""

@@ -7,6 +7,7 @@ plan that a batch is pinned to is compiled again when that batch is retried afte
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -234,7 +235,7 @@ def _typed_definitions(catalog: Catalog) -> Catalog:
     return Catalog(definitions=definitions, schemas=catalog.schemas, epoch=catalog.epoch)
 
 
-def compile_plan(document: bytes, *, environ: Mapping[str, str], base: Path) -> Plan:
+def compile_plan(document: bytes, *, environ: Mapping[str, str] = os.environ, base: Path = Path()) -> Plan:
     """Compile a plan from its stored document; secrets are resolved from the current environment.
 
     Raises:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -364,23 +365,24 @@ _POSITION: Final = r"^(.*)-(\d+)-(\d+)$"
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The rows of one channel from ``first`` to ``last``, both included."""
+class Range(msgspec.Struct, frozen=True, array_like=True):
+    """The rows of one channel from ``first`` to ``last``, both included, each two numbers."""
 
     channel: str
-    first: Pair
-    last: Pair
+    first_number: int
+    first_second: int
+    last_number: int
+    last_second: int
 
-    def to_json(self) -> list[Any]:
-        """Return the range as JSON."""
-        return [self.channel, *self.first, *self.last]
+    @property
+    def first(self) -> Pair:
+        """Where its first row lies."""
+        return self.first_number, self.first_second
 
-    @classmethod
-    def from_json(cls, written: Sequence[Any]) -> Range:
-        """Return the range that :meth:`to_json` wrote."""
-        channel, a, b, c, d = written
-        return cls(str(channel), (int(a), int(b)), (int(c), int(d)))
+    @property
+    def last(self) -> Pair:
+        """Where its last row lies."""
+        return self.last_number, self.last_second
 
 
 Ranges = tuple[Range, ...]
@@ -424,7 +426,7 @@ def cut(places: pa.Table, pieces: int, *, by_bytes: bool = False) -> list[Ranges
     parts: dict[int, list[Range]] = {}
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         channel = channels.dictionary[int(codes[start])].as_py()
-        bounds = ((int(first[at]), int(second[at])) for at in (start, end))
+        bounds = (int(column[at]) for at in (start, end) for column in (first, second))
         parts.setdefault(int(piece[start]), []).append(Range(channel, *bounds))
     return [tuple(ranges) for ranges in parts.values()]
 

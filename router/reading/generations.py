@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,8 +16,9 @@ from bindings.kafka.offsets import KafkaOffsets, KafkaRange
 from catalog.parsing.regular import read_regular
 from router.errors import BrokerUnreachable, ConfigError
 from router.logs import get_logger, shorten_list
+from router.settings import Settings
 from router.sources import INBOX, REST, Source, Start, group_by_query, make_source_client
-from router.state.durable import damaged, missing, numbers_in, read_object, write_durably
+from router.state.durable import damaged, missing, newest_in, numbers_in, read_object, write_durably
 from router.state.state import StateFolder
 
 if TYPE_CHECKING:
@@ -92,11 +94,18 @@ class Positions:
             _log.info("reading topic from its end", topic=topic, offsets=placed[topic])
 
 
-def _ends_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+@contextmanager
+def reaching_brokers() -> Iterator[None]:
+    """Turn the error of brokers that do not answer into :class:`BrokerUnreachable`."""
     try:
-        return KafkaOffsets(client).end_offsets(topics)
+        yield
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
+
+
+def _ends_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+    with reaching_brokers():
+        return KafkaOffsets(client).end_offsets(topics)
 
 
 def starting_offsets(partitions: Mapping[str, Sequence[int]], positions: Mapping[str, Mapping[str, int]]) -> str:
@@ -145,7 +154,7 @@ class Generation:
     @property
     def pending(self) -> int | None:
         """The batch that was begun and not committed; None when there is none."""
-        begun, committed = _latest(self.path / "offsets"), _latest(self.path / "commits")
+        begun, committed = newest_in(self.path / "offsets"), newest_in(self.path / "commits")
         return begun if begun is not None and begun != committed else None
 
     def committed(self, batch: int) -> bool:
@@ -168,7 +177,7 @@ class Generation:
 
     def reached(self) -> dict[str, Any] | None:
         """The offset of the only source up to which batches are committed; None before the first."""
-        committed = _latest(self.path / "commits")
+        committed = newest_in(self.path / "commits")
         return None if committed is None else self.ends(committed)
 
     def ends(self, batch: int) -> dict[str, Any]:
@@ -235,10 +244,6 @@ def begin(state: StateFolder, query: str, topics: Sequence[str], starting: str =
     write_durably(path / _DESCRIPTION, json.dumps(description).encode())
     state.inventory.note_generation(query, generation.number, generation.id)
     return generation
-
-
-def _latest(folder: Path) -> int | None:
-    return max(numbers_in(folder), default=None)
 
 
 # What Spark planned a batch of topics to read: its offsets, from the checkpoint, and those of a part of it.
@@ -371,9 +376,19 @@ class Succession:
         names = sorted(path.name for path in self._state.checkpoints.glob("*"))
         return [name for name in names if name not in wanted and (name == INBOX or self.unfinished(name))]
 
-    def inbox(self) -> Generation:
-        """Return the generation that the inbox is read by, which is always the same."""
-        return current(self._state, INBOX) or begin(self._state, INBOX, ())
+    def choose(self, query: str, sources: Sequence[Source], settings: Settings) -> Generation:
+        """Return the generation that a query reads next; the inbox and the rest topic have always the same.
+
+        Raises:
+            BrokerUnreachable: as :meth:`place`.
+            ConfigError: as :meth:`rest`.
+        """
+        if query == INBOX:
+            return current(self._state, INBOX) or begin(self._state, INBOX, ())
+        if query == REST:
+            assert settings.realtime is not None
+            return self.rest(settings.realtime.rest)
+        return self.unfinished(query) or self.next(query, sources, settings.start)
 
     def rest(self, topic: str) -> Generation:
         """Return the generation that the rest topic is read by, which is always the same.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from bindings.inbox.source import NAME as INBOX_FORMAT
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
@@ -15,28 +14,15 @@ from bindings.kafka.store import to_inbox_columns
 from router.errors import BrokerUnreachable, StateError
 from router.logs import get_logger, shorten_list
 from router.machine import BatchSizing
-from router.reading.generations import Generation, Offsets, Spans, cluster_of, starting_offsets
+from router.reading.generations import Generation, Offsets, Spans, cluster_of, reaching_brokers, starting_offsets
 from router.settings import Settings
-from router.sources import (
-    INBOX,
-    REST,
-    Source,
-    make_inbox_client,
-    make_query_client,
-    make_rest_client,
-    make_source_client,
-)
+from router.sources import INBOX, REST, Source, make_query_client
 from router.state.state import StateFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-# How much of its topics a query reads at a time, and the reading of some offsets again.
-
-ReadRanges = Callable[[tuple[KafkaRange, ...]], "DataFrame"]
-ReadSpans = Callable[[Spans], "DataFrame"]
-_Asked = TypeVar("_Asked")
 _log = get_logger()
 
 
@@ -50,117 +36,75 @@ def records_of_batch(client: KafkaClient, topics: Sequence[str], generation: Gen
     return records
 
 
-def spans_reader(spark: SparkSession, settings: Settings, query: str, sources: Sequence[Source]) -> ReadSpans | None:
-    """Return what reads the records between some offsets, for a query of these sources; without any, for the inbox or
-    the rest topic.
+class QueryReader:
+    """Reads what a query is for: topics of one cluster, the rest topic, or the inbox, local or in a topic.
 
-    None for the local inbox, which has no offsets.
+    *sources* are those of a cluster's query.
     """
 
-    def read(client: KafkaClient, spans: Spans) -> DataFrame:
+    def __init__(self, spark: SparkSession, settings: Settings, query: str, sources: Sequence[Source]) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._is_inbox = query == INBOX
+        self._client = make_query_client(settings, query, sources)
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether some offsets can be read again; not those of the local inbox."""
+        return self._client is not None
+
+    def stream(self, state: StateFolder, generation: Generation, sizing: BatchSizing | None) -> DataFrame:
+        """Return the records of a generation, from where it begins, in batches as *sizing* asks for.
+
+        None is for real-time mode, which has no such batches.
+
+        Raises:
+            BrokerUnreachable: the generation has not begun to read, and the brokers do not say which partitions there
+                are.
+        """
+        client = self._client
+        if client is None:
+            assert sizing is not None
+            reader = self._spark.readStream.format(INBOX_FORMAT).option("path", str(state.inbox))
+            sizing.exact = True
+            return reader.option("max_records", sizing.begin(None)).option("max_bytes", sizing.bound).load()
+        topic = self._settings.inbox.kafka
+        # Every topic is subscribed to, also one that does not exist yet: it is read from its first record once it does.
+        topics = (topic.topic,) if self._is_inbox and topic is not None else generation.topics
+        # Of the inbox and the rest topic all records were taken, so that they are read from the first.
+        beginning = _beginning(client, generation, topics) if generation.starting else "earliest"
+        reader = self._spark.readStream.format("kafka").options(**client.source_options(waits=sizing is None))
+        reader = reader.options(**_subscribed(client, topics)).option("startingOffsets", beginning)
+        if sizing is not None:
+            reader = reader.option("maxOffsetsPerTrigger", records_of_batch(client, topics, generation, sizing))
+        if self._settings.spark.min_partitions is not None:
+            reader = reader.option("minPartitions", self._settings.spark.min_partitions)
+        return self._load(reader)
+
+    def read_spans(self, spans: Spans) -> DataFrame:
+        """Return the records between some offsets."""
+        assert self._client is not None
         starts, ends = (
-            {t: {str(n): span[at] for n, span in each.items()} for t, each in spans.items()} for at in (0, 1)
+            json.dumps({t: {str(n): span[at] for n, span in each.items()} for t, each in spans.items()})
+            for at in (0, 1)
         )
-        reader = spark.read.format("kafka").options(**client.source_options()).option("includeHeaders", "true")
+        reader = self._spark.read.format("kafka").options(**self._client.source_options())
         reader = reader.option("assign", json.dumps({topic: list(each) for topic, each in spans.items()}))
-        reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-        return reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower()).load()
+        return self._load(reader.option("startingOffsets", starts).option("endingOffsets", ends))
 
-    return _reader(settings, query, sources, read)
+    def read_ranges(self, ranges: tuple[KafkaRange, ...]) -> DataFrame:
+        """Return the records of ranges of partitions by our own client, for what Spark's source cannot take.
 
+        What brokers have no more ends a query that does not go on without it, as with Spark's source.
+        """
+        assert self._client is not None
+        rows = read_ranges(self._spark, self._client, ranges, lossy=self._settings.on_data_loss != "stop")
+        return to_inbox_columns(rows) if self._is_inbox else rows
 
-def ranges_reader(spark: SparkSession, settings: Settings, query: str, sources: Sequence[Source]) -> ReadRanges | None:
-    """Return what reads ranges of partitions by our own client, for what Spark's source cannot take.
-
-    None for the local inbox, which has no offsets. What brokers have no more ends a query that does not go on without
-    it, as with Spark's source.
-    """
-    lossy = settings.on_data_loss != "stop"
-    return _reader(settings, query, sources, partial(read_ranges, spark, lossy=lossy))
-
-
-def _reader(
-    settings: Settings, query: str, sources: Sequence[Source], read: Callable[[KafkaClient, _Asked], DataFrame]
-) -> Callable[[_Asked], DataFrame] | None:
-    """Return *read* for the cluster that has the query's records, its rows as those of the query."""
-    client = make_query_client(settings, query, sources)
-    if client is None:
-        return None
-    if query == REST or sources:
-        return partial(read, client)
-    return lambda asked: to_inbox_columns(read(client, asked))
-
-
-def kafka_rows(
-    spark: SparkSession,
-    settings: Settings,
-    sources: Sequence[Source],
-    generation: Generation,
-    sizing: BatchSizing | None,
-) -> DataFrame:
-    """Return the records of a generation's topics, from where it begins, in batches as *sizing* asks for.
-
-    None is for real-time mode, which has no such batches.
-
-    Raises:
-        BrokerUnreachable: the generation has not begun to read, and the brokers do not say which partitions there are.
-    """
-    # Every topic is subscribed to, also one that does not exist yet: it is read from its first record once it does.
-    return _generation_rows(spark, settings, make_source_client(sources[0]), generation, sizing)
-
-
-def rest_rows(spark: SparkSession, settings: Settings, generation: Generation, sizing: BatchSizing) -> DataFrame:
-    """Return the records of the rest topic, from the first, since all of them were taken.
-
-    Raises:
-        BrokerUnreachable: as :func:`kafka_rows`.
-    """
-    return _generation_rows(spark, settings, make_rest_client(settings), generation, sizing)
-
-
-def inbox_rows(
-    spark: SparkSession, settings: Settings, state: StateFolder, generation: Generation, sizing: BatchSizing
-) -> DataFrame:
-    """Return the rows of the inbox, from the first, since all of them were acknowledged.
-
-    Raises:
-        BrokerUnreachable: as :func:`kafka_rows`, for a topic as the inbox that was deleted and made again.
-    """
-    topic = settings.inbox.kafka
-    if topic is not None:
-        client = make_inbox_client(topic)
-        beginning = _beginning(client, generation, (topic.topic,)) if generation.starting else "earliest"
-        records = records_of_batch(client, (topic.topic,), generation, sizing)
-        return to_inbox_columns(_topics(spark, settings, client, (topic.topic,), beginning, records))
-    reader = spark.readStream.format(INBOX_FORMAT).option("path", str(state.inbox))
-    sizing.exact = True
-    return reader.option("max_records", sizing.begin(None)).option("max_bytes", sizing.bound).load()
-
-
-def _generation_rows(
-    spark: SparkSession, settings: Settings, client: KafkaClient, generation: Generation, sizing: BatchSizing | None
-) -> DataFrame:
-    beginning = _beginning(client, generation, generation.topics)
-    records = None if sizing is None else records_of_batch(client, generation.topics, generation, sizing)
-    return _topics(spark, settings, client, generation.topics, beginning, records)
-
-
-def _topics(
-    spark: SparkSession,
-    settings: Settings,
-    client: KafkaClient,
-    topics: Sequence[str],
-    beginning: str,
-    records: int | None,
-) -> DataFrame:
-    reader = spark.readStream.format("kafka").options(**client.source_options(waits=records is None))
-    reader = reader.options(**_subscribed(client, topics)).option("includeHeaders", "true")
-    if records is not None:
-        reader = reader.option("maxOffsetsPerTrigger", records)
-    reader = reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower())
-    if settings.spark.min_partitions is not None:
-        reader = reader.option("minPartitions", settings.spark.min_partitions)
-    return reader.option("startingOffsets", beginning).load()
+    def _load(self, reader: Any) -> DataFrame:
+        reader = reader.option("includeHeaders", "true")
+        rows = reader.option("failOnDataLoss", str(self._settings.on_data_loss == "stop").lower()).load()
+        return to_inbox_columns(rows) if self._is_inbox else rows
 
 
 def _subscribed(client: KafkaClient, topics: Sequence[str]) -> dict[str, str]:
@@ -172,10 +116,8 @@ def _subscribed(client: KafkaClient, topics: Sequence[str]) -> dict[str, str]:
     Raises:
         BrokerUnreachable: the brokers do not say which topics exist.
     """
-    try:
+    with reaching_brokers():
         there = KafkaOffsets(client).find_partitions(topics)
-    except KafkaUnreachable as error:
-        raise BrokerUnreachable(str(error)) from error
     lacking = sorted(set(topics) - set(there))
     for topic in lacking:
         _log.warning("topic does not exist yet", topic=topic)
@@ -189,10 +131,8 @@ def _beginning(client: KafkaClient, generation: Generation, topics: Sequence[str
     """Return Spark's ``startingOffsets``, which must name the partitions that there are, and no others."""
     if generation.begun:
         return "earliest"  # Spark requires it, but follows its checkpoint.
-    try:
+    with reaching_brokers():
         partitions = KafkaOffsets(client).find_partitions(topics)
-    except KafkaUnreachable as error:
-        raise BrokerUnreachable(str(error)) from error
     # A partition added before Spark has looked as well fails the query, and its next start comes by here again.
     return starting_offsets(partitions, json.loads(generation.starting or "{}")) if partitions else "earliest"
 
@@ -265,18 +205,13 @@ class ReadTopics:
             StateError: records are lost, and the settings do not go on without them.
             BrokerUnreachable: brokers do not answer, or a transaction is open before a position.
         """
-        try:
-            return self._check(positions)
-        except KafkaUnreachable as error:
-            raise BrokerUnreachable(str(error)) from error
-
-    def _check(self, positions: Offsets) -> Spans:
+        with reaching_brokers():
+            ids = self._ends.topic_ids(positions)
+            gone = self._gone(positions, ids)
+            ends, last = self._ends.end_offsets(positions), self._ends.end_offsets(positions, committed=False)
+            firsts = self._ends.first_offsets(ends)
         read = {topic for topic, numbers in positions.items() if any(at > 0 for at in numbers.values())}
-        ids = self._ends.topic_ids(positions)
         anew = self._anew(ids, read)
-        gone = self._gone(positions, ids)
-        ends, last = self._ends.end_offsets(positions), self._ends.end_offsets(positions, committed=False)
-        firsts = self._ends.first_offsets(ends)
         again: Spans = {}
         lost: list[str] = []
         open_: list[str] = []
@@ -337,10 +272,8 @@ class ReadTopics:
 
     def note(self, topics: Collection[str]) -> None:
         """Note that these topics are read as they are now, from their first records."""
-        try:
+        with reaching_brokers():
             self._note({topic: id for topic, id in self._ends.topic_ids(topics).items() if id})
-        except KafkaUnreachable as error:
-            raise BrokerUnreachable(str(error)) from error
 
     def _tell(self, lost: list[str]) -> None:
         if not lost:

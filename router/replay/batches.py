@@ -10,30 +10,27 @@ are not sent and count no attempt; what a sink rejects while the batch is writte
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
 from catalog.findings import RecordError
-from router.batches.attempt import Journal, attempt
-from router.batches.journal import pauses
-from router.batches.plans import LoadedPlan, load
+from router.batches.batch import Batch
+from router.batches.plans import LoadedPlan, PlanCache
 from router.batches.splitting import BatchPart
+from router.batches.waiting import pauses
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import DeadLetterFilter
-from router.errors import BatchPinError, RouterError, SinkError, find_lost_registry
+from router.errors import RouterError, SinkError, find_lost_registry
 from router.evaluation.evaluator import INBOX_COLUMNS, evaluate, to_kafka_row
-from router.evaluation.outputs import Tally
-from router.evaluation.plan import Plan, compile_plan
+from router.evaluation.plan import Plan
 from router.rendering.texts import INSTANT
 from router.state.ledger import (
     HELD,
@@ -45,21 +42,8 @@ from router.state.ledger import (
     held_up,
     only_waits,
 )
-from router.writing.outcomes import (
-    SINK_REJECTED,
-    HeldBack,
-    HeldRecord,
-    Outcomes,
-    RecordOutcome,
-    Rejections,
-    format_detail,
-    parse_sinks,
-)
+from router.writing.outcomes import SINK_REJECTED, HeldBack, RecordOutcome, format_detail, parse_sinks
 from router.writing.staging import BatchId
-
-if TYPE_CHECKING:
-    from pyspark import Accumulator
-    from pyspark.sql import SparkSession
 
 # Dead letters as rows to be judged again: the columns of an inbox row, and what a letter brings along.
 
@@ -158,42 +142,43 @@ class Summary:
 
 
 @dataclass(slots=True)
-class ReplayJournal(Journal):
-    """The journal of a replay batch, which the ledger stores with the plan that evaluates it.
+class ReplayedBatch(Batch):
+    """A batch of a replay, which the ledger stores with the plan that evaluates it.
 
-    Its letters stand where they are, so none is written: the ledger settles what became of each.
+    Its letters stand where they are, so none is written: the ledger settles what became of each. ``keys`` are those of
+    letters that hold up others.
     """
 
-    writes_letters = False
+    writes_dead_letters = False
     ledger: LetterLedger
     plan: Plan
     pending: PendingReplay
     letters: Sequence[DeadLetter]
     keys: Mapping[str, str]
     summary: Summary
-    decisions: list[RecordOutcome] = field(default_factory=list)
-    held: set[str] = field(default_factory=set)
+    decisions: list[RecordOutcome] = field(init=False)
+    held: set[str] = field(init=False)
 
     @property
     def only(self) -> Container[str] | None:
         """The sinks that lack the records, if others have them."""
         return frozenset(self.pending.sinks) or None
 
-    def hold_back(self, outcomes: Outcomes, tally: Tally) -> HeldBack:
+    def hold_back(self) -> HeldBack:
         """Decide which dead letters wait for one of their key that stays dead; a repeat decides the same."""
-        self.decisions = outcomes.list_decisions()
+        self.decisions = self.outcomes.list_decisions()
         lasting = (each.letter for each in self._outcomes(self.letters, {}) if each.reason)
         self.held = held_up((letter.id for letter in self.letters), lasting, self.keys)
-        return HeldBack(tuple(HeldRecord(each, "") for each in self.decisions if each.letter in self.held))
+        return {each: "" for each in self.decisions if each.letter in self.held}
 
-    def settle(self, outcomes: Outcomes, tally: Tally, rejections: Rejections) -> None:
+    def settle(self) -> None:
         """Commit the batch to the ledger, durably: no replay repeats it, and its dead letters count as tried.
 
         Raises:
             StateError: the ledger cannot be written; nothing is settled.
         """
         tried = [letter for letter in self.letters if letter.id not in self.held]
-        settled = list(self._outcomes(tried, rejections.details))
+        settled = list(self._outcomes(tried, self.rejections.details))
         finish(self.ledger, self.plan, self.pending, settled, self.summary)
         routed = {outcome.letter for outcome in settled if outcome.reason is None}
         self.summary.routed.update(each.message for each in self.decisions if each.letter in routed)
@@ -203,70 +188,52 @@ class ReplayJournal(Journal):
         return _outcomes_of(letters, self.decisions, details, self.plan, self.pending.sinks)
 
 
-Held = Callable[[str, float], None]
-"""Called with the reason why a batch is blocked, and the seconds until the retry."""
-
-
-class ReplayPlanCache:
-    """The last loaded plan of a session, for its next replay; used by one thread at a time."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark: Final = spark
-        self._last: LoadedPlan | None = None
-        # Spark keeps each to its end, so that all plans have them in common.
-        self._tallies: dict[str, Accumulator[dict[str, str]]] = {}
-
-    def of(self, plan: Plan) -> LoadedPlan:
-        """Return the loaded plan."""
-        if self._last is None or self._last.plan.id != plan.id:
-            self._last = load(self.spark, plan, lambda sink, result: None, self._tallies)
-        return self._last
-
-
+@dataclass(frozen=True, slots=True)
 class Replayer:
-    """Replays batches in one Spark session, on one thread. *held* is called while a sink blocks a batch."""
+    """Replays batches in one Spark session, on one thread.
 
-    def __init__(self, loads: ReplayPlanCache, ledger: LetterLedger, stop: threading.Event, held: Held) -> None:
-        self._loads = loads
-        self._ledger = ledger
-        self._stop = stop
-        self._held = held
+    *held* is called while a sink blocks a batch, with the reason and the seconds until the retry.
+    """
+
+    plans: PlanCache
+    ledger: LetterLedger
+    stop: threading.Event
+    held: Callable[[str, float], None]
 
     def replay(self, plan: Plan, pending: PendingReplay, letters: Sequence[DeadLetter], summary: Summary) -> None:
         """Write and commit a batch that was started; *letters* are those that still exist.
 
         Raises:
-            Interrupted: *stop* was set while a sink, or a schema registry, was away; nothing is settled.
+            ReplayInterrupted: *stop* was set while a sink, or a schema registry, was away; nothing is settled.
         """
         summary.gone += len(pending.letters) - len(letters)
         if not letters:
-            finish(self._ledger, plan, pending, (), summary)
+            finish(self.ledger, plan, pending, (), summary)
             return
-        loaded = self._loads.of(plan)
+        self.plans.activate(plan)
         for pause in pauses():
             try:
-                self._attempt(loaded, pending, letters, summary)
+                self._attempt(self.plans.current(), pending, letters, summary)
                 return
-            except SinkError as error:
-                self._held(str(error), pause)
             except Exception as error:
-                if not (away := find_lost_registry(error)):
+                away = str(error) if isinstance(error, SinkError) else find_lost_registry(error)
+                if not away:
                     raise
-                self._held(away, pause)
-            if self._stop.wait(pause):
+                self.held(away, pause)
+            if self.stop.wait(pause):
                 raise ReplayInterrupted
 
     def _attempt(
         self, loaded: LoadedPlan, pending: PendingReplay, letters: Sequence[DeadLetter], summary: Summary
     ) -> None:
-        keys = self._ledger.order.keys_of_letters(letter.id for letter in letters)
-        rows = self._loads.spark.createDataFrame(rows_of(letters))
+        keys = self.ledger.order.keys_of_letters(letter.id for letter in letters)
+        rows = self.plans.spark.createDataFrame(rows_of(letters))
         # Letters of a key go in order of arrival, which several tasks would not keep.
         rows = rows.coalesce(1) if keys else rows
         now = datetime.now(UTC).isoformat(timespec="microseconds")
-        batch = BatchId("letters", QUERY, f"replay-{self._ledger.id}", pending.number, now)
-        journal = ReplayJournal(self._ledger, loaded.plan, pending, letters, keys, summary)
-        attempt(loaded.outcomes(rows, batch, BatchPart(), arrived=False), batch, loaded.writer, journal)
+        id = BatchId("letters", QUERY, f"replay-{self.ledger.id}", pending.number, now)
+        outcomes = loaded.outcomes(rows, id, BatchPart(), arrived=False)
+        ReplayedBatch(id, outcomes, loaded.writer, self.ledger, loaded.plan, pending, letters, keys, summary).write()
 
 
 def finish(
@@ -457,78 +424,33 @@ def batches(chosen: Iterable[SelectedDeadLetter], size: int, turns: ReplayOrder 
     key come in order of arrival: in a batch, and from one batch to the next, if each is settled before the next is
     asked for. One that comes before its turn is left out, and listed in ``turns.left``.
     """
-    open_ones = _OpenBatches()
-    for each in chosen:
-        earlier = turns.earlier(each.letter.id) if turns is not None else None
-        for full in open_ones.in_the_way(each, earlier):
-            yield full
-            earlier = turns.earlier(each.letter.id) if turns is not None else None
-        if turns is not None and earlier is not None and not open_ones.has(earlier):
-            turns.left.add(each.letter.id)
-            continue
-        if open_ones.add(each, size):
-            yield open_ones.take(each.sinks)
-    yield from open_ones.rest()
+    gathered: dict[tuple[str, ...], dict[str, DeadLetter]] = {}
+    sizes: Counter[tuple[str, ...]] = Counter()
+    sinks_of: dict[str, tuple[str, ...]] = {}
 
-
-class _OpenBatches:
-    """Batches being filled, one per set of sinks."""
-
-    def __init__(self) -> None:
-        self._letters: dict[tuple[str, ...], dict[str, DeadLetter]] = {}
-        self._bytes: Counter[tuple[str, ...]] = Counter()
-        self._batch_of: dict[str, tuple[str, ...]] = {}
-
-    def has(self, letter: str) -> bool:
-        """Whether a dead letter is in one of them."""
-        return letter in self._batch_of
-
-    def in_the_way(self, each: SelectedDeadLetter, earlier: str | None) -> Iterator[ReplayBatch]:
-        """Close batches that must be replayed first: with an earlier one for other sinks, or with its position."""
-        place = self._batch_of.get(earlier, each.sinks) if earlier is not None else each.sinks
-        if place != each.sinks:
-            yield self.take(place)
-        if each.letter.position in self._letters.get(each.sinks, ()):
-            yield self.take(each.sinks)
-
-    def add(self, each: SelectedDeadLetter, size: int) -> bool:
-        """Add a dead letter; return whether its batch is full: by *size* or by bytes."""
-        gathered = self._letters.setdefault(each.sinks, {})
-        gathered[each.letter.position] = each.letter
-        self._batch_of[each.letter.id] = each.sinks
-        self._bytes[each.sinks] += len(each.letter.body or b"")
-        return len(gathered) >= size or self._bytes[each.sinks] >= MAX_BATCH_BYTES
-
-    def take(self, sinks: tuple[str, ...]) -> ReplayBatch:
-        """Close the batch for these sinks."""
-        letters = tuple(self._letters.pop(sinks).values())
-        del self._bytes[sinks]
+    def close(sinks: tuple[str, ...]) -> ReplayBatch:
+        letters = tuple(gathered.pop(sinks).values())
+        del sizes[sinks]
         for letter in letters:
-            del self._batch_of[letter.id]
+            del sinks_of[letter.id]
         return ReplayBatch(sinks, letters)
 
-    def rest(self) -> Iterator[ReplayBatch]:
-        """Close all remaining batches."""
-        for sinks in list(self._letters):
-            yield self.take(sinks)
-
-
-def restore_plan(ledger: LetterLedger, plan_id: str, base: Path, environ: Mapping[str, str] = os.environ) -> Plan:
-    """Compile the stored plan of an unfinished replay; *base* is the folder for relative references of settings.
-
-    Raises:
-        BatchPinError: it is not there, of another router version, or does not compile to itself.
-    """
-    document = ledger.database.plan(plan_id)
-    if document is None:
-        raise BatchPinError(
-            f"an unfinished replay is pinned to plan {plan_id}, which is not in the state database",
-            hint="restore it from a backup of the state folder",
-        )
-    plan = compile_plan(document, environ=environ, base=base)
-    if plan.id != plan_id:
-        raise BatchPinError(
-            f"plan {plan_id} of an unfinished replay does not compile to itself any more (now {plan.id})",
-            hint="replay once with the router version that started it",
-        )
-    return plan
+    for each in chosen:
+        letter, sinks = each.letter, each.sinks
+        earlier = turns.earlier(letter.id) if turns is not None else None
+        place = sinks if earlier is None else sinks_of.get(earlier, sinks)
+        # What must be replayed first: an earlier one for other sinks, or one of the same position.
+        for other in dict.fromkeys((place, sinks)):
+            if other != sinks or letter.position in gathered.get(sinks, ()):
+                yield close(other)
+                earlier = turns.earlier(letter.id) if turns is not None else None
+        if turns is not None and earlier is not None and earlier not in sinks_of:
+            turns.left.add(letter.id)
+            continue
+        gathered.setdefault(sinks, {})[letter.position] = letter
+        sinks_of[letter.id] = sinks
+        sizes[sinks] += len(letter.body or b"")
+        if len(gathered[sinks]) >= size or sizes[sinks] >= MAX_BATCH_BYTES:
+            yield close(sinks)
+    for sinks in list(gathered):
+        yield close(sinks)

@@ -6,33 +6,34 @@ nothing lost and no outcome twice: the batch in hand is finished by the next rep
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bindings.private_files import create_private_folder, set_umask_for
+from router.batches.plans import PlanCache, restore_plan
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import DeadLetterFilter, read_dead_letters
 from router.errors import CatalogUnavailable, RouterError
-from router.evaluation.plan import Plan, read_catalog
+from router.evaluation.plan import Plan, compile_plan, read_catalog
 from router.logs import configure_logs, get_logger
 from router.replay.batches import (
     ReplayBatch,
     Replayer,
     ReplayInterrupted,
     ReplayOutcome,
-    ReplayPlanCache,
     Selection,
     Summary,
     batches,
     missing_sinks,
-    restore_plan,
     verdicts,
     with_waiting,
 )
@@ -41,6 +42,8 @@ from router.sinks import check_endpoints, close_publishers
 from router.spark.session import handle_signals, open_spark_session
 from router.state.durable import Pins, admit, clients_of
 from router.state.ledger import HELD, LOCK, LetterLedger, PendingReplay, ReplayOrder
+from router.state.state import BatchStore
+from router.watching.metrics import Metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,54 +130,9 @@ def replay(path: Path, wanted: DeadLetterFilter, options: ReplayOptions, watcher
     settings = load_settings(path)
     configure_logs(settings.log)
     set_umask_for(settings.readable_by)
-    root = Path(settings.state)
     stop = threading.Event()
-    with handle_signals(stop), LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
-        run = _Run(settings, ledger, path.resolve().parent, wanted, options, watcher, stop, stack)
-        try:
-            run.all()
-        except ReplayInterrupted:
-            run.result.interrupted = True
-        return run.result
-
-
-def replay_one(
-    plan: Plan, base: Path, letter: DeadLetter, watcher: ReplayProgress, loads: ReplayPlanCache
-) -> ReplayResult:
-    """Replay one dead letter with the active plan, even if parked; give up if a sink is unavailable.
-
-    What an earlier replay left unfinished is finished first, and not in the summary. *base* is the folder of the
-    settings file, *loads* those of replays before it in the session.
-
-    Raises:
-        RouterError: as :func:`replay`; a batch in hand is finished by the next replay.
-    """
-    settings = plan.settings
-    root, stop = Path(settings.state), threading.Event()
-    wanted, options = DeadLetterFilter(ids=frozenset((letter.id,))), ReplayOptions(parked=True)
-    impatient = _Impatient(watcher, stop)
-    with LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
-        parts = (settings, ledger, base, wanted, options, impatient, stop, stack)
-        run = _Run(*parts, letters=lambda: iter((letter,)), loads=loads, plan=plan, resumed=Summary())
-        try:
-            run.all()
-        except ReplayInterrupted:
-            run.result.interrupted = True
-        return run.result
-
-
-class _Impatient:
-    """Forwards progress, and stops the replay when a sink is unavailable."""
-
-    def __init__(self, watcher: ReplayProgress, stop: threading.Event) -> None:
-        self._stop = stop
-        self._held = watcher.held
-        self.resumed, self.progress = watcher.resumed, watcher.progress
-
-    def held(self, reason: str, seconds: float) -> None:
-        """Forward it, and stop the replay."""
-        self._stop.set()
-        self._held(reason, seconds)
+    with handle_signals(stop), LetterLedger.open(Path(settings.state)) as ledger, ledger.exclusive():
+        return _Run(settings, ledger, path.resolve().parent, wanted, options, watcher, stop).all()
 
 
 def current_plan(settings: Settings) -> Plan:
@@ -196,62 +154,55 @@ def current_plan(settings: Settings) -> Plan:
     return plan
 
 
+@dataclass(slots=True)
 class _Run:
-    """One replay from start to end."""
+    """One replay from start to end.
 
-    def __init__(
-        self,
-        settings: Settings,
-        ledger: LetterLedger,
-        base: Path,
-        wanted: DeadLetterFilter,
-        options: ReplayOptions,
-        watcher: ReplayProgress,
-        stop: threading.Event,
-        stack: ExitStack,
-        *,
-        letters: Callable[[], Iterator[DeadLetter]] | None = None,
-        loads: ReplayPlanCache | None = None,
-        plan: Plan | None = None,
-        resumed: Summary | None = None,
-    ) -> None:
-        """*letters* are the dead letters to select from, by default those of all sinks; *loads* those of a session, by
-        default a new one.
+    ``letters`` are those to select from, by default those of all sinks; ``plans`` those of a session, by default a new
+    one. ``plan`` evaluates, by default the plan of catalog and settings as they are; ``resumed`` counts what an earlier
+    replay left, by default in the summary of all.
+    """
 
-        *plan* is what judges, by default the plan of catalog and settings as they are; *resumed* counts what an earlier
-        replay left, by default in the summary of all.
-        """
-        self._settings = settings
-        self._ledger = ledger
-        self._base = base
-        self._wanted = wanted
-        self._options = options
-        self._watcher = watcher
-        self._stop = stop
-        self._stack = stack
-        self._there = letters or (lambda: read_dead_letters(settings))
-        self._loads = loads
-        self._replayer: Replayer | None = None
-        self._plan = plan
-        self._tried: set[str] = set()
-        self._freed: set[str] = set()
-        self._began, self._before = time.monotonic(), 0
-        self.result = ReplayResult()
-        self._resumed = self.result.summary if resumed is None else resumed
+    settings: Settings
+    ledger: LetterLedger
+    base: Path
+    wanted: DeadLetterFilter
+    options: ReplayOptions
+    watcher: ReplayProgress
+    stop: threading.Event
+    letters: Sequence[DeadLetter] | None = None
+    plans: PlanCache | None = None
+    plan: Plan | None = None
+    resumed: Summary | None = None
+    result: ReplayResult = field(default_factory=ReplayResult)
+    stack: ExitStack = field(default_factory=ExitStack)
+    tried: set[str] = field(default_factory=set)
+    freed: set[str] = field(default_factory=set)
+    began: float = 0.0
+    before: int = 0
+    """Dead letters that were tried before it began."""
 
-    def all(self) -> None:
+    def all(self) -> ReplayResult:
         """Finish an interrupted replay, then replay the selected dead letters."""
-        self._resume()
-        most = self._settings.dead_letters.max_replays
-        selection = Selection(self._ledger, self._wanted, self._options.parked, self._options.limit, most)
+        with self.stack:
+            try:
+                self._resume()
+                self._replay_selected()
+            except ReplayInterrupted:
+                self.result.interrupted = True
+        return self.result
+
+    def _replay_selected(self) -> None:
+        most = self.settings.dead_letters.max_replays
+        selection = Selection(self.ledger, self.wanted, self.options.parked, self.options.limit, most)
         self.result.skipped = selection.skipped
-        self._began, self._before = time.monotonic(), self.result.summary.settled
+        self.began, self.before = time.monotonic(), self.result.summary.settled
         left = self._through(selection)
-        self.result.unknown = tuple(sorted(self._wanted.ids - selection.seen))
+        self.result.unknown = tuple(sorted(self.wanted.ids - selection.seen))
         # One that was read before its turn came is looked for again; each time there are fewer.
-        while any(self._ledger.order.is_first(letter) for letter in left):
+        while any(self.ledger.order.is_first(letter) for letter in left):
             left = self._through(replace(selection, limit=None, only=frozenset(left), skipped=Counter(), seen=set()))
-        if self._wanted == DeadLetterFilter() and self._options.limit is None:
+        if self.wanted == DeadLetterFilter() and self.options.limit is None:
             self._catch_up(selection)
         if held := len(left) + self.result.summary.held:
             self.result.skipped[HELD] = held
@@ -260,62 +211,67 @@ class _Run:
         """Replay new dead letters that wait behind routed ones, until their keys are unblocked.
 
         A key that always has records would never be free, but the router holds them back meanwhile
-        (:mod:`router.writing.outcomes`). One that it had held back before is read once it is written.
+        (:mod:`router.batches.batch`). One that it had held back before is read once it is written.
         """
-        order = self._ledger.order
+        order = self.ledger.order
         deadline = time.monotonic() + CATCH_UP_SECONDS
         try:
-            while (keys := self._due()) and time.monotonic() < deadline and not self._stop.is_set():
+            while (keys := self._due()) and time.monotonic() < deadline and not self.stop.is_set():
                 order.note_keys_to_free(keys)
-                only, tried = frozenset(order.letters_of_keys(keys) - self._tried), len(self._tried)
+                only, tried = frozenset(order.letters_of_keys(keys) - self.tried), len(self.tried)
                 self._through(replace(selection, only=only, skipped=Counter(), seen=set()))
-                if len(self._tried) == tried:
-                    self._stop.wait(LOOK_SECONDS)
+                if len(self.tried) == tried:
+                    self.stop.wait(LOOK_SECONDS)
         finally:
             order.note_keys_to_free(())
 
     def _due(self) -> list[str]:
         """Return keys that this replay partly unblocked, whose first dead letter it has not tried yet."""
-        heads = {key: head for key, head in self._ledger.order.first_letters().items() if key in self._freed}
-        standing = self._ledger.standing(heads.values())
-        return [key for key, head in heads.items() if head not in self._tried and standing[head] == "open"]
+        heads = {key: head for key, head in self.ledger.order.first_letters().items() if key in self.freed}
+        standing = self.ledger.standing(heads.values())
+        return [key for key, head in heads.items() if head not in self.tried and standing[head] == "open"]
 
     def _through(self, selection: Selection) -> set[str]:
         """Replay a selection; return the dead letters that were skipped because of an earlier one."""
-        turns = ReplayOrder(self._ledger.order)
-        for batch in batches(selection.choose(self._there()), self._options.size, turns):
-            if self._stop.is_set():
+        turns = ReplayOrder(self.ledger.order)
+        letters = read_dead_letters(self.settings) if self.letters is None else self.letters
+        for batch in batches(selection.choose(letters), self.options.size, turns):
+            if self.stop.is_set():
                 raise ReplayInterrupted
-            self._plan = self._plan or current_plan(self._settings)
-            self._batch(self._plan, batch)
-            self._keep_rate(self.result.summary.settled - self._before)
+            self.plan = self.plan or current_plan(self.settings)
+            self._batch(self.plan, batch)
+            if self.options.rate is not None:
+                # A request to stop is honored before the next batch.
+                due = self.began + (self.result.summary.settled - self.before) / self.options.rate
+                self.stop.wait(max(0.0, due - time.monotonic()))
         return turns.left
 
     def _batch(self, plan: Plan, batch: ReplayBatch) -> None:
         replayer = self._opened()
         ids = tuple(letter.id for letter in batch.letters)
-        pending = PendingReplay(self._ledger.next_number(), plan.id, ids, batch.sinks)
-        self._ledger.begin(pending, plan.to_bytes())
-        keys = self._ledger.order.keys_of_letters(ids)
+        pending = PendingReplay(self.ledger.next_number(), plan.id, ids, batch.sinks)
+        self.ledger.begin(pending, plan.to_bytes())
+        keys = self.ledger.order.keys_of_letters(ids)
         replayer.replay(plan, pending, batch.letters, self.result.summary)
-        self._tried.update(ids)
-        self._freed.update(keys[letter] for letter in keys.keys() - self._ledger.order.keys_of_letters(keys).keys())
-        self._watcher.progress(self.result.summary)
+        self.tried.update(ids)
+        self.freed.update(keys[letter] for letter in keys.keys() - self.ledger.order.keys_of_letters(keys).keys())
+        self.watcher.progress(self.result.summary)
 
     def _resume(self) -> None:
-        pending = self._ledger.pending()
+        pending = self.ledger.pending()
         if pending is None:
             return
-        self._watcher.resumed(pending)
-        plan = restore_plan(self._ledger, pending.plan, self._base)
-        letters = self._letters(pending.letters)
-        self._opened().replay(plan, pending, letters, self._resumed)
-        self._watcher.progress(self._resumed)
+        self.watcher.resumed(pending)
+        restore = partial(compile_plan, environ=os.environ, base=self.base)
+        plan = restore_plan(BatchStore(self.ledger.database), pending.plan, restore)
+        summary = self.result.summary if self.resumed is None else self.resumed
+        self._opened().replay(plan, pending, self._find_letters(pending.letters), summary)
+        self.watcher.progress(summary)
 
-    def _letters(self, ids: Sequence[str]) -> list[DeadLetter]:
+    def _find_letters(self, ids: Sequence[str]) -> list[DeadLetter]:
         """Return dead letters by id, in that order, without those that no longer exist."""
         left, by_id = set(ids), {}
-        for letter in read_dead_letters(self._settings):
+        for letter in read_dead_letters(self.settings):
             if letter.id in left:
                 by_id[letter.id] = letter
                 left.remove(letter.id)
@@ -325,22 +281,14 @@ class _Run:
 
     def _opened(self) -> Replayer:
         """Start Spark on first use. It has its own folder, so a router may run at the same time."""
-        if self._replayer is None:
-            loads = self._loads or ReplayPlanCache(self._stack.enter_context(self._session()))
-            self._replayer = Replayer(loads, self._ledger, self._stop, self._watcher.held)
-        return self._replayer
-
-    def _session(self) -> AbstractContextManager[SparkSession]:
-        spark = self._settings.spark.model_copy(update={"master": MASTER})
-        folder = Path(self._settings.state) / LOCK.parent / "replay"
-        create_private_folder(folder)
-        self._stack.callback(close_publishers)
-        return open_spark_session(self._settings.model_copy(update={"spark": spark}), folder, ())
-
-    def _keep_rate(self, done: int) -> None:
-        """Wait until the rate allows *count* more; a request to stop is honored before the next batch."""
-        if self._options.rate is not None:
-            self._stop.wait(max(0.0, self._began + done / self._options.rate - time.monotonic()))
+        if self.plans is None:
+            spark = self.settings.spark.model_copy(update={"master": MASTER})
+            folder = Path(self.settings.state) / LOCK.parent / "replay"
+            create_private_folder(folder)
+            self.stack.callback(close_publishers)
+            session = open_spark_session(self.settings.model_copy(update={"spark": spark}), folder, ())
+            self.plans = PlanCache(self.stack.enter_context(session), None, None, Metrics())
+        return Replayer(self.plans, self.ledger, self.stop, self.watcher.held)
 
 
 # One dead letter at a time, for the status page: preview and replay.
@@ -359,16 +307,16 @@ class SingleReplays:
     def __init__(self, base: Path) -> None:
         self._base = base
         self._lock = threading.Lock()
-        self._loads: ReplayPlanCache | None = None
+        self._plans: PlanCache | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
     def begin(self, spark: SparkSession) -> None:
         """Set the Spark session for replays; without one nothing is replayed."""
-        self._loads = ReplayPlanCache(spark)
+        self._plans = PlanCache(spark, None, None, Metrics())
 
     def end(self) -> None:
         """Refuse further replays."""
-        self._loads = None
+        self._plans = None
 
     def verdict(self, plan: Plan, letter: DeadLetter) -> dict[str, Any]:
         """Return the outcome of replaying a dead letter with *plan*; ``sinks`` are those that lack its record."""
@@ -390,15 +338,15 @@ class SingleReplays:
             RouterError: another replay of ours is under way, or the router is not running.
         """
         with self._lock:
-            loads = self._loads
-            if loads is None:
+            plans = self._plans
+            if plans is None:
                 raise RouterError("the router is not running its queries", hint="retry when it is ready")
             if any(each["state"] == "running" for each in self._recent):
                 raise RouterError("another dead letter is being replayed", hint="retry when it is done")
             entry = {"letter": letter.id, "began": _now(), "state": "running", "outcome": None, "detail": ""}
             self._recent.append(entry)
         _log.info("replaying a dead letter, requested on the status page", letter=letter.id)
-        work = threading.Thread(target=self._run, args=(plan, letter, loads, entry), name="replay", daemon=True)
+        work = threading.Thread(target=self._run, args=(plan, letter, plans, entry), name="replay", daemon=True)
         try:
             work.start()
         except RuntimeError as error:
@@ -411,10 +359,17 @@ class SingleReplays:
         with self._lock:
             return [dict(each) for each in reversed(self._recent)]
 
-    def _run(self, plan: Plan, letter: DeadLetter, loads: ReplayPlanCache, entry: dict[str, Any]) -> None:
-        notes = _Notes()
+    def _run(self, plan: Plan, letter: DeadLetter, plans: PlanCache, entry: dict[str, Any]) -> None:
+        """Replay a dead letter, also a parked one; give up if a sink is unavailable.
+
+        What an earlier replay left unfinished is finished first, and not in the summary.
+        """
+        progress = _SingleProgress()
+        wanted, options = DeadLetterFilter(ids=frozenset((letter.id,))), ReplayOptions(parked=True)
         try:
-            result = _outcome(replay_one(plan, self._base, letter, notes, loads), notes)
+            with LetterLedger.open(Path(plan.settings.state)) as ledger, ledger.exclusive():
+                parts = (plan.settings, ledger, self._base, wanted, options, progress, progress.stop)
+                result = _outcome(_Run(*parts, (letter,), plans, plan, Summary()).all(), progress)
         except RouterError as error:
             result = {"state": "failed", "detail": str(error)}
         except Exception as error:
@@ -426,10 +381,11 @@ class SingleReplays:
         _log.info("replay requested on the status page finished", **entry)
 
 
-class _Notes:
-    """The progress of one replay."""
+class _SingleProgress:
+    """The progress of one replay, which ends when a sink is unavailable."""
 
     def __init__(self) -> None:
+        self.stop = threading.Event()
         self.reason = ""
         self.earlier = False
 
@@ -442,11 +398,12 @@ class _Notes:
         self.earlier = False
 
     def held(self, reason: str, seconds: float) -> None:
-        """Record why it is blocked."""
+        """Record why it is blocked, and stop it."""
         self.reason = reason
+        self.stop.set()
 
 
-def _outcome(result: ReplayResult, notes: _Notes) -> dict[str, Any]:
+def _outcome(result: ReplayResult, notes: _SingleProgress) -> dict[str, Any]:
     if result.interrupted and notes.earlier:
         return {"state": "failed", "detail": f"an earlier replay is to be finished first, and waits: {notes.reason}"}
     if result.interrupted:

@@ -30,7 +30,7 @@ from bindings.inbox.space import InboxDamaged, InboxError
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from catalog.load import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
-from router.batches.splitting import BatchParts
+from router.batches.splitting import read_parts
 from router.errors import BatchPinError, CatalogUnavailable, RouterError, StateError
 from router.evaluation.plan import VERSION, Plan, read_catalog
 from router.logs import get_logger, shorten_list
@@ -254,7 +254,7 @@ def _require_pins(state: StateFolder, query: str, generation: Generation, progre
         _require_plan(state, query, batch, pinned)
     for note in (state.batches.held, state.batches.parked, state.batches.blocked):
         note(query, batch, generation.id)
-    BatchParts.of(state.batches, query, batch, generation.id)
+    read_parts(state.batches, query, batch, generation.id)
 
 
 def _require_plan(state: StateFolder, query: str, batch: int, plan: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,29 +20,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from bindings.inbox.source import SPARK_SCHEMA
-from bindings.kafka.client import KafkaClient
 from bindings.kafka.offsets import KafkaOffsets
-from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
-from router.batches.plans import LoadedPlan, PlanHolder
-from router.batches.splitting import BatchSizeLimiter
+from router.batches.plans import LoadedPlan, PlanCache
+from router.batches.splitting import Splitting
+from router.batches.waiting import Draining
 from router.errors import BrokerUnreachable, DiskError, extract_cause, find_permanent_error, is_data_loss
 from router.evaluation.evaluator import Kind
-from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.machine import BatchSizing
 from router.reading import generations
 from router.reading.generations import Generation, Spans, Succession, cluster_of, reads, topics_of
-from router.reading.streams import (
-    ReadTopics,
-    inbox_rows,
-    kafka_rows,
-    ranges_reader,
-    rest_rows,
-    spans_reader,
-    start_query,
-    topics_of_query,
-)
+from router.reading.streams import QueryReader, ReadTopics, start_query, topics_of_query
 from router.realtime import RealTimeQuery, require_cores, require_rest_topic, restore_origin
 from router.request_reply import Pairing
 from router.running.monitoring import require_intact_query
@@ -86,7 +75,7 @@ class QueryRun:
     """How often it has ended by an error since it wrote a batch."""
     away_since: float | None = None
     """When its brokers were first found not to answer; it starts when they do."""
-    asked: Future[None] | None = None
+    asked: Future[Any] | None = None
     """The question whether they answer now, in a thread of its own."""
 
     @property
@@ -95,197 +84,6 @@ class QueryRun:
         if self.query is None or not isinstance(self.pipeline, Pipeline) or not self.pipeline.wait_idle(0):
             return True
         return self.pipeline.last is not None or self.query.lastProgress is not None or not self.query.isActive
-
-
-def _ask_brokers(client: KafkaClient) -> None:
-    KafkaOffsets(client).find_partitions(())
-
-
-class QueryStarter:
-    """Starts the queries of a router. Not for concurrent use."""
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        state: StateFolder,
-        plans: PlanHolder,
-        metrics: Metrics,
-        status: RouterStatus,
-        restore: Callable[[bytes], Plan],
-        accounts: Accounts,
-        *,
-        once: bool,
-        pairing: Pairing | None = None,
-    ) -> None:
-        self._spark = spark
-        self._state = state
-        self._plans = plans
-        self._metrics = metrics
-        self._status = status
-        self._restore = restore
-        self._accounts = accounts
-        self._once = once
-        self._pairing = pairing
-        self._succession = Succession(state)
-
-    def start(self, running: QueryRun, others: Iterable[QueryRun]) -> None:
-        """Start a query on its generation: that of its unfinished batch, else the one for its sources.
-
-        One that nothing is left of ends; one whose topics one of the *others* still reads is not started.
-
-        Raises:
-            BrokerUnreachable: its brokers do not answer.
-            RouterError: it cannot be set up, or brokers have lost what it was to read.
-        """
-        require_intact_query(self._state, running.name)
-        settings = self._plans.active.settings
-        if running.pipeline is not None and running.pipeline.renewed:
-            self._restart_partitions(running, running.pipeline.renewed, self._make_topics(running, running.sources))
-            running.pipeline.renewed = {}
-        if running.name == INBOX:
-            topics = self._make_topics(running, ())
-            generation = self._repair(running, self._succession.inbox, topics)
-            rows = inbox_rows(self._spark, settings, self._state, generation, running.sizing)
-            self._launch(running, generation, rows, (), topics)
-            return
-        if running.name == REST:
-            assert settings.realtime is not None
-            require_rest_topic(settings, self._state)
-            topics, rest = self._make_topics(running, ()), settings.realtime.rest
-            generation = self._repair(running, lambda: self._succession.rest(rest), topics)
-            rows = rest_rows(self._spark, settings, generation, running.sizing)
-            self._launch(running, generation, rows, (), topics)
-            return
-        unfinished = self._succession.unfinished(running.name)
-        if unfinished is None and not running.sources:
-            running.ended = True
-            self._status.forget_query(running.name)
-            return
-        if unfinished is None and self._is_read_elsewhere(running, others):
-            return  # The next check looks for it again.
-        sources = running.sources or self._pinned_sources(unfinished, running.name)
-        topics = self._make_topics(running, sources)
-
-        def current() -> Generation:
-            unfinished = self._succession.unfinished(running.name)
-            return unfinished or self._succession.next(running.name, sources, settings.start)
-
-        generation = self._repair(running, current, topics)
-        unfinished = self._succession.unfinished(running.name)
-        running.catching_up = settings.is_real_time and (running.catching_up or unfinished is not None)
-        if settings.is_real_time and not running.catching_up:
-            self._launch_real_time(running, generation)
-            return
-        rows = kafka_rows(self._spark, settings, sources, generation, running.sizing)
-        # Of topics that this query is not to read any more, it reads the unfinished batch alone.
-        running.switching = set(generation.topics) != set(topics_of(running.sources))
-        self._launch(
-            running, generation, rows, sources, topics, final=generation.pending if running.switching else None
-        )
-
-    def _make_topics(self, running: QueryRun, sources: Sequence[Source]) -> ReadTopics | None:
-        return topics_of_query(self._plans.active.settings, running.name, sources, self._state)
-
-    def _repair(self, running: QueryRun, current: Callable[[], Generation], topics: ReadTopics | None) -> Generation:
-        """Return the *current* generation, or what takes its place where brokers have lost what it read on."""
-        generation = current()
-        if topics is None or not (again := topics.check(generation.positions())):
-            return generation
-        self._restart_partitions(running, again, topics)
-        return current()
-
-    def _restart_partitions(self, running: QueryRun, again: Spans, topics: ReadTopics | None) -> None:
-        """Read these partitions from their first record; a death in between does it again."""
-        self._succession.renew(running.name, again)
-        if topics is not None:
-            topics.note(again)
-
-    def ask_brokers(self, running: QueryRun) -> Future[None] | None:
-        """Ask in the background whether the brokers of a query answer; None where it has none.
-
-        What the future raises (KafkaUnreachable) is why not.
-        """
-        apart = running.name in (INBOX, REST)
-        members = () if apart else running.sources
-        client = make_query_client(self._plans.active.settings, running.name, members) if apart or members else None
-        return None if client is None else run_in_background(partial(_ask_brokers, client))
-
-    def raise_lost_records(self, running: QueryRun) -> None:
-        """Raise what brokers have lost of what a query was to read, if they tell.
-
-        Raises:
-            StateError: there is something.
-        """
-        generation = generations.current(self._state, running.name)
-        topics = self._make_topics(running, running.sources)
-        if generation is not None and topics is not None:
-            with suppress(BrokerUnreachable):
-                topics.check(generation.positions())
-
-    def _pinned_sources(self, unfinished: Generation | None, query: str) -> tuple[Source, ...]:
-        """Return by which sources the plan of an unfinished batch read, for a query that none is left of."""
-        assert unfinished is not None and unfinished.pending is not None
-        plan = self._state.batches.pinned(query, unfinished.pending)
-        assert plan is not None
-        return self._plans.pinned(plan, self._restore).plan.queries[query]
-
-    def _is_read_elsewhere(self, running: QueryRun, others: Iterable[QueryRun]) -> bool:
-        """Whether another query of the cluster still reads a topic that this one is to read."""
-        wanted = set(topics_of(running.sources))
-        for other in others:
-            if other is running or other.name in (INBOX, REST) or cluster_of(other.name) != cluster_of(running.name):
-                continue
-            reading = other.pipeline.generation if other.query is not None and other.pipeline is not None else None
-            reading = reading or self._succession.unfinished(other.name)
-            if reading is not None and wanted & set(reading.topics) - set(topics_of(other.sources)):
-                return True
-        return False
-
-    def _launch(
-        self,
-        running: QueryRun,
-        generation: Generation,
-        rows: DataFrame,
-        sources: Sequence[Source],
-        topics: ReadTopics | None,
-        *,
-        final: int | None = None,
-    ) -> None:
-        settings = self._plans.active.settings
-        kind: Kind = "inbox" if running.name == INBOX else "kafka"
-        read = spans_reader(self._spark, settings, running.name, sources)
-        own = ranges_reader(self._spark, settings, running.name, sources)
-        is_rest = running.name == REST
-        running.pipeline = Pipeline(
-            running.name,
-            kind,
-            generation,
-            self._state,
-            self._plans,
-            self._metrics,
-            self._status,
-            self._restore,
-            final=final,
-            bounding=BatchSizeLimiter(kind, generation, running.sizing, read, own),
-            came_by=next(iter(self._plans.active.queries), "") if is_rest else "",
-            restored=restore_origin if is_rest else None,
-            pairing=self._pairing,
-            accounts=self._accounts,
-            topics=topics,
-        )
-        once = self._once or running.catching_up
-        running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=once)
-        self._status.query(running.name, "running")
-
-    def _launch_real_time(self, running: QueryRun, generation: Generation) -> None:
-        plan = self._plans.active
-        require_cores(self._spark, plan, generation.topics)
-        rows = kafka_rows(self._spark, plan.settings, running.sources, generation, None)
-        running.switching = False
-        self._accounts.let_go(running.name)
-        running.pipeline = RealTimeQuery(running.name, generation, plan, self._metrics, self._status, self._accounts)
-        running.query = running.pipeline.start(rows, self._state)
-        self._status.query(running.name, "running")
 
 
 MAX_RESTART_SECONDS: Final = 60.0
@@ -303,10 +101,9 @@ class Queries:
         self,
         spark: SparkSession,
         state: StateFolder,
-        plans: PlanHolder,
+        plans: PlanCache,
         metrics: Metrics,
         status: RouterStatus,
-        restore: Callable[[bytes], Plan],
         *,
         once: bool,
         pairing: Pairing | None = None,
@@ -319,10 +116,8 @@ class Queries:
         self._status = status
         self._accounts = accounts or Accounts(state)
         self._once = once
+        self._pairing = pairing
         self._succession = Succession(state)
-        self._starts = QueryStarter(
-            spark, state, plans, metrics, status, restore, self._accounts, once=once, pairing=pairing
-        )
         self._running: dict[str, QueryRun] = {}
 
     def set_start_positions(self, sources: Sequence[Source], *, waits: bool = False) -> None:
@@ -525,7 +320,7 @@ class Queries:
         final = find_permanent_error(running.name, text)
         if final is not None:
             if is_data_loss(text):
-                self._starts.raise_lost_records(running)
+                self._raise_lost_records(running)
             raise final
         cause = extract_cause(text)
         running.catching_up = isinstance(running.pipeline, RealTimeQuery) or running.catching_up
@@ -551,7 +346,7 @@ class Queries:
         """Start a query, or try again later what a broker or the disk does not let it do now."""
         try:
             with disk_of(self._state.root):
-                self._starts.start(running, self._running.values())
+                self._launch(running)
         except BrokerUnreachable as error:
             self._wait_for_brokers(running, str(error))
         except DiskError as error:
@@ -570,7 +365,7 @@ class Queries:
         if running.away_since is None:
             return True
         if running.asked is None:
-            running.asked = self._starts.ask_brokers(running)
+            running.asked = self._ask_brokers(running)
             return running.asked is None
         if not running.asked.done():
             return False
@@ -588,6 +383,143 @@ class Queries:
             _log.warning("brokers unreachable; query waits", **self._log_fields(running), problem=reason, hint=hint)
         running.restart_at = time.monotonic() + running.pause
         running.pause = min(running.pause * 2, MAX_ASK_SECONDS)
+
+    def _launch(self, running: QueryRun) -> None:
+        """Start a query on its generation: that of its unfinished batch, else the one for its sources.
+
+        One that nothing is left of ends; one whose topics another query still reads is not started.
+
+        Raises:
+            BrokerUnreachable: its brokers do not answer.
+            RouterError: it cannot be set up, or brokers have lost what it was to read.
+        """
+        require_intact_query(self._state, running.name)
+        settings = self._plans.active.settings
+        if running.pipeline is not None and running.pipeline.renewed:
+            self._restart_partitions(running, running.pipeline.renewed, self._make_topics(running, running.sources))
+            running.pipeline.renewed = {}
+        apart, sources, unfinished = running.name in (INBOX, REST), running.sources, None
+        if running.name == REST:
+            require_rest_topic(settings, self._state)
+        if not apart:
+            unfinished = self._succession.unfinished(running.name)
+            if unfinished is None and not sources:
+                running.ended = True
+                self._status.forget_query(running.name)
+                return
+            if unfinished is None and self._is_read_elsewhere(running):
+                return  # The next check looks for it again.
+            sources = sources or self._pinned_sources(unfinished, running.name)
+        members = () if apart else sources
+        topics = self._make_topics(running, members)
+        generation = self._repair(running, members, topics)
+        reader = QueryReader(self._spark, settings, running.name, members)
+        if not apart and settings.is_real_time:
+            running.catching_up = running.catching_up or self._succession.unfinished(running.name) is not None
+            if not running.catching_up:
+                self._launch_real_time(running, generation, reader)
+                return
+        # Of topics that this query is not to read any more, it reads the unfinished batch alone.
+        running.switching = not apart and set(generation.topics) != set(topics_of(running.sources))
+        self._launch_batches(running, generation, reader, topics)
+
+    def _make_topics(self, running: QueryRun, sources: Sequence[Source]) -> ReadTopics | None:
+        return topics_of_query(self._plans.active.settings, running.name, sources, self._state)
+
+    def _repair(self, running: QueryRun, sources: Sequence[Source], topics: ReadTopics | None) -> Generation:
+        """Return the generation to read, or what takes its place where brokers have lost what it read on."""
+        settings = self._plans.active.settings
+        generation = self._succession.choose(running.name, sources, settings)
+        if topics is None or not (again := topics.check(generation.positions())):
+            return generation
+        self._restart_partitions(running, again, topics)
+        return self._succession.choose(running.name, sources, settings)
+
+    def _restart_partitions(self, running: QueryRun, again: Spans, topics: ReadTopics | None) -> None:
+        """Read these partitions from their first record; a death in between does it again."""
+        self._succession.renew(running.name, again)
+        if topics is not None:
+            topics.note(again)
+
+    def _ask_brokers(self, running: QueryRun) -> Future[Any] | None:
+        """Ask in the background whether the brokers of a query answer; None where it has none.
+
+        What the future raises (KafkaUnreachable) is why not.
+        """
+        apart = running.name in (INBOX, REST)
+        members = () if apart else running.sources
+        client = make_query_client(self._plans.active.settings, running.name, members) if apart or members else None
+        return None if client is None else run_in_background(partial(KafkaOffsets(client).find_partitions, ()))
+
+    def _raise_lost_records(self, running: QueryRun) -> None:
+        """Raise what brokers have lost of what a query was to read, if they tell.
+
+        Raises:
+            StateError: there is something.
+        """
+        generation = generations.current(self._state, running.name)
+        topics = self._make_topics(running, running.sources)
+        if generation is not None and topics is not None:
+            with suppress(BrokerUnreachable):
+                topics.check(generation.positions())
+
+    def _pinned_sources(self, unfinished: Generation | None, query: str) -> tuple[Source, ...]:
+        """Return by which sources the plan of an unfinished batch read, for a query that none is left of."""
+        assert unfinished is not None and unfinished.pending is not None
+        plan = self._state.batches.pinned(query, unfinished.pending)
+        assert plan is not None
+        return self._plans.pinned(plan).plan.queries[query]
+
+    def _is_read_elsewhere(self, running: QueryRun) -> bool:
+        """Whether another query of the cluster still reads a topic that this one is to read."""
+        wanted = set(topics_of(running.sources))
+        for other in self._running.values():
+            if other is running or other.name in (INBOX, REST) or cluster_of(other.name) != cluster_of(running.name):
+                continue
+            reading = other.pipeline.generation if other.query is not None and other.pipeline is not None else None
+            reading = reading or self._succession.unfinished(other.name)
+            if reading is not None and wanted & set(reading.topics) - set(topics_of(other.sources)):
+                return True
+        return False
+
+    def _launch_batches(
+        self, running: QueryRun, generation: Generation, reader: QueryReader, topics: ReadTopics | None
+    ) -> None:
+        settings = self._plans.active.settings
+        kind: Kind = "inbox" if running.name == INBOX else "kafka"
+        is_rest = running.name == REST
+        rows = reader.stream(self._state, generation, running.sizing)
+        offsets = reader if reader.has_offsets else None
+        splitting = Splitting(self._state.batches, running.name, kind, generation, running.sizing, offsets)
+        running.pipeline = Pipeline(
+            running.name,
+            kind,
+            generation,
+            self._state,
+            self._plans,
+            self._metrics,
+            self._status,
+            final=generation.pending if running.switching else None,
+            splitting=splitting,
+            came_by=next(iter(self._plans.active.queries), "") if is_rest else "",
+            restored=restore_origin if is_rest else None,
+            pairing=self._pairing,
+            accounts=self._accounts,
+            topics=topics,
+        )
+        once = self._once or running.catching_up
+        running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=once)
+        self._status.query(running.name, "running")
+
+    def _launch_real_time(self, running: QueryRun, generation: Generation, reader: QueryReader) -> None:
+        plan = self._plans.active
+        require_cores(self._spark, plan, generation.topics)
+        rows = reader.stream(self._state, generation, None)
+        running.switching = False
+        self._accounts.let_go(running.name)
+        running.pipeline = RealTimeQuery(running.name, generation, plan, self._metrics, self._status, self._accounts)
+        running.query = running.pipeline.start(rows, self._state)
+        self._status.query(running.name, "running")
 
     @staticmethod
     def _log_fields(running: QueryRun) -> dict[str, str]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bindings.protocols import BINDINGS
 from catalog.comparing import CatalogChange, CatalogDiff, compare_catalogs
@@ -23,7 +24,7 @@ from catalog.linting.attributes import RECEIVING
 from catalog.load import CatalogWatcher, PendingCatalog, RejectedCatalog, freeze_for_gc
 from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
 from catalog.parsing.nearest import Suggestions
-from router.batches.plans import PlanHolder
+from router.batches.plans import PlanCache
 from router.errors import ConfigError, StateError
 from router.evaluation.plan import Plan
 from router.logs import get_logger
@@ -132,46 +133,34 @@ class CatalogComparisons:
         self._metrics, self._status = metrics, status
         self._lock = threading.Lock()
         self._compared: Catalog | None = None
-        self._coming: Catalog | None = None
-        self._busy = False
+        self._latest: Catalog | None = None
         self._good: Catalog | None = None
         """The catalog before the first incompatible change that is not mended; None where there is none."""
 
     def set_active(self, catalog: Catalog) -> None:
         """Note the catalog that is in force from now on. The first one is only the base of the next comparison."""
-        with self._lock:
-            if self._compared is None:
-                self._compared = catalog
-                return
-            self._coming = catalog
-            if self._busy:
-                return
-            self._busy = True
-        threading.Thread(target=self._compare_pending, name="catalog-changes", daemon=True).start()
+        self._latest = catalog
+        if self._compared is None:
+            self._compared = catalog
+        else:
+            run_in_background(partial(self._compare, catalog))
 
-    def _compare_pending(self) -> None:
-        while (pair := self._take_next_pair()) is not None:
+    def _compare(self, catalog: Catalog) -> None:
+        with self._lock:
+            before = self._compared
+            if before is None or catalog is not self._latest or before.epoch == catalog.epoch:
+                return
+            self._compared = catalog
             try:
-                self._report_difference(*pair)
+                self._report_difference(before, catalog)
             except Exception:
-                _log.exception("catalog changes cannot be determined; the catalog is active", epoch=pair[1].epoch)
-
-    def _take_next_pair(self) -> tuple[Catalog, Catalog] | None:
-        with self._lock:
-            before, after, self._coming = self._compared, self._coming, None
-            if before is None or after is None or before.epoch == after.epoch:
-                self._busy = False
-                return None
-            self._compared = after
-            return before, after
+                _log.exception("catalog changes cannot be determined; the catalog is active", epoch=catalog.epoch)
 
     def _report_difference(self, before: Catalog, after: Catalog) -> None:
         difference = compare_catalogs(before, after)
         self._status.add_difference(difference)
         good = self._good or before
-        wrong = (
-            _count_incompatible(difference) if good is before else _count_incompatible(compare_catalogs(good, after))
-        )
+        wrong = _count_incompatible(difference if good is before else compare_catalogs(good, after))
         self._good = good if wrong else None
         self._metrics.catalog_state.count_changes(len(difference.changes), _count_incompatible(difference), wrong)
         _log_difference(difference)
@@ -208,6 +197,14 @@ LOOK_SECONDS: Final = 0.1
 """Time between two checks whether a thread has ended, or the wait for it is over."""
 
 
+def _watch(sources: Sequence[str], interval: float, active: Plan, **more: Any) -> CatalogWatcher:
+    """Watch the sources of a catalog by the settings of the active plan."""
+    catalog = active.settings.catalog
+    access: dict[str, Any] = {"network": catalog.network, "allow": catalog.allow_addresses}
+    access |= {"logins": make_logins(active.settings), "base_uri": catalog.base_uri}
+    return CatalogWatcher(sources, interval, current=active.catalog, **access, **more)
+
+
 class Reloader:
     """Polls the catalog and compiles plans for what it finds."""
 
@@ -233,18 +230,8 @@ class Reloader:
         self._status = status
         self._pins = Pins(Path(settings.state))
         self._interval = settings.catalog.poll.total_seconds() or (UNREAD_SECONDS if unread else 0)
-        self._watcher = CatalogWatcher(
-            settings.catalog.source,
-            self._interval,
-            network=settings.catalog.network,
-            allow=settings.catalog.allow_addresses,
-            logins=make_logins(settings),
-            base_uri=settings.catalog.base_uri,
-            max_shrink=settings.catalog.max_shrink,
-            current=active.catalog,
-            unfit=self._find_rejections,
-            unread=unread,
-        )
+        more: dict[str, Any] = {"max_shrink": settings.catalog.max_shrink, "unfit": self._find_rejections}
+        self._watcher = _watch(settings.catalog.source, self._interval, active, unread=unread, **more)
         if settings.catalog.events is not None:
             metrics.set_listener(settings.catalog.events, self._request_poll)
 
@@ -299,23 +286,19 @@ class Reloader:
             self._metrics.catalog_state.set_refused(0)
             _log.info("catalog is valid again and unchanged", epoch=catalog.epoch)
             return None
-        plan = Plan(catalog, self._settings)
+        plan, rule = Plan(catalog, self._settings), "unusable-source"
         try:
             require_real_time(plan)
             clients = clients_of(self._settings, catalog, plan.sources)
-            distrust = distrusted(clients, self._pins)
-        except (ConfigError, StateError) as error:
-            self._reject((Finding("", "", "error", "unusable-source", error.message, error.hint),))
-            return None
-        if distrust:
-            self._reject(tuple(distrust))
-            return None
-        _ = plan.evaluator
-        try:
+            if distrust := distrusted(clients, self._pins):
+                self._reject(tuple(distrust))
+                return None
+            _ = plan.evaluator
             # An address is on the disk before any connection shows credentials to it.
+            rule = "moved-address"
             self._pins.keep(clients)
-        except StateError as error:
-            self._reject((Finding("", "", "error", "moved-address", error.message, error.hint),))
+        except (ConfigError, StateError) as error:
+            self._reject((Finding("", "", "error", rule, error.message, error.hint),))
             return None
         self._active = plan
         self._metrics.count_reload("accepted")
@@ -350,23 +333,24 @@ class Reloader:
 class BackgroundReloader:
     """Polls in a thread of its own, one look at a time; whoever asks gets an answer at once."""
 
-    def __init__(self, reloader: Reloader, nudge: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, reloader: Reloader | ShadowReloader, nudge: Callable[[], None] = lambda: None) -> None:
         """*nudge* is called, in another thread, when a look has come to its end."""
         self._reloader = reloader
         self._nudge = nudge
-        self._look: Future[Plan | None] | None = None
+        self.look: Future[Plan | None] | None = None
+        """The look that is under way, or has ended and was not asked for."""
 
     def poll(self) -> Plan | None:
         """Return the plan that a look has found since the last call; None when there is none, or it is under way.
 
         Raises what the look raised.
         """
-        if self._look is None and self._reloader.is_due:
-            self._look = run_in_background(self._reloader.poll)
-            self._look.add_done_callback(lambda _: self._nudge())
-        if self._look is None or not self._look.done():
+        if self.look is None and self._reloader.is_due:
+            self.look = run_in_background(self._reloader.poll)
+            self.look.add_done_callback(lambda _: self._nudge())
+        if self.look is None or not self.look.done():
             return None
-        look, self._look = self._look, None
+        look, self.look = self.look, None
         return look.result()
 
 
@@ -407,53 +391,37 @@ _REMEDY: Final = "records are still routed; fix the files of catalog.shadow, whi
 class ShadowReloader:
     """Looks after ``catalog.shadow``; without one it does nothing. Not for concurrent use."""
 
-    def __init__(self, plans: PlanHolder, figures: ShadowMetrics) -> None:
+    def __init__(self, plans: PlanCache, figures: ShadowMetrics) -> None:
         """*plans* has the active plan already, whose settings these are."""
         active = plans.active
         catalog = active.settings.catalog
         self._plans = plans
         self._figures = figures
         self._settings = active.settings
-        self._look: Future[Plan | None] | None = None
         self._waits = False
+        self._first = True
         self._interval = catalog.poll.total_seconds()
         self._watcher: CatalogWatcher | None = None
+        self._looks = BackgroundReloader(self)
         if catalog.shadow:
             figures.init_series(catalog.shadow, [source.endpoint for source in active.sources])
             # As with a reload, faults that the active catalog has too are no reason to refuse it.
-            self._watcher = CatalogWatcher(
-                catalog.shadow,
-                self._interval,
-                network=catalog.network,
-                allow=catalog.allow_addresses,
-                logins=make_logins(active.settings),
-                base_uri=catalog.base_uri,
-                max_shrink=1.0,
-                current=active.catalog,
-                elsewhere=True,
-            )
-            self._look = run_in_background(self._load_first)
+            self._watcher = _watch(catalog.shadow, self._interval, active, max_shrink=1.0, elsewhere=True)
+            self.judge_if_found()
 
     def wait_for_first(self) -> None:
         """Wait for the first look, for a while; for a router that is about to read all there is, and end."""
-        if self._look is not None:
+        if self._looks.look is not None:
             try:
-                self._look.exception(FIRST_SECONDS)
+                self._looks.look.exception(FIRST_SECONDS)
             except TimeoutError:
                 _log.warning("shadow catalog loads slowly; starting without it")
-            self.poll()
+            self.judge_if_found()
 
-    def poll(self) -> None:
+    def judge_if_found(self) -> None:
         """Let a shadow that a look has found begin to judge, and look again if it is time; does not wait."""
-        if self._look is None:
-            if self._watcher is not None and self._interval > 0 and self._watcher.due:
-                self._look = run_in_background(self._load_next)
-            return
-        if not self._look.done():
-            return
-        look, self._look = self._look, None
         try:
-            plan = look.result()
+            plan = self._looks.poll()
             if plan is not None:
                 self._plans.shadow(plan)
                 freeze_for_gc()
@@ -462,6 +430,11 @@ class ShadowReloader:
         except Exception as error:  # Any fault of a new catalog is reported, and the stream goes on.
             _log.warning("shadow catalog cannot be used", problem=str(error), error=type(error).__name__, hint=_REMEDY)
             self._figures.broken(f"{type(error).__name__}: {error}")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look."""
+        return self._watcher is not None and (self._first or (self._interval > 0 and self._watcher.due))
 
     def log_summary(self) -> None:
         """Log what was compared; called at the end, after which nobody can ask for figures."""
@@ -472,35 +445,30 @@ class ShadowReloader:
         counts = {name: figures[name] for name in ("before", "after", "outcomes", "unchanged", "left_out", "failed")}
         _log.info("shadow catalog compared", **counts, changed=changed)
 
-    def _load_first(self) -> Plan | None:
-        plan = self._load_next()
-        # The watcher reports no shadow that equals the active catalog; it is good all the same.
-        if plan is None and not self._figures.is_broken:
-            return self._plans.active
-        return plan
-
-    def _load_next(self) -> Plan | None:
+    def poll(self) -> Plan | None:
         """Look, and return a shadow that is new and good, compiled."""
+        first, self._first = self._first, False
+        plan = self._poll_source()
+        # The watcher reports no shadow that equals the active catalog; it is good all the same.
+        return self._plans.active if plan is None and first and not self._figures.is_broken else plan
+
+    def _poll_source(self) -> Plan | None:
         assert self._watcher is not None
         polled = self._watcher.poll()
         if self._waits and not self._watcher.awaited:
             # It does not wait any more, whatever it is now; a look does not report a catalog that is unchanged.
             self._waits = False
             self._figures.broken("")
-        if polled is None:
-            return None
         if isinstance(polled, RejectedCatalog):
             self._reject(polled.errors)
-            return None
-        if isinstance(polled, PendingCatalog):
+        elif isinstance(polled, PendingCatalog):
             self._report_unreachable(polled.uris)
-            return None
-        if isinstance(polled, UnconfirmedCatalog):  # The next look takes it.
-            return None
-        plan = Plan(polled, self._settings)
-        _ = plan.evaluator
-        _log.info("shadow catalog loaded", epoch=plan.epoch, definitions=len(polled.definitions))
-        return plan
+        elif polled is not None and not isinstance(polled, UnconfirmedCatalog):  # The next look takes that.
+            plan = Plan(polled, self._settings)
+            _ = plan.evaluator
+            _log.info("shadow catalog loaded", epoch=plan.epoch, definitions=len(polled.definitions))
+            return plan
+        return None
 
     def _reject(self, findings: Sequence[Finding]) -> None:
         first = findings[0].message if findings else "it cannot be read"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from bindings.private_files import set_umask_for
 from catalog.linting.attributes import rejecting_errors
 from catalog.load import freeze_for_gc
-from router.batches.plans import PlanHolder
+from router.batches.plans import PlanCache
 from router.dead_letters.retention import RetentionThread
 from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
 from router.evaluation.plan import Plan, compile_plan
@@ -76,7 +76,7 @@ class CatalogActivation:
 
     def __init__(
         self,
-        plans: PlanHolder,
+        plans: PlanCache,
         queries: Queries,
         intake: Intake,
         announce: Callable[[Plan], None],
@@ -235,7 +235,8 @@ class Service:
         self._subscriptions = RouterSubscriptions(state.root, make_logins(plan.settings), self._status, make_metrics)
         endpoints = [source.endpoint for source in plan.sources]
         # This comes before their series begin: what an account adds to a series that was seen looks like traffic.
-        for query, account in self._accounts.opened(endpoints).items():
+        self._accounts.keep_endpoints(endpoints)
+        for query, account in self._accounts.known.items():
             self._metrics.resume(query, account)
         self._metrics.init_series(endpoints=endpoints)
 
@@ -276,14 +277,14 @@ class Service:
                 _log.info("starting Spark", master=self._settings.spark.master or division.master)
                 spark = stack.enter_context(open_spark_session(self._settings, self._state.root, self._first.sources))
             add_jvm_metrics(self._metrics.registry, jvm_pid())
-            plans = PlanHolder(spark, self._state, self._first, self._metrics)
+            restore = partial(compile_plan, environ=os.environ, base=self._base)
+            plans = PlanCache(spark, self._state.batches, self._first, self._metrics, restore)
             compiling.result()
             plans.activate(self._first)
             shadowing = ShadowReloader(plans, self._metrics.shadow)
             pairing = stack.enter_context(self._make_pairing())
             warming = None if once else stack.enter_context(WarmUp(spark, plans.current(), self._status))
-            restore = partial(compile_plan, environ=os.environ, base=self._base)
-            shared = (spark, self._state, plans, self._metrics, self._status, restore)
+            shared = (spark, self._state, plans, self._metrics, self._status)
             queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
             with disk_of(self._state.root):
                 queries.set_start_positions(self._first.sources, waits=not once)
@@ -318,7 +319,7 @@ class Service:
     def _supervise(
         self,
         spark: SparkSession,
-        plans: PlanHolder,
+        plans: PlanCache,
         queries: Queries,
         intake: Intake,
         backlogs: BacklogPoller,
@@ -347,7 +348,7 @@ class Service:
             if changed is not None:
                 changes.schedule(changed)
             changes.activate_if_ready()
-            shadowing.poll()
+            shadowing.judge_if_found()
             if not once:
                 self._subscriptions.follow_sources(plans.active.sources)
             queries.collect_progress()

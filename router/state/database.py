@@ -31,6 +31,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+import msgspec
+
 from bindings.private_files import create_private_folder, open_private_file, sync_path
 from router.errors import DiskError, StateError
 from router.state.durable import RESTORE, damaged, missing, read_object, write_durably
@@ -122,13 +124,9 @@ class Inventory:
             StateError: it is damaged.
         """
         try:
-            generations = {
-                str(query): NotedGeneration(int(noted["number"]), str(noted["id"]))
-                for query, noted in form.get("generations", {}).items()
-            }
-            return Holdings(generations, str(form.get("inbox", "")), str(form.get("database", "")))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise damaged(self.path, f"its content cannot be read ({error!r})") from error
+            return msgspec.convert(form, Holdings)
+        except msgspec.ValidationError as error:
+            raise damaged(self.path, f"its content cannot be read ({error})") from error
 
     def note_generation(self, query: str, number: int, id: str) -> None:
         """Note that a query has a generation; what is noted already is not written again.

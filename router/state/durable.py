@@ -71,6 +71,11 @@ def numbers_in(folder: Path) -> list[int]:
         raise unreadable(folder, error) from error
 
 
+def newest_in(folder: Path) -> int | None:
+    """Return the highest of :func:`numbers_in`; None if there is none."""
+    return max(numbers_in(folder), default=None)
+
+
 def read(path: Path) -> bytes | None:
     """Return the content of a file; None when there is none.
 
@@ -157,7 +162,7 @@ def progress_of(path: Path) -> CheckpointProgress:
     Raises:
         StateError: a file is missing, cannot be read, or is not as Spark wrote it.
     """
-    planned, committed = _newest(path / "offsets"), _newest(path / "commits")
+    planned, committed = newest_in(path / "offsets"), newest_in(path / "commits")
     if committed is not None and (planned is None or planned < committed):
         raise missing(path / "offsets" / str(committed), f"batch {committed} was committed")
     if planned is None:
@@ -233,10 +238,6 @@ def _is_start(content: bytes) -> bool:
     # Kafka's source begins its first offsets with a zero byte, for readers of old.
     version, form = content.removeprefix(b"\0").rstrip(b"\n").split(b"\n", 1)
     return _VERSION.fullmatch(version) is not None and isinstance(json.loads(form), dict)
-
-
-def _newest(folder: Path) -> int | None:
-    return max(numbers_in(folder), default=None)
 
 
 # To whom the router shows its credentials: an address that the catalog gives is pinned at its first use.

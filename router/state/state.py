@@ -16,10 +16,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import msgspec
 
 from bindings.private_files import LockInUse, create_private_folder, restrict_to_owner, take_lock
 from router.errors import RouterError, StateError
@@ -128,7 +131,7 @@ def _make_private(root: Path) -> None:
 # for it.
 
 Note = TypeVar("Note")
-Parse = Callable[[dict[str, Any]], Note | None]
+Parse = Callable[[str], Note | None]
 Key = tuple[str, int, str, str]
 """Query, batch, kind of note, generation."""
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -169,6 +172,13 @@ class Park:
     part: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _BlockedKeys:
+    generation: str
+    blocked: Mapping[str, str]
+    part: str = ""
+
+
 class BatchStore:
     """What is stored about batches, and the plans they are pinned to; thread-safe, and usable without the state's lock.
 
@@ -180,6 +190,7 @@ class BatchStore:
 
     def __init__(self, database: StateDatabase) -> None:
         self._database = database
+        self.path = database.path
 
     def pin(self, query: str, batch: int, plan: str, document: bytes) -> None:
         """Pin a batch to a plan, whose document is stored while a batch names it; forget earlier batches but one."""
@@ -221,13 +232,11 @@ class BatchStore:
 
     def hold(self, query: str, batch: int, note: Hold) -> None:
         """Note that a batch is blocked."""
-        self._write_note(query, batch, "held", asdict(note))
+        self._write_note((query, batch, "held", note.generation), note)
 
     def held(self, query: str, batch: int, generation: str) -> Hold | None:
         """Return why a batch of that generation is blocked; None if it is not noted to be."""
-        return self._read_note(
-            (query, batch, "held", generation), lambda note: Hold(**{**note, "taken": tuple(note["taken"])})
-        )
+        return self._read_note((query, batch, "held", generation), partial(msgspec.json.decode, type=Hold))
 
     def release(self, query: str, batch: int) -> None:
         """Note that a batch is not blocked any more."""
@@ -236,34 +245,32 @@ class BatchStore:
 
     def park(self, query: str, batch: int, note: Park) -> None:
         """Order a batch to be moved to dead letters, or note what was found when it was."""
-        self._write_note(query, batch, "park", asdict(note))
+        self._write_note((query, batch, "park", note.generation), note)
 
     def parked(self, query: str, batch: int, generation: str) -> Park | None:
         """Return the order to move a batch of that generation to dead letters; None if there is none."""
-        return self._read_note((query, batch, "park", generation), lambda note: Park(**note))
+        return self._read_note((query, batch, "park", generation), partial(msgspec.json.decode, type=Park))
 
     def block(self, query: str, batch: int, generation: str, blocked: Mapping[str, str], part: str = "") -> None:
         """Note which keys of a batch, or of that part of it, are blocked, by which letter."""
-        self._write_note(query, batch, "order", {"generation": generation, "blocked": dict(blocked), "part": part})
+        self._write_note((query, batch, "order", generation), _BlockedKeys(generation, blocked, part))
 
     def blocked(self, query: str, batch: int, generation: str, part: str = "") -> dict[str, str] | None:
         """Return which keys of a batch of that generation were found blocked; None before that was noted."""
+        key = (query, batch, "order", generation)
+        note = self._read_note(key, partial(msgspec.json.decode, type=_BlockedKeys))
+        return dict(note.blocked) if note is not None and note.part == part else None
 
-        def of_part(note: dict[str, Any]) -> dict[str, str] | None:
-            return dict(note["blocked"]) if note.get("part", "") == part else None
-
-        return self._read_note((query, batch, "order", generation), of_part)
-
-    def note_parts(self, query: str, batch: int, note: Mapping[str, Any]) -> None:
+    def note_parts(self, query: str, batch: int, generation: str, note: object) -> None:
         """Note how a batch is split, and what is left of it."""
-        self._write_note(query, batch, "parts", note)
+        self._write_note((query, batch, "parts", generation), note)
 
-    def parts(self, query: str, batch: int, generation: str) -> dict[str, Any] | None:
-        """Return how a batch of that generation is split; None if it is not."""
-        return self._read_note((query, batch, "parts", generation), dict, _REWRITE)
+    def parts(self, query: str, batch: int, generation: str, parse: Parse[Note]) -> Note | None:
+        """Return how a batch of that generation is split, as *parse* reads it; None if it is not."""
+        return self._read_note((query, batch, "parts", generation), parse, _REWRITE)
 
-    def _write_note(self, query: str, batch: int, kind: str, note: Mapping[str, Any]) -> None:
-        row = (query, batch, kind, note["generation"], json.dumps(note))
+    def _write_note(self, key: Key, note: object) -> None:
+        row = (*key, msgspec.json.encode(note).decode())
         with self._database.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?, ?, ?, ?)", row)
 
@@ -272,7 +279,7 @@ class BatchStore:
         if not rows:
             return None
         try:
-            return parse(json.loads(rows[0][0]))
+            return parse(rows[0][0])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             fault = f"{key[2]!r} is no such note ({error!r})"
             raise self._row_error("notes", *key[:2], fault, without) from error
@@ -360,34 +367,20 @@ class Accounts:
     def __init__(self, state: StateFolder) -> None:
         self._database = state.database
         self._lock = threading.RLock()
-        self._known: dict[str, Account] = {}
         self._unwritten: set[str] = set()
+        stored = self._database.read("SELECT query, account FROM accounts ORDER BY query")
+        self.known: Final = {query: _read_account(query, text) for query, text in stored}
+        """All accounts, by query."""
 
     def of(self, query: str) -> Account:
         """Return a query's account, the same object at every call; a new one if none can be read."""
         with self._lock:
-            known = self._known.get(query)
-            if known is None:
-                known = self._known[query] = self._read(query)
-            return known
+            return self.known.setdefault(query, Account())
 
-    def opened(self, endpoints: Collection[str]) -> dict[str, Account]:
-        """Return the folder's accounts, by query. Only counts of these endpoints, and of no endpoint, stay in them.
-
-        Otherwise counts of old endpoints would be written with each batch for ever.
-        """
-        with self._lock:
-            accounts = {query: self.of(query) for query in self._stored_queries()}
-            for account in accounts.values():
-                account.keep_counts({"", *endpoints})
-            return accounts
-
-    def known(self) -> dict[str, Account]:
-        """Return all accounts, by query."""
-        with self._lock:
-            for query in self._stored_queries():
-                self.of(query)
-            return dict(self._known)
+    def keep_endpoints(self, endpoints: Collection[str]) -> None:
+        """Keep only counts of these endpoints, and of no endpoint; others would be written for ever."""
+        for account in self.known.values():
+            account.keep_counts({"", *endpoints})
 
     def let_go(self, query: str) -> None:
         """Note that others read on from where a query's account ends, so that it misses nothing of that."""
@@ -419,13 +412,10 @@ class Accounts:
             for query in sorted(self._unwritten):
                 self.keep(query)
 
-    def _stored_queries(self) -> list[str]:
-        return [row[0] for row in self._database.read("SELECT query FROM accounts ORDER BY query")]
 
-    def _read(self, query: str) -> Account:
-        rows = self._database.read("SELECT account FROM accounts WHERE query = ?", (query,))
-        try:
-            return Account.from_json(json.loads(rows[0][0])) if rows else Account()
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            _log.warning("counts of a query cannot be read; starting from zero", query=query, problem=str(error))
-            return Account()
+def _read_account(query: str, text: str) -> Account:
+    try:
+        return Account.from_json(json.loads(text))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        _log.warning("counts of a query cannot be read; starting from zero", query=query, problem=str(error))
+        return Account()

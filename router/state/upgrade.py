@@ -118,7 +118,7 @@ def _read_batches(root: Path) -> Iterator[tuple[str, Row]]:
             if not isinstance(note.get("generation"), str):
                 raise damaged(path, "it is no such note", hint=f"{RESTORE}, or remove it: {lost}")
             note.pop("format", None)
-            yield "notes", (query, batch, kind, note["generation"], json.dumps(note))
+            yield "notes", (query, batch, kind, note["generation"], json.dumps(note, separators=(",", ":")))
         else:
             content = read(path) or b""
             plan = content.decode("ascii", "replace").strip()

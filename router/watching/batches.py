@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -55,16 +55,6 @@ def finding_seconds(progress: Any) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _BatchTimes:
-    number: int
-    ended: str
-    records: int
-    steps: dict[str, float]
-    at: float = 0.0
-    """End time, by the clock of :class:`BatchSteps`."""
-
-
-@dataclass(frozen=True, slots=True)
 class StepSpan:
     """The start and end of one step of a batch, in seconds since 1970."""
 
@@ -77,7 +67,8 @@ class StepSpan:
 class FinishedBatch:
     """The times of an ended batch, in seconds since 1970; ``records`` is None if it was not completed.
 
-    Only the first :data:`TURNS` step spans are included, since a blocked batch may have many.
+    ``steps`` has the seconds of each step. Only the first :data:`TURNS` step spans are included, since a blocked batch
+    may have many.
     """
 
     query: str
@@ -86,6 +77,7 @@ class FinishedBatch:
     ended: float
     turns: tuple[StepSpan, ...]
     records: int | None
+    steps: Mapping[str, float]
 
 
 Follower = Callable[[FinishedBatch], None]
@@ -100,7 +92,7 @@ class _QuerySteps:
     turned: float = 0.0
     began: float = 0.0
     steps: dict[str, float] = field(default_factory=dict)
-    recent: deque[_BatchTimes] = field(default_factory=lambda: deque(maxlen=RECENT))
+    recent: deque[FinishedBatch] = field(default_factory=lambda: deque(maxlen=RECENT))
     finding: float | None = None
     turns: list[tuple[str, float, float]] = field(default_factory=list)
     written: int = 0
@@ -111,6 +103,8 @@ class BatchSteps:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._began = time.time() - clock()
+        """What to add to the clock's seconds for those since 1970."""
         self._lock = threading.Lock()
         self._queries: dict[str, _QuerySteps] = {}
         self._follower: Follower | None = None
@@ -147,33 +141,27 @@ class BatchSteps:
             known = self._queries.get(query)
             if known is None:
                 return 0
-            ended = sum(batch.records for batch in known.recent if batch.at > since)
+            ended = sum(batch.records or 0 for batch in known.recent if batch.ended - self._began > since)
             return ended + (known.written if known.number is not None else 0)
 
-    def end(self, query: str, records: int) -> dict[str, float]:
-        """End a written batch; return the seconds of its steps."""
+    def end(self, query: str, records: int | None = None) -> dict[str, float]:
+        """End the current batch, if any, with its number of records, None for incomplete; return seconds by step."""
         with self._lock:
             known = self._queries.get(query)
             if known is None or known.number is None:
                 return {}
             self._enter_step(known, REST)
-            ended = datetime.now(UTC).isoformat(timespec="milliseconds")
-            known.recent.append(_BatchTimes(known.number, ended, records, known.steps, self._clock()))
-            finished = self._make_finished(query, known, records)
+            at = self._began
+            turns = tuple(StepSpan(step, at + began, at + ended) for step, began, ended in known.turns)
+            times = (at + known.began, at + known.turned)
+            finished = FinishedBatch(query, known.number, *times, turns, records, known.steps)
+            if records is not None:
+                known.recent.append(finished)
             known.number = None
-        self._notify(finished)
-        return {step: _to_ms(seconds) for step, seconds in known.steps.items()}
-
-    def leave(self, query: str) -> None:
-        """End the current batch, if any, as incomplete."""
-        with self._lock:
-            known = self._queries.get(query)
-            if known is None or known.number is None:
-                return
-            self._enter_step(known, REST)
-            finished = self._make_finished(query, known, None)
-            known.number = None
-        self._notify(finished)
+            follower = self._follower
+        if follower is not None:
+            follower(finished)
+        return {step: _to_ms(seconds) for step, seconds in finished.steps.items()}
 
     def set_finding_time(self, query: str, seconds: float) -> None:
         """Set the time that Spark needed to find, plan and commit the last batch."""
@@ -197,43 +185,32 @@ class BatchSteps:
             step, whole = at - query.turned, at - query.began
             now = {"batch": query.number, "step": query.step, "step_seconds": _to_ms(step), "seconds": _to_ms(whole)}
             now["written"] = query.written
-        last = query.recent[-1] if query.recent else None
+        last = None
+        if query.recent:
+            latest = query.recent[-1]
+            ended = datetime.fromtimestamp(latest.ended, UTC).isoformat(timespec="milliseconds")
+            last = {"batch": latest.number, "ended": ended, **_sum_batches([latest])}
         return {
             "now": now,
             "source_seconds": None if query.finding is None else _to_ms(query.finding),
-            "last": None if last is None else {"batch": last.number, "ended": last.ended, **_sum_batches([last])},
+            "last": last,
             "recent": {"batches": len(query.recent), **_sum_batches(query.recent)},
         }
 
-    def _make_finished(self, name: str, query: _QuerySteps, records: int | None) -> FinishedBatch | None:
-        if self._follower is None or query.number is None:
-            return None
-        since_1970 = time.time() - self._clock()
-        turns = tuple(StepSpan(step, since_1970 + began, since_1970 + ended) for step, began, ended in query.turns)
-        return FinishedBatch(name, query.number, since_1970 + query.began, since_1970 + query.turned, turns, records)
-
-    def _notify(self, finished: FinishedBatch | None) -> None:
-        follower = self._follower
-        if finished is not None and follower is not None:
-            follower(finished)
-
     def _enter_step(self, query: _QuerySteps, step: str) -> None:
         now = self._clock()
-        if self._follower is not None and len(query.turns) < TURNS and now > query.turned:
+        if len(query.turns) < TURNS and now > query.turned:
             query.turns.append((query.step, query.turned, now))
         query.steps[query.step] = query.steps.get(query.step, 0.0) + now - query.turned
         query.step, query.turned = step, now
 
 
-def _sum_batches(batches: Iterable[_BatchTimes]) -> dict[str, Any]:
+def _sum_batches(batches: Collection[FinishedBatch]) -> dict[str, Any]:
     steps: dict[str, float] = {}
-    records = 0
     for batch in batches:
-        records += batch.records
-        for step, seconds in batch.steps.items():
-            steps[step] = steps.get(step, 0.0) + seconds
+        steps |= {step: steps.get(step, 0.0) + seconds for step, seconds in batch.steps.items()}
     return {
-        "records": records,
+        "records": sum(batch.records or 0 for batch in batches),
         "seconds": _to_ms(sum(steps.values())),
         "steps": [{"step": step, "seconds": _to_ms(seconds)} for step, seconds in sorted(steps.items())],
     }

@@ -1,14 +1,13 @@
-"""The outcomes of a batch for the steps that write it, the rejections by sinks, and the order of records by key."""
+"""The outcomes of a batch for the steps that write them: in Spark, one by one on the driver, and rejected by sinks."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
@@ -27,23 +26,17 @@ from router.evaluation.outcome_rows import (
 )
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Evaluator, Plan
-from router.logs import get_logger
 from router.matching.record_columns import EVENT_MEDIA
 from router.routing import Routes, SpillLimits
 from router.settings import KafkaSink, dead_letter_sinks
 from router.settings.routes import make_dead_letter_values
 from router.sinks.contract import RejectedRow, StagedCommit, WriteResult
-from router.state.ledger import LetterLedger, waits_for
-from router.state.state import BatchStore, StateFolder
 from router.writing.kafka_records import KafkaRecords, iter_spilled_records, order_key_column
-from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedFiles, StagingPass, collect_results
+from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedFiles, collect_results
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import Column, DataFrame
-
-# The contract :class:`Outcomes`; :class:`SparkOutcomes` implements it for Spark. Rows stay in the workers: each method
-# says what it returns to the driver.
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,84 +56,8 @@ class RecordOutcome:
     key: str = ""
 
 
-class Outcomes(Protocol):
-    """The outcomes of one attempt, or a selection of them. A repeated call has the same result.
-
-    With ``may_reject`` a sink may still reject records; the original records are then kept for dead letters.
-    """
-
-    may_reject: bool
-
-    def evaluate(self) -> Tally:
-        """Evaluate all records and keep the outcomes until :meth:`release`; return their counts."""
-
-    def tally(self) -> Tally:
-        """Return the counts, after a write has evaluated the records."""
-
-    def release(self) -> None:
-        """Free the outcomes."""
-
-    def select_routes(self, routes: Sequence[int]) -> Outcomes:
-        """Select the outcomes on these routes."""
-
-    def exclude(self, letters: Collection[str]) -> Outcomes:
-        """Select the outcomes except those with these dead letter ids, in order."""
-
-    def select_dead_letters(self, rejections: Rejections | None = None) -> Outcomes:
-        """Select the dead letters, plus one with the complete original record for each rejection.
-
-        Rejections need the original records (:attr:`router.writing.writer.BatchWriter.may_reject`).
-        """
-
-    def list_decisions(self) -> list[RecordOutcome]:
-        """Return the outcome of each record."""
-
-    def list_keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
-        """Return the outcomes of records with one of these *keys*; None for all records with a key."""
-
-    def iter_exchanges(self) -> Iterator[dict[str, Any]]:
-        """Yield the columns for pairing: position, time of arrival, message, relation and exchange.
-
-        Only with a plan that pairs; the columns (:mod:`router.evaluation.forwarding`) have a bounded length.
-        """
-
-    def list_topics(self, sink: str) -> list[str]:
-        """Return the distinct topics of these events at a Kafka sink."""
-
-    def list_sent_to(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
-        """Return the outcomes of events for these topics of a Kafka sink, each with its topic."""
-
-    def events_table(self, schema: pa.Schema) -> pa.Table:
-        """Return the events, with bodies, as a table of that schema."""
-
-    def dead_letters_table(self) -> pa.Table:
-        """Return the dead letters, with bodies, as a table."""
-
-    def stage(self, share: RowsForSink) -> StagedCommit:
-        """Return the names of the files staged for a sink; stage them now if ``evaluate`` did not.
-
-        :meth:`release` removes files that were not passed to a sink.
-        """
-
-    def publish_events(self, sink: str) -> None:
-        """Have Spark write the events to a Kafka sink, each acknowledged; at least once.
-
-        Raises:
-            SinkError: the brokers did not accept all of them.
-        """
-
-    def publish_dead_letters(self, sink: str) -> None:
-        """Have Spark write the dead letters to a Kafka sink, as :meth:`publish_events`."""
-
-    def publish_all(self, sinks: Sequence[str]) -> None:
-        """Have Spark write events and dead letters to Kafka sinks of one cluster, as :meth:`publish_events`."""
-
-    def iter_spilled(self) -> Iterator[tuple[str, bytes]]:
-        """Yield id and native record, as JSON, of each dead letter that is too large for its topic."""
-
-    def iter_bare_records(self) -> Iterator[tuple[str, bytes]]:
-        """Yield dead letter id and complete source row, as JSON, of each record with a bare dead letter."""
-
+HeldBack = Mapping[RecordOutcome, str]
+"""The routed records that go to no sink, each with the id of the dead letter of its key that it waits for."""
 
 # Routed records that a sink rejected (MATCHING.md#sink-rejected).
 #
@@ -188,11 +105,17 @@ def _unescape_name(name: str) -> str:
 
 
 class Rejections:
-    """The records of one batch that sinks rejected; *routes* and *limits* are those of their dead letters."""
+    """What sinks said of one attempt: the records that they rejected, and how many rows they have.
+
+    *routes* and *limits* are those of the dead letters. A sink that said nothing counts as complete: Spark's write to
+    Kafka fails unless every record was acknowledged, and earlier attempts checked what sinks said. A repeated commit is
+    complete too: the sink only knows that it has the commit, and reports the rows of this attempt.
+    """
 
     def __init__(self, routes: Routes, limits: SpillLimits) -> None:
         self._routes = routes
         self._limits = limits
+        self._reported_rows: dict[tuple[str, bool], int] = {}
         self._records: dict[str, RejectedRow] = {}
         self._details: dict[str, dict[str, str]] = {}
 
@@ -254,217 +177,32 @@ class Rejections:
         }
         return pa.table({**{name: pa.array(values, pa.string()) for name, values in columns.items()}, **numbers})
 
-
-# The receipts of sinks, compared with the outcomes that they should have.
-
-
-class Receipts:
-    """The receipts of one attempt.
-
-    A sink without a receipt counts as complete: Spark's write to Kafka fails unless every record was acknowledged, and
-    earlier attempts checked their own receipts. A repeated commit is complete too: the sink only knows that it has the
-    commit, and reports the rows of this attempt.
-    """
-
-    def __init__(self) -> None:
-        self._reported_rows: dict[tuple[str, bool], int] = {}
-
-    def add(self, sink: str, result: WriteResult, *, letters: bool = False) -> None:
-        """Add a sink's receipt for events or dead letters."""
+    def report_rows(self, sink: str, result: WriteResult, *, letters: bool = False) -> None:
+        """Note the rows that a sink has of the events or dead letters."""
         self._reported_rows[sink, letters] = result.rows + result.before
 
-    def ignore(self, sink: str) -> None:
-        """Ignore the receipts of a sink's events: it already has the batch that contains this part."""
+    def ignore_rows(self, sink: str) -> None:
+        """Ignore what a sink said of its events: it already has the batch that contains this part."""
         self._reported_rows.pop((sink, False), None)
 
-    def add_to_tally(self, tally: Tally, routes: Routes, rejections: Rejections | None = None) -> None:
-        """Add to the tally the outcomes that each sink has received, and the missing ones that it did not reject.
-
-        *tally* is that of the evaluation; *rejections* has the records that have become dead letters since.
-        """
-        for name, numbers in routes.event_sinks.items():
-            due, size = _expected_counts(tally, numbers)
-            if rejections is not None:
-                due -= rejections.count_of_sink(name)
-            self._add_sink(tally, name, due, size, letters=False)
-        for name, numbers in routes.dead_letter_sinks.items():
-            due, size = _expected_counts(tally, numbers)
-            if rejections is not None:
-                due += rejections.count_dead_letters(numbers)
-            self._add_sink(tally, name, due, size, letters=True)
-
-    def _add_sink(self, tally: Tally, sink: str, due: Counter[str], size: Counter[str], *, letters: bool) -> None:
-        rows = self._reported_rows.get((sink, letters))
-        if rows is not None:
-            tally.missing += max(0, due.total() - rows)
-        for endpoint, count in due.items():
-            tally.delivered[sink, endpoint] += count
-            tally.delivered_bytes[sink, endpoint] += size[endpoint]
-
-
-def _expected_counts(tally: Tally, numbers: tuple[int, ...]) -> tuple[Counter[str], Counter[str]]:
-    """Return the number of outcomes on these routes by endpoint, and their bytes."""
-    due, size = Counter[str](), Counter[str]()
-    for (endpoint, route), (count, bytes_) in tally.routes.items():
-        if route in numbers:
-            due[endpoint] += count
-            size[endpoint] += bytes_
-    return due, size
-
-
-# The order of records of one key, when ``dead_letters.order`` is ``park`` (deploy/OPERATIONS.md#dead-letters).
-#
-# A record whose key has an earlier dead letter is *held back*: no sink gets it, and it becomes a dead letter that waits
-# for the earlier one. Before the first write of a batch, the blocked keys are stored beside the batch's pin, so that
-# each retry holds back the same records, even if a replay unblocks keys meanwhile. The expected dead letters are added
-# to the state database, where they block the key for later batches. After the write they are added again, with those of
-# records that a sink rejected; these hold back records from the next batch on.
-#
-# A replay that has almost caught up with a key marks it, and batches with records of that key wait for it. Otherwise a
-# key with constant traffic would stay blocked forever.
-#
-# The driver gets only rows whose key is blocked or has a dead letter in the batch, without bodies. A key is the event's
-# ``partitionkey``, else the record's key; a record without a key is never held back.
-
-MAX_WAIT_SECONDS: Final = 60.0
-"""Maximum seconds for which a batch waits until a replay unblocks one of its keys."""
-POLL_SECONDS: Final = 0.1
-_POSITION_NUMBERS: Final = re.compile(r"((?:-\d+)*)(?:#(\d+))?\Z")
-_log = get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class HeldRecord:
-    """A routed record that is held back; ``dead_letter`` is the id of the dead letter that it waits for."""
-
-    outcome: RecordOutcome
-    dead_letter: str
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBack:
-    """The records of a batch that are held back."""
-
-    records: tuple[HeldRecord, ...] = ()
-
-    def remaining(self, outcomes: Outcomes) -> Outcomes:
-        """Return the outcomes of the batch that are not held back, in order."""
-        return outcomes.exclude([each.outcome.letter for each in self.records])
-
-    def iter_rejections(self, routes: Collection[int]) -> Iterator[RejectedRow]:
-        """Yield the held-back records on these routes as rejections."""
-        for each in self.records:
-            held = each.outcome
-            if held.route in routes:
-                yield RejectedRow(held.position, waits_for(each.dead_letter), held.endpoint, held.message)
-
-
-NOTHING_HELD: Final = HeldBack()
-
-
-class KeyOrdering:
-    """Holds back records of one query, if ``dead_letters.order`` of the batch's plan is ``park``."""
-
-    def __init__(self, state: StateFolder, query: str, notes: BatchStore, pause: Callable[[float], None]) -> None:
-        """Prepare for one query; *pause* waits for some seconds, or raises to end the batch before its first write."""
-        self._pause = pause
-        self._root = state.root
-        self._query = query
-        self._notes = notes
-
-    def hold_back(self, outcomes: Outcomes, batch: BatchId, plan: Plan, *, dead: int) -> HeldBack:
-        """Return the records of an evaluated and pinned batch to hold back, before its first write.
-
-        *dead* is the number of dead letters of the batch. Repeating has the same result.
-
-        Raises:
-            StateError: the state cannot be read or written; nothing has been decided.
-        """
-        if not _is_parking(plan):
-            return NOTHING_HELD
-        stored = self._stored_keys(batch)
-        blocked = self._find_blocked_keys(()) if stored is None else stored
-        suspects = _find_suspects(outcomes, blocked, dead=dead)
-        if stored is None:
-            keys = {each.key for each in suspects}
-            blocked = self._find_blocked_keys(keys)
-            blocking = {key: blocked[key] for key in keys & blocked.keys()}
-            self._notes.block(self._query, batch.number, batch.generation, blocking, batch.label)
-        held = _find_held_back(suspects, blocked)
-        waiting = {each.outcome.letter for each in held.records}
-        self._add_dead_letters(each for each in suspects if each.route < 0 or each.letter in waiting)
-        if held.records:
-            _log.info("records held back: their keys are blocked", query=self._query, records=len(held.records))
-        return held
-
-    def read_held_back(self, outcomes: Outcomes, batch: BatchId, plan: Plan) -> HeldBack:
-        """Return the records that the first write of a batch held back; none if there was no write."""
-        blocked = self._stored_keys(batch) if _is_parking(plan) else None
-        return NOTHING_HELD if blocked is None else _find_held_back(_find_suspects(outcomes, blocked, dead=1), blocked)
-
-    def block_keys(self, outcomes: Outcomes, rejections: Rejections, plan: Plan, *, dead: int) -> None:
-        """Block the keys of the dead letters of a batch, after they are written and before Spark commits the batch.
-
-        Repeating changes nothing: dead letters replayed in between do not block again.
-
-        Raises:
-            StateError: the state cannot be written.
-        """
-        if _is_parking(plan) and dead:
-            self._add_dead_letters(outcomes.select_dead_letters(rejections).list_keyed())
-
-    def _stored_keys(self, batch: BatchId) -> dict[str, str] | None:
-        return self._notes.blocked(self._query, batch.number, batch.generation, batch.label)
-
-    def _find_blocked_keys(self, keys: Collection[str]) -> dict[str, str]:
-        """Return the blocked keys with their first dead letters; wait for a replay about to unblock one of *keys*."""
-        deadline = time.monotonic() + MAX_WAIT_SECONDS
-        while True:
-            with LetterLedger.open(self._root, create=False) as ledger:
-                heads = ledger.order.first_letters()
-                unblocking = ledger.order.keys_to_free() & heads.keys() & set(keys)
-                # Ignore a replay that was killed.
-                if not unblocking or not ledger.is_locked or time.monotonic() >= deadline:
-                    return heads
-            self._pause(POLL_SECONDS)
-
-    def _add_dead_letters(self, letters: Iterable[RecordOutcome]) -> None:
-        ordered = sorted(letters, key=lambda each: position_sort_key(each.position))
-        if ordered:
-            with LetterLedger.open(self._root) as ledger:
-                ledger.order.append_letters((each.key, each.letter) for each in ordered)
-
-
-def position_sort_key(position: str) -> tuple[str, tuple[int, ...], int]:
-    """Return the sort key of a position for the order of arrival (partition, then offset or segment and row)."""
-    match = _POSITION_NUMBERS.search(position)
-    assert match is not None  # It also matches nothing.
-    numbers = tuple(int(text) for text in match[1].split("-")[1:])
-    return position[: match.start()], numbers, int(match[2] or -1)
-
-
-def _is_parking(plan: Plan) -> bool:
-    return plan.settings.dead_letters.order == "park"
-
-
-def _find_suspects(outcomes: Outcomes, blocked: Mapping[str, str], *, dead: int) -> list[RecordOutcome]:
-    """Find the records whose key is blocked or has a dead letter in the batch, in order of arrival."""
-    keys = set(blocked)
-    if dead:
-        keys.update(each.key for each in outcomes.select_dead_letters().list_keyed())
-    return sorted(outcomes.list_keyed(keys), key=lambda each: position_sort_key(each.position)) if keys else []
-
-
-def _find_held_back(suspects: Iterable[RecordOutcome], blocked: Mapping[str, str]) -> HeldBack:
-    """Find the routed records after a dead letter of their key; *suspects* are in order."""
-    heads = dict(blocked)
-    held: list[HeldRecord] = []
-    for each in suspects:
-        if each.route < 0:
-            heads.setdefault(each.key, each.letter)
-        elif each.key in heads:
-            held.append(HeldRecord(each, heads[each.key]))
-    return HeldBack(tuple(held))
+    def count_deliveries(self, tally: Tally) -> None:
+        """Add to the tally of the evaluation what each sink has received, and what it should have and has not."""
+        for letters, sinks in ((False, self._routes.event_sinks), (True, self._routes.dead_letter_sinks)):
+            for name, numbers in sinks.items():
+                due, size = Counter[str](), Counter[str]()
+                for (endpoint, route), (count, bytes_) in tally.routes.items():
+                    if route in numbers:
+                        due[endpoint] += count
+                        size[endpoint] += bytes_
+                if letters:
+                    due += self.count_dead_letters(numbers)
+                else:
+                    due -= self.count_of_sink(name)
+                rows = self._reported_rows.get((name, letters))
+                tally.missing += 0 if rows is None else max(0, due.total() - rows)
+                for endpoint, count in due.items():
+                    tally.delivered[name, endpoint] += count
+                    tally.delivered_bytes[name, endpoint] += size[endpoint]
 
 
 # Spark's write to Kafka, and the cause when it fails.
@@ -498,7 +236,8 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
         message = str(error)
         if absent := _ABSENT_TOPIC.search(message):
             if sink.create_topics is not None and not again:
-                _create_topics_of(rows, sink, name)
+                # This evaluates the rows once more.
+                create_topics(sink, name, [each[0] for each in rows.select("topic").distinct().collect() if each[0]])
                 return save_to_kafka(rows, sink, name, again=True)
             problem = f"Kafka at {sink.bootstrap_servers} has no topic {absent[1]}, or hides it from this login"
             hint = f"create topic {absent[1]}, or grant the login Describe and Write on it; the batch is then written"
@@ -506,15 +245,6 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
         problem = f"Kafka at {sink.bootstrap_servers} did not accept the batch: {_find_cause(error)}"
         hint = "grant the login of the sink Write on it; the batch is then written" if _DENIED in message else ""
         raise SinkError(name, problem, hint=hint) from error
-
-
-def _create_topics_of(rows: DataFrame, sink: KafkaSink, name: str) -> None:
-    """Create the missing topics of these rows, which evaluates the rows once more.
-
-    Raises:
-        SinkError: the brokers did not create a topic.
-    """
-    create_topics(sink, name, [each[0] for each in rows.select("topic").distinct().collect() if each[0]])
 
 
 def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
@@ -552,8 +282,12 @@ _VALUE_COLUMN: Final = "among"
 _TOPIC_COLUMN: Final = "sent_to"
 
 
-class SparkOutcomes:
-    """Outcomes in Spark, with the columns of :func:`router.evaluation.outcome_rows`.
+class Outcomes:
+    """The outcomes of one attempt, or a selection of them. A repeated call has the same result.
+
+    Rows stay in the workers, with the columns of :func:`router.evaluation.outcome_rows`: each method says what it
+    returns to the driver. With ``may_reject`` a sink may still reject records; the original records are then kept for
+    dead letters.
 
     *rows* returns the rows, *tally* their tally after evaluation. *bare* is the source row of a record with a bare dead
     letter. *outgoing* has the Kafka records for a single write (:mod:`router.writing.kafka_records`). *staging* has the
@@ -578,6 +312,8 @@ class SparkOutcomes:
         self._create_rows = rows
         self._frame: DataFrame | None = None
         self._outgoing = outgoing
+        self.at_once = outgoing is not None
+        """Whether one write evaluates the records and serves all sinks."""
         self._staging = staging
         self._staged = StagedFiles(plan.evaluator.matcher.targets)
         self._judge = judge
@@ -587,6 +323,7 @@ class SparkOutcomes:
         self._bare = bare
 
     def evaluate(self) -> Tally:
+        """Evaluate all records and keep the outcomes until :meth:`release`; return their counts."""
         if self._staging is not None:
             shares, results = self._staging
             return self._staged.add(shares, collect_results(results))
@@ -594,20 +331,31 @@ class SparkOutcomes:
         return self._tally()
 
     def tally(self) -> Tally:
+        """Return the counts, after a write has evaluated the records."""
         return self._tally()
 
     def release(self) -> None:
+        """Free the outcomes."""
         self._staged.discard()
         if self._staging is None:
             self._rows.unpersist()
 
     def select_routes(self, routes: Sequence[int]) -> Self:
-        return self._with_rows(lambda: self._rows.where(_is_on_routes(routes)))
+        """Select the outcomes on these routes."""
+        from pyspark.sql import functions as F
+
+        return self._with_rows(lambda: self._rows.where(F.col("m.route").isin(*routes)))
 
     def exclude(self, letters: Collection[str]) -> Self:
+        """Select the outcomes except those with these dead letter ids, in order."""
         return self._with_rows(lambda: self._join_on_values("letter", letters, "left_anti")) if letters else self
 
     def select_dead_letters(self, rejections: Rejections | None = None) -> Self:
+        """Select the dead letters, plus one with the complete original record for each rejection.
+
+        Rejections need the original records (:attr:`router.writing.writer.BatchWriter.may_reject`).
+        """
+
         def dead() -> DataFrame:
             letters = self._rows.where("m.route < 0")
             # One write: a table drops a second one with the batch's commit.
@@ -616,21 +364,27 @@ class SparkOutcomes:
         return self._with_rows(dead)
 
     def stage(self, share: RowsForSink) -> StagedCommit:
+        """Return the names of the files staged for a sink; stage them now if ``evaluate`` did not.
+
+        :meth:`release` removes files that were not passed to a sink.
+        """
         known = self._staged.get(share)
         if known is not None:
             return known
         if self._judge is None:
             raise ValueError("these outcomes have no plan in the workers that write them")
-        staging = StagingPass(SinkRows.for_batch(self._batch, self._plan), (share,))
+        staging = SinkRows.for_batch(self._batch, self._plan, share)
         self._staged.add([share], collect_results(staging.stage_outcomes(self._rows, self._judge)))
         staged = self._staged.get(share)
         assert staged is not None
         return staged
 
     def list_decisions(self) -> list[RecordOutcome]:
+        """Return the outcome of each record."""
         return [_to_outcome(row) for row in self._select_decisions(self._rows).toArrow().to_pylist()]
 
     def list_keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
+        """Return the outcomes of records with one of these *keys*; None for all records with a key."""
         from pyspark.sql import functions as F
 
         key = order_key_column(self._batch.kind).alias("key")
@@ -639,6 +393,10 @@ class SparkOutcomes:
         return [_to_outcome(row) for row in chosen.toArrow().to_pylist()]
 
     def iter_exchanges(self) -> Iterator[dict[str, Any]]:
+        """Yield the columns for pairing: position, time of arrival, message, relation and exchange.
+
+        Only with a plan that pairs; the columns (:mod:`router.evaluation.forwarding`) have a bounded length.
+        """
         from pyspark.sql import functions as F
 
         members = (F.col(f"m.{name}").alias(name) for name in ("message", "relation", EXCHANGE))
@@ -648,6 +406,7 @@ class SparkOutcomes:
             yield from batch.to_pylist()
 
     def list_topics(self, sink: str) -> list[str]:
+        """Return the distinct topics of these events at a Kafka sink."""
         from pyspark.sql import functions as F
 
         distinct = self._rows.select(F.col(f"m.topic_{sink}").alias(_TOPIC_COLUMN)).distinct()
@@ -655,6 +414,7 @@ class SparkOutcomes:
         return names
 
     def list_sent_to(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
+        """Return the outcomes of events for these topics of a Kafka sink, each with its topic."""
         from pyspark.sql import functions as F
 
         sent = self._select_decisions(self._rows, F.col(f"m.topic_{sink}").alias(_TOPIC_COLUMN))
@@ -662,26 +422,37 @@ class SparkOutcomes:
         return [(row.pop(_TOPIC_COLUMN), _to_outcome(row)) for row in share]
 
     def events_table(self, schema: pa.Schema) -> pa.Table:
+        """Return the events, with bodies, as a table of that schema."""
         return SinkRows.for_batch(self._batch, self._plan).collect_events(self._rows, schema)
 
     def dead_letters_table(self) -> pa.Table:
+        """Return the dead letters, with bodies, as a table."""
         return SinkRows.for_batch(self._batch, self._plan).collect_dead_letters(self._rows)
 
     def publish_events(self, sink: str) -> None:
+        """Have Spark write the events to a Kafka sink, each acknowledged; at least once.
+
+        Raises:
+            SinkError: the brokers did not accept all of them.
+        """
         self._publish(sink, letters=False)
 
     def publish_dead_letters(self, sink: str) -> None:
+        """Have Spark write the dead letters to a Kafka sink, as :meth:`publish_events`."""
         self._publish(sink, letters=True)
 
     def publish_all(self, sinks: Sequence[str]) -> None:
+        """Have Spark write events and dead letters to Kafka sinks of one cluster, as :meth:`publish_events`."""
         if self._outgoing is None:
             raise ValueError("these outcomes have no records for one write to all sinks")
         self._save(self._outgoing, self._kafka_settings(dead_letter_sinks(self._plan.settings)[0]), ",".join(sinks))
 
     def iter_spilled(self) -> Iterator[tuple[str, bytes]]:
+        """Yield id and native record, as JSON, of each dead letter that is too large for its topic."""
         return iter_spilled_records(self._rows, self._batch.kind)
 
     def iter_bare_records(self) -> Iterator[tuple[str, bytes]]:
+        """Yield dead letter id and complete source row, as JSON, of each record with a bare dead letter."""
         if self._bare is not None:
             yield from iter_source_rows(self._bare, self._batch.kind, self._batch.first_query)
 
@@ -741,12 +512,6 @@ class SparkOutcomes:
 
 def _to_outcome(row: dict[str, Any]) -> RecordOutcome:
     return RecordOutcome(**{name: value for name, value in row.items() if value is not None})
-
-
-def _is_on_routes(numbers: Sequence[int]) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.col("m.route").isin(*numbers)
 
 
 def _original_headers(kind: Kind) -> Column:

@@ -1,6 +1,6 @@
 """Write the files of tables in the workers; the driver gets only file names and counts.
 
-A :class:`RowsForSink` (a *share*) selects the rows of one sink. :class:`StagingPass` writes the shares of the outcomes
+A :class:`RowsForSink` (a *share*) selects the rows of one sink. :class:`SinkRows` writes the shares of the outcomes
 of an attempt, which it evaluates itself or reads from Spark's cache. A worker buffers rows up to a limit, and writes
 the rest when its task ends. The files of a failed or superseded task attempt are in no result, and so in no commit.
 """
@@ -83,18 +83,33 @@ def commit_app_id(generation: str, sink: str, *, letters: bool = False, part: Se
 
 
 @dataclass(frozen=True, slots=True)
+class RowsForSink:
+    """The rows of one sink: events or dead letters on these routes, in its columns."""
+
+    sink: str
+    dead_letters: bool
+    routes: tuple[int, ...]
+    schema: pa.Schema
+    staging: FileStager
+
+
+@dataclass(frozen=True, slots=True)
 class SinkRows:
-    """Converts the outcomes of one attempt to rows; ``failed`` is the time of its dead letters."""
+    """Converts the outcomes of one attempt to rows, and stages the files of ``shares`` of them.
+
+    ``failed`` is the time of its dead letters.
+    """
 
     kind: Kind
     query: str
     epoch: str
     failed: str
+    shares: tuple[RowsForSink, ...] = ()
 
     @classmethod
-    def for_batch(cls, batch: BatchId, plan: Plan) -> SinkRows:
+    def for_batch(cls, batch: BatchId, plan: Plan, *shares: RowsForSink) -> SinkRows:
         """Create the converter for a batch with its plan."""
-        return cls(batch.kind, batch.first_query, plan.epoch, batch.failed)
+        return cls(batch.kind, batch.first_query, plan.epoch, batch.failed, shares)
 
     def to_events(self, outcomes: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
         """Convert routed outcomes (``OUTCOME_COLUMNS``) to events with the columns of *schema*."""
@@ -134,6 +149,17 @@ class SinkRows:
         """Convert outcomes in Spark to dead letters, in the workers, and collect them."""
         return _collect_in_spark(outcomes.select(*OUTCOME_COLUMNS, "letter"), self.to_dead_letters, DEAD_LETTER)
 
+    def stage_source(self, source: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
+        """Evaluate and stage rows of :func:`router.evaluation.outcome_rows.normalize_rows`, and return the results."""
+        # More tasks than can run at once would make more files without being faster.
+        parallelism = source.sparkSession.sparkContext.defaultParallelism
+        rows = source.select(*RAW_COLUMNS[self.kind]).coalesce(parallelism)
+        return rows.mapInArrow(partial(_evaluate_and_stage, self, judge), _RESULT)
+
+    def stage_outcomes(self, outcomes: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
+        """Stage outcomes of :mod:`router.evaluation.outcome_rows`, and return the results."""
+        return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_stage_outcomes, self, judge), _RESULT)
+
 
 def _collect_in_spark(outcomes: DataFrame, render: Callable[[pa.RecordBatch], pa.Table], schema: pa.Schema) -> pa.Table:
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -161,17 +187,6 @@ _RESULTS: Final = pa.schema([(_SHARE, pa.int32()), (_CONTENT, pa.binary())])
 _FILES: Final = msgspec.msgpack.Decoder(list[StagedFile])
 _TALLY: Final = -1
 """The share number of a result that has the tally of an Arrow batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowsForSink:
-    """The rows of one sink: events or dead letters on these routes, in its columns."""
-
-    sink: str
-    dead_letters: bool
-    routes: tuple[int, ...]
-    schema: pa.Schema
-    staging: FileStager
 
 
 @dataclass(slots=True)
@@ -209,33 +224,14 @@ class StagedFiles:
         self.staged.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class StagingPass:
-    """Stages the files of shares for the outcomes of one attempt."""
-
-    rows: SinkRows
-    shares: tuple[RowsForSink, ...]
-
-    def stage_source(self, source: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
-        """Evaluate and stage rows of :func:`router.evaluation.outcome_rows.normalize_rows`, and return the results."""
-        # More tasks than can run at once would make more files without being faster.
-        parallelism = source.sparkSession.sparkContext.defaultParallelism
-        rows = source.select(*RAW_COLUMNS[self.rows.kind]).coalesce(parallelism)
-        return rows.mapInArrow(partial(_evaluate_and_stage, self, judge), _RESULT)
-
-    def stage_outcomes(self, outcomes: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
-        """Stage outcomes of :mod:`router.evaluation.outcome_rows`, and return the results."""
-        return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_stage_outcomes, self, judge), _RESULT)
-
-
 def collect_results(frame: DataFrame) -> list[tuple[int, bytes]]:
     """Run a pass, and collect the results of its tasks."""
     table = frame.toArrow()
     return list(zip(table[_SHARE].to_pylist(), table[_CONTENT].to_pylist(), strict=True))
 
 
-def _evaluate_and_stage(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
-    kind = staging.rows.kind
+def _evaluate_and_stage(staging: SinkRows, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
+    kind = staging.kind
     evaluator = load_evaluator(judge)
     buffer = _StagingBuffer(staging, evaluator)
     for batch in batches:
@@ -246,7 +242,7 @@ def _evaluate_and_stage(staging: StagingPass, judge: Broadcast[Evaluator], batch
     yield from buffer.finish()
 
 
-def _stage_outcomes(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
+def _stage_outcomes(staging: SinkRows, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
     buffer = _StagingBuffer(staging, load_evaluator(judge))
     for batch in batches:
         buffer.add(batch)
@@ -256,7 +252,7 @@ def _stage_outcomes(staging: StagingPass, judge: Broadcast[Evaluator], batches: 
 class _StagingBuffer:
     """The buffered rows and written files of each share in one task attempt."""
 
-    def __init__(self, staging: StagingPass, evaluator: Evaluator) -> None:
+    def __init__(self, staging: SinkRows, evaluator: Evaluator) -> None:
         self._staging = staging
         self._catalog = evaluator.typed_catalog
         self._max_bytes = min(MAX_BUFFER_BYTES, evaluator.memory_limit // 4)
@@ -273,7 +269,7 @@ class _StagingBuffer:
             if not count:
                 continue
             chosen = outcomes if count == outcomes.num_rows else outcomes.filter(mask)
-            rows = self._staging.rows
+            rows = self._staging
             table = rows.to_dead_letters(chosen) if share.dead_letters else rows.to_events(chosen, share.schema)
             self._rows[number].append(table)
         while sum(sizes := [sum(each.nbytes for each in tables) for tables in self._rows]) > self._max_bytes:

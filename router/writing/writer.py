@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -25,14 +25,18 @@ from router.evaluation.plan import Plan
 from router.routing import Routes, SpillLimits
 from router.settings import KafkaSink, Settings, dead_letter_sinks, event_sinks, plain_options
 from router.settings.routes import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, DestinationTemplate, full_variable_name
-from router.sinks import ArrowSink, Commit, WriteResult, open_sink
+from router.sinks import ArrowSink, WriteResult, open_sink
 from router.sinks.contract import RejectedRow
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, WIDE_WITH_AMBIGUOUS
 from router.sinks.messages.definitions import make_destination_key
 from router.sinks.messages.sink import MESSAGE, DestinationCap, get_destination_cap
+from router.state.ledger import waits_for
 from router.watching.batches import watch_write
-from router.writing.outcomes import HeldBack, Outcomes, Receipts, Rejections
+from router.writing.outcomes import HeldBack, Outcomes, Rejections
 from router.writing.staging import BatchId, RowsForSink, create_commit
+
+if TYPE_CHECKING:
+    from router.watching.metrics import Metrics
 
 # The cap on the topics of a Kafka sink's template (MATCHING.md#what-comes-out), enforced on the driver.
 #
@@ -95,35 +99,12 @@ def _is_always_literal(catalog: Catalog, attribute: str) -> bool:
     return True
 
 
-CountWrite = Callable[[str, str], None]
-AddTime = Callable[[str, float], None]
-
-
-CountNulls = Callable[[str, Mapping[str, int]], None]
-
-
-def ignore_seconds(sink: str, seconds: float) -> None:
-    """Ignore it."""
-
-
-def ignore_nulls(sink: str, unfit: Mapping[str, int]) -> None:
-    """Ignore it."""
-
-
 class BatchWriter:
-    """Writes batches for one plan.
+    """Writes batches for one plan; *metrics* count its writes."""
 
-    *counted* is called with sink and result of each write, *timed* with sink and seconds of each successful write,
-    *nulled* with sink and number of values, by definition, that became null in typed columns.
-    """
-
-    def __init__(
-        self, plan: Plan, counted: CountWrite, timed: AddTime = ignore_seconds, nulled: CountNulls = ignore_nulls
-    ) -> None:
+    def __init__(self, plan: Plan, metrics: Metrics) -> None:
         self._plan = plan
-        self._counted = counted
-        self._timed = timed
-        self._nulled = nulled
+        self._metrics = metrics
         self._letters = dead_letter_sinks(plan.settings)
         self._open_sinks: dict[tuple[str, bool], ArrowSink] = {}
         self._capped = capped_topics(plan.settings, plan.routes.topics, plan.catalog)
@@ -190,18 +171,22 @@ class BatchWriter:
         names = list(dict.fromkeys([*self._plan.routes.event_sinks, *self._letters]))
         self._publish(names, partial(outcomes.publish_all, names))
 
+    def new_rejections(self) -> Rejections:
+        """Return what sinks say of an attempt, before they say anything."""
+        return Rejections(self._plan.routes, SpillLimits(self._plan.settings))
+
     def send_events(
         self,
         events: Outcomes,
         batch: BatchId,
+        rejections: Rejections,
         only: Container[str] | None = None,
-        receipts: Receipts | None = None,
         reached: Set[int] | None = None,
-    ) -> Rejections:
+    ) -> None:
         """Step: write the events to each sink; *only* limits the sinks, None for all.
 
-        *reached* are the routes of the outcomes, if known: sinks of other routes are skipped. The reports of sinks are
-        added to *receipts*.
+        *reached* are the routes of the outcomes, if known: sinks of other routes are skipped. What sinks say is added
+        to *rejections*.
 
         After a crash or an error some sinks have their share; tables and files accept a transaction id only once. A
         sink that got its share in this process is skipped, unless it rejected records and must report them again.
@@ -209,19 +194,19 @@ class BatchWriter:
         Raises:
             SinkError: a sink failed; the sinks before it have their share.
         """
-        rejections = self._new_rejections()
         for name, numbers in self._plan.routes.event_sinks.items():
             # A sink must not get its share twice while another sink blocks the batch: Kafka would have duplicates.
             if (only is None or name in only) and name not in self._marked_sinks(batch):
                 rejected: tuple[RejectedRow, ...] = ()
                 if reached is None or not reached.isdisjoint(numbers):
-                    rejected = self._send_to_sink(name, numbers, events.select_routes(numbers), batch, receipts)
+                    rejected = self._send(name, numbers, events.select_routes(numbers), batch, rejections)
                 rejections.add(name, rejected)
                 if not rejected:
                     self._mark_finished(name, batch)
-        return rejections
 
-    def withhold_events(self, events: Outcomes, batch: BatchId, reasons: Mapping[str, str]) -> Rejections:
+    def withhold_events(
+        self, events: Outcomes, batch: BatchId, rejections: Rejections, reasons: Mapping[str, str]
+    ) -> None:
         """Step of a batch that is moved to dead letters: reject all records that the sinks in *reasons* lack.
 
         Nothing is written. A repeat has the same result.
@@ -229,7 +214,6 @@ class BatchWriter:
         Raises:
             SinkError: a sink cannot be opened.
         """
-        rejections = self._new_rejections()
         for name, numbers in self._plan.routes.event_sinks.items():
             if name in reasons:
                 share: Iterable[RejectedRow] = (
@@ -239,26 +223,22 @@ class BatchWriter:
                 if not self._is_kafka(name):
                     share = self._open_sink(name).iter_missing_rows(create_commit(name, batch), share)
                 rejections.add(name, share)
-        return rejections
 
-    def reject_held(
-        self, rejections: Rejections, held: HeldBack, batch: BatchId, receipts: Receipts | None = None
-    ) -> None:
+    def reject_held(self, held: HeldBack, batch: BatchId, rejections: Rejections) -> None:
         """Step: reject held-back records at all of their sinks. Nothing is written.
 
         A sink that has the whole batch of this part has these records: it got them before their keys were blocked.
         """
-        complete = (
-            self.finished_sinks(replace(batch, part=batch.part[:-1])) if batch.part and held.records else frozenset()
-        )
+        complete = self.finished_sinks(replace(batch, part=batch.part[:-1])) if batch.part and held else frozenset()
         for name, numbers in self._plan.routes.event_sinks.items():
-            if name not in complete:
-                rejections.add(name, held.iter_rejections(numbers))
-            elif receipts is not None:
-                receipts.ignore(name)
+            if name in complete:
+                rejections.ignore_rows(name)
+                continue
+            waiting = ((each, waits_for(letter)) for each, letter in held.items() if each.route in numbers)
+            rejections.add(name, (RejectedRow(o.position, why, o.endpoint, o.message) for o, why in waiting))
 
     def send_dead_letters(
-        self, letters: Outcomes, batch: BatchId, receipts: Receipts | None = None, reached: Set[int] | None = None
+        self, letters: Outcomes, batch: BatchId, rejections: Rejections, reached: Set[int] | None = None
     ) -> None:
         """Step: write the dead letters to each of their sinks, with those of rejected records.
 
@@ -272,7 +252,7 @@ class BatchWriter:
         """
         for name, numbers in self._plan.routes.dead_letter_sinks.items():
             if reached is None or not reached.isdisjoint(numbers):
-                self._send_to_dead_letter_sink(name, numbers, letters.select_routes(numbers), batch, receipts)
+                self._send(name, numbers, letters.select_routes(numbers), batch, rejections, letters=True)
 
     def has_dead_letters(self, batch: BatchId) -> bool:
         """Whether a sink is known to have the dead letters of the batch, so that all sinks have its events.
@@ -296,13 +276,6 @@ class BatchWriter:
             except SinkError:
                 continue  # It may be the failing sink, so it counts as not having the batch.
         return frozenset(known)
-
-    def unfinished_sinks(self, taken: Container[str]) -> list[str]:
-        """Return the sinks for events that are not among *taken*."""
-        return [name for name in self._plan.routes.event_sinks if name not in taken]
-
-    def _new_rejections(self) -> Rejections:
-        return Rejections(self._plan.routes, SpillLimits(self._plan.settings))
 
     def _mark_finished(self, name: str, batch: BatchId) -> None:
         number, taken = self._finished.get(batch.generation, (-1, set()))
@@ -330,47 +303,45 @@ class BatchWriter:
         schema = DEAD_LETTER if letters else self._event_schema(name)
         return None if staging is None else RowsForSink(name, letters, numbers, schema, staging)
 
-    def _send_to_sink(
-        self, name: str, numbers: tuple[int, ...], events: Outcomes, batch: BatchId, receipts: Receipts | None
+    def _send(
+        self,
+        name: str,
+        numbers: tuple[int, ...],
+        outcomes: Outcomes,
+        batch: BatchId,
+        rejections: Rejections,
+        *,
+        letters: bool = False,
     ) -> tuple[RejectedRow, ...]:
-        if (share := self._staged_share(name, numbers, batch)) is not None:
-            result = self._stage_and_write(share, events, create_commit(name, batch))
-        elif not self._is_kafka(name):
-            sink, rows = self._open_sink(name), events.events_table(self._event_schema(name))
-            result = self._write(name, lambda: sink.write(rows, create_commit(name, batch)))
+        """Write events or dead letters to a sink, and return the rows that it rejected."""
+        if self._is_kafka(name):
+            return self._publish_outcomes(name, outcomes, letters=letters)
+        sink, commit = self._open_sink(name, letters=letters), create_commit(name, batch, letters=letters)
+        if (share := self._staged_share(name, numbers, batch, letters=letters)) is not None:
+            staged = outcomes.stage(share)
+            staged.may_reject = outcomes.may_reject and not letters
+            result = self._write(name, lambda: sink.commit_staged(staged, commit))
         else:
-            return self._publish_events(name, events)
-        if result.refused and not events.may_reject:
+            rows = outcomes.dead_letters_table() if letters else outcomes.events_table(self._event_schema(name))
+            result = self._write(name, lambda: sink.write(rows, commit))
+        if result.refused and not letters and not outcomes.may_reject:
             # The sink reports them again when the batch is repeated.
             hint = "no action is needed: they become dead letters when the batch is retried"
             raise SinkError(name, f"rejects {len(result.refused)} rows: {result.refused[0].reason}", hint=hint)
-        if receipts is not None:
-            receipts.add(name, result)
+        rejections.report_rows(name, result, letters=letters)
         return result.refused
 
-    def _publish_events(self, name: str, events: Outcomes) -> tuple[RejectedRow, ...]:
+    def _publish_outcomes(self, name: str, outcomes: Outcomes, *, letters: bool) -> tuple[RejectedRow, ...]:
         rejected: tuple[RejectedRow, ...] = ()
+        if letters:
+            self._publish([name], partial(outcomes.publish_dead_letters, name))
+            return rejected
         if name in self._capped:
-            events, rejected = limit_topics(events, name, self._capped[name])
-        self._publish([name], partial(events.publish_events, name))
+            outcomes, rejected = limit_topics(outcomes, name, self._capped[name])
+        self._publish([name], partial(outcomes.publish_events, name))
         if rejected:
-            self._counted(name, "rejected")
+            self._metrics.count_sink_write(name, "rejected")
         return rejected
-
-    def _send_to_dead_letter_sink(
-        self, name: str, numbers: tuple[int, ...], letters: Outcomes, batch: BatchId, receipts: Receipts | None
-    ) -> None:
-        commit = create_commit(name, batch, letters=True)
-        if (share := self._staged_share(name, numbers, batch, letters=True)) is not None:
-            result = self._stage_and_write(share, letters, commit)
-        elif self._is_kafka(name):
-            self._publish([name], partial(letters.publish_dead_letters, name))
-            return
-        else:
-            sink, rows = self._open_sink(name, letters=True), letters.dead_letters_table()
-            result = self._write(name, lambda: sink.write(rows, commit))
-        if receipts is not None:
-            receipts.add(name, result, letters=True)
 
     def _event_schema(self, name: str) -> pa.Schema:
         """Return the event columns of a sink; only tables do not need the original text of the time."""
@@ -380,34 +351,30 @@ class BatchWriter:
             schema = WIDE_WITH_AMBIGUOUS if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
         return pa.schema([*schema, *((column, pa.string()) for column in self._plan.optional_lineage)])
 
-    def _stage_and_write(self, share: RowsForSink, outcomes: Outcomes, commit: Commit) -> WriteResult:
-        staged = outcomes.stage(share)
-        staged.may_reject = outcomes.may_reject and not share.dead_letters
-        sink = self._open_sink(share.sink, letters=share.dead_letters)
-        return self._write(share.sink, lambda: sink.commit_staged(staged, commit))
-
     def _write(self, name: str, write: Callable[[], WriteResult]) -> WriteResult:
         began = time.monotonic()
         with watch_write(name):
             result = write()
-        self._timed(name, time.monotonic() - began)
-        self._counted(name, "ok")
+        self._count([name], began)
         if result.refused:
-            self._counted(name, "rejected")
+            self._metrics.count_sink_write(name, "rejected")
         if result.unfit:
             counts = Counter[str]()
             for each in result.unfit:
                 counts[each.message] += each.values if each.column is not None else 0
-            self._nulled(name, +counts)
+            self._metrics.count_unfit_values(name, +counts)
         return result
 
     def _publish(self, names: Sequence[str], publish: Callable[[], None]) -> None:
         began = time.monotonic()
         with watch_write(",".join(names), by_spark=True):
             publish()
+        self._count(names, began)
+
+    def _count(self, names: Sequence[str], began: float) -> None:
         for name in names:
-            self._timed(name, time.monotonic() - began)
-            self._counted(name, "ok")
+            self._metrics.sinks.took(name, time.monotonic() - began)
+            self._metrics.count_sink_write(name, "ok")
 
     def _open_sink(self, name: str, *, letters: bool = False) -> ArrowSink:
         sink = self._open_sinks.get((name, letters))

@@ -34,8 +34,8 @@ from confluent_kafka.cimpl import NewTopic
 from catalog.load import freeze_for_gc
 from catalog.load import load as load_catalog
 from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanHolder
-from router.batches.splitting import BatchSizeLimiter
+from router.batches.plans import PlanCache
+from router.batches.splitting import Splitting
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.machine import BatchSizing
@@ -79,7 +79,7 @@ class Bench:
         self.reading = make_source_client(plan.sources[0]).source_options()
         """Options of Spark's source as the router has them."""
         self._metrics = Metrics()
-        self._holders = [PlanHolder(spark, state, each, self._metrics) for each in (plan, bare)]
+        self._holders = [PlanCache(spark, state.batches, each, self._metrics) for each in (plan, bare)]
         for holder, each in zip(self._holders, (plan, bare), strict=True):
             holder.activate(each)
         freeze_for_gc()
@@ -115,8 +115,7 @@ class Bench:
             plans,
             self._metrics,
             RouterStatus(),
-            lambda _: plans.active,
-            bounding=BatchSizeLimiter("kafka", generation, sizing, None),
+            splitting=Splitting(self._state.batches, "bench", "kafka", generation, sizing),
         )
         return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
             "checkpointLocation", str(generation.path)

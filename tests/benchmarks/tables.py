@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 
 from catalog.load import load as load_catalog
 from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanHolder
+from router.batches.plans import PlanCache
 from router.evaluation.plan import Plan
 from router.reading.generations import begin
 from router.settings import settings_from_dict
@@ -63,7 +63,7 @@ class Bench:
         self._state = state
         self._folder = folder
         self._metrics = Metrics()
-        self._holders = {name: PlanHolder(spark, state, plan, self._metrics) for name, plan in plans.items()}
+        self._holders = {name: PlanCache(spark, state.batches, plan, self._metrics) for name, plan in plans.items()}
         for name, holder in self._holders.items():
             holder.activate(plans[name])
         self._reading = make_source_client(plans["one"].sources[0]).source_options()
@@ -76,9 +76,7 @@ class Bench:
         """Through the router's pipeline: matched, mapped, with dead letters and all."""
         generation = begin(self._state, "bench", (topic,))
         plans = self._holders[plan]
-        pipeline = Pipeline(
-            "bench", "kafka", generation, self._state, plans, self._metrics, RouterStatus(), lambda _: plans.active
-        )
+        pipeline = Pipeline("bench", "kafka", generation, self._state, plans, self._metrics, RouterStatus())
         return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
             "checkpointLocation", str(generation.path)
         )

@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient
 
 from bindings.inbox.source import SPARK_SCHEMA
 from catalog.load import load
-from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanHolder
+from router.batches.plans import PlanCache
+from router.batches.waiting import Draining
 from router.commands.batches.unfinished import order_parking
 from router.evaluation.plan import Plan
 from router.reading import generations
@@ -112,10 +112,9 @@ class Line:
     def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, generation: Generation) -> None:
         self.metrics = Metrics(plan.settings.sinks, [])
         self.status = RouterStatus()
-        self._plan = plan
         self._state = state
         self._generation = generation
-        self._plans = PlanHolder(spark, state, plan, self.metrics)
+        self._plans = PlanCache(spark, state.batches, plan, self.metrics, lambda document: plan)
         self.activate(plan)
         self.go_on()
 
@@ -133,7 +132,6 @@ class Line:
             self._plans,
             self.metrics,
             self.status,
-            lambda document: self._plan,
         )
 
     @property

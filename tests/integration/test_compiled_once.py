@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.clientserver import ClientServerConnection
 
-from router.batches.plans import PlanHolder
+from router.batches.plans import PlanCache
 from router.batches.splitting import BatchPart
 from router.reading import generations
 from router.sources import INBOX
@@ -115,7 +115,7 @@ def test_a_changed_catalog_is_prepared_beside_the_batches(
     first, second = (kafka_plan_of(each, ONE, tmp_path) for each in (catalog, changed))
     lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
     rows = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
-    plans, attempts = PlanHolder(spark, state, first, Metrics()), count()
+    plans, attempts = PlanCache(spark, state.batches, first, Metrics()), count()
 
     def attempt() -> int:
         before, number = compiled(spark), next(attempts)
@@ -155,7 +155,7 @@ def test_nothing_is_prepared_that_nobody_takes(
     second = kafka_plan_of(replace(catalog, epoch="changed"), settings, tmp_path)
     lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
     rows = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
-    plans = PlanHolder(spark, state, first, Metrics())
+    plans = PlanCache(spark, state.batches, first, Metrics())
     plans.activate(first)
     plans.current().outcomes(
         rows, BatchId("kafka", "q", "g", 0, "2026-01-02T03:04:05+00:00"), BatchPart(), arrived=False, at_once=True

@@ -16,9 +16,10 @@ import yaml
 
 from bindings.inbox.source import SPARK_SCHEMA
 from catalog.load import load
-from router.batches.journal import Draining
+from router.batches.batch import KeyOrdering, position_sort_key
 from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanHolder
+from router.batches.plans import PlanCache
+from router.batches.waiting import Draining
 from router.dead_letters.reading import DeadLetterFilter
 from router.evaluation.plan import Plan
 from router.reading import generations
@@ -31,7 +32,7 @@ from router.state.ledger import HELD, LetterLedger, PendingReplay
 from router.state.state import Park, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
-from router.writing.outcomes import KeyOrdering, parse_sinks, position_sort_key
+from router.writing.outcomes import parse_sinks
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.dying_router import ENDED_BY_SIGNAL
@@ -114,7 +115,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     produce(kafka.bootstrap, source, [record("A", 0), record("B", 0), record("A", 1, "late"), record(None, 0)])
     produce(kafka.bootstrap, source, [record("A", 2), record("B", 1), record("A", 3), record(None, 1)])
     # Killed when the letters are written and have not taken their places for good.
-    router.module = ("tests.support.dying_router", "router.writing.outcomes:KeyOrdering.block_keys", "before", "0")
+    router.module = ("tests.support.dying_router", "router.batches.batch:StoredBatch.settle", "before", "0")
     router.launch()
     assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
     with LetterLedger.open(folder / "state", create=False) as ledger:
@@ -156,9 +157,9 @@ class Line:
 
     def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, generation: generations.Generation) -> None:
         self.metrics = Metrics(plan.settings.sinks, [])
-        plans = PlanHolder(spark, state, plan, self.metrics)
+        plans = PlanCache(spark, state.batches, plan, self.metrics, lambda _: plan)
         plans.activate(plan)
-        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, RouterStatus(), lambda _: plan)
+        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, RouterStatus())
 
 
 @pytest.fixture
@@ -331,7 +332,7 @@ def test_a_batch_waits_for_a_replay_that_is_about_to_free_its_key(tmp_path: Path
             if len(pauses) == 2:
                 replayed(ledger, ["a1"], datetime.now(UTC))
 
-        ordering = KeyOrdering(state, INBOX, state.batches, pause)
+        ordering = KeyOrdering(state, pause)
         assert ordering._find_blocked_keys({"A"}) == {"A": "a1", "B": "b1"}  # What a replay that is gone has said.
         with ledger.exclusive():
             assert ordering._find_blocked_keys({"B"}) == {"A": "a1", "B": "b1"}

@@ -28,6 +28,7 @@ from router.matching.records import RecordMatcher
 from router.matching.schema_validation import Validation
 from router.rendering.texts import TIME_TEXT
 from router.settings import settings_from_dict
+from router.watching.metrics import Metrics
 from router.writing.writer import BatchWriter
 from tests.support.evaluating import evaluated, single_write, with_events
 from tests.support.generation import ENDPOINT, random_catalog, random_record
@@ -285,7 +286,7 @@ def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_pa
     catalog = catalog_for(1, "KAFKA")
     plan = plan_of(catalog, tmp_path)
     rows = [kafka_row(line) for line in lines_of(Random(1), catalog, "KAFKA", KAFKA_MEMBERS)[:10]]
-    assert BatchWriter(plan, lambda sink, result: None).is_single_write
+    assert BatchWriter(plan, Metrics()).is_single_write
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
     written = single_write(frame, "kafka", plan).to_records(frame, "2026-01-02T03:04:05Z")
     physical = written._jdf.queryExecution().executedPlan().toString()

@@ -18,6 +18,7 @@ from router.evaluation.evaluator import Kind
 from router.evaluation.outputs import EMPTY, sum_tallies
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
+from router.watching.metrics import Metrics
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 from tests.integration.test_match_equals_run import (
@@ -106,14 +107,15 @@ def test_one_write_sends_what_several_send(
     else:
         frame = spark.createDataFrame([inbox_row(number, line) for number, line in enumerate(lines)], SPARK_SCHEMA)
     plan = plan_of(catalog, settings, tmp_path)
-    writer = BatchWriter(plan, lambda sink, result: None)
+    writer = BatchWriter(plan, Metrics())
     assert writer.is_single_write
     batch = BatchId(kind, "q", "g", 0, FAILED)
     records = single_write(frame, kind, plan).to_records(frame, FAILED).toArrow().to_pylist()
     decided = evaluated(frame, kind, plan.evaluator)
     kept = KeptOutcomes(decided, batch, plan)
-    writer.send_events(kept, batch)
-    writer.send_dead_letters(kept.select_dead_letters(), batch)
+    rejections = writer.new_rejections()
+    writer.send_events(kept, batch, rejections)
+    writer.send_dead_letters(kept.select_dead_letters(), batch, rejections)
     assert as_sent(records) == as_sent([row for rows in kept.sent.values() for row in rows])
     names = {each["key"] for row in records for each in row["headers"]}
     assert {"xrouter-letter", "xrouter-reason"} <= names

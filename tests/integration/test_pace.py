@@ -13,8 +13,8 @@ import pytest
 from catalog.load import load
 from router.batches import pipeline
 from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanHolder
-from router.batches.splitting import BatchSizeLimiter
+from router.batches.plans import PlanCache
+from router.batches.splitting import Splitting
 from router.evaluation.plan import Plan
 from router.machine import TARGET_SECONDS, BatchSizing
 from router.reading import generations
@@ -64,12 +64,10 @@ def test_batches_behind_a_slow_sink_shrink_and_grow_again(
         sizing = BatchSizing.of(plan.settings)
         generation = generations.begin(state, INBOX, ())
         metrics = Metrics(plan.settings.sinks, [])
-        plans = PlanHolder(spark, state, plan, metrics)
+        plans = PlanCache(spark, state.batches, plan, metrics)
         plans.activate(plan)
-        bounding = BatchSizeLimiter("inbox", generation, sizing, None)
-        line = Pipeline(
-            INBOX, "inbox", generation, state, plans, metrics, RouterStatus(), lambda _: plan, bounding=bounding
-        )
+        splitting = Splitting(state.batches, INBOX, "inbox", generation, sizing)
+        line = Pipeline(INBOX, "inbox", generation, state, plans, metrics, RouterStatus(), splitting=splitting)
         limits = [sizing.begin(None)]
         for number in range(6):
             sink.seconds = SLOW if number < 3 else QUICK

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bindings.inbox.source import SPARK_SCHEMA
-from router.batches import pipeline
-from router.batches.splitting import BatchParts
+from router.batches import waiting
+from router.batches.splitting import Splitting
 from router.errors import Fault
 from router.reading import generations
 from router.reading.backlogs import extents
@@ -49,7 +49,7 @@ def state(tmp_path: Path) -> Iterator[StateFolder]:
 
 @pytest.fixture(autouse=True)
 def _no_pause_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "RETRY_FIRST", 0)
+    monkeypatch.setattr(waiting, "RETRY_FIRST", 0)
 
 
 def number(name: str) -> int:
@@ -137,7 +137,7 @@ def test_crashes_between_and_inside_parts_double_nothing(
     spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = rows_of(spark, COUNT, {8: RAISES}, WRONG)
-    written, noted = BatchParts.written, BatchStore.note_parts
+    written, noted = Splitting.written, BatchStore.note_parts
     generation = generations.begin(state, INBOX, ())
     points = 0
     deaths = 0
@@ -151,7 +151,7 @@ def test_crashes_between_and_inside_parts_double_nothing(
             if points in DEADLY:
                 raise Died
 
-        def dying(self: BatchParts, tally: Any) -> None:
+        def dying(self: Splitting, tally: Any) -> None:
             meet()
             written(self, tally)
 
@@ -159,7 +159,7 @@ def test_crashes_between_and_inside_parts_double_nothing(
             noted(self, *told)
             meet()
 
-        monkeypatch.setattr(BatchParts, "written", dying)
+        monkeypatch.setattr(Splitting, "written", dying)
         monkeypatch.setattr(BatchStore, "note_parts", dying_after)
         for _ in range(len(DEADLY) + 1):
             line = Line(spark, state, plan, generation)
@@ -185,10 +185,10 @@ def test_a_batch_too_large_is_cut_before_its_first_write(
     count = 4 * CROWDS
     rows = rows_of(spark, count, {}, WRONG)
     generation = generations.begin(state, INBOX, ())
-    parts = BatchParts.of(state.batches, INBOX, 0, generation.id)
-    parts.cut(extents(rows, "inbox"), 5, by_bytes=True)
     with Webhook() as hook:
         line = Line(spark, state, poisoned(plan_of(tmp_path, hook.url), crowds=True), generation)
+        line.pipeline._splitting.begin(0)
+        line.pipeline._splitting.cut(extents(rows, "inbox"), 5, by_bytes=True)
         line.pipeline.batch(rows, 0)
     good = [n for n in range(count) if n not in WRONG]
     assert in_tables(tmp_path) == {"lake": good, "kinds": good, "lines": good}
@@ -205,12 +205,13 @@ def test_a_condemned_record_that_is_gone_has_no_outcome_and_its_batch_ends(
     with Webhook() as hook:
         line = Line(spark, state, plan_of(tmp_path, hook.url), generation)
         for batch, condemned in enumerate((1, 2)):  # The second leaves out what Python would have to render.
-            parts = BatchParts.of(state.batches, INBOX, batch, generation.id)
+            parts = line.pipeline._splitting
+            parts.begin(batch)
             for _ in range(condemned):
                 while not parts.failed(fault):
                     pass
                 assert parts.divide(extents(rows, "inbox"), fault)
-            assert parts.next is not None and parts.next.condemned and parts.next.bare is (condemned == 2)
+            assert parts.part is not None and parts.part.condemned and parts.part.bare is (condemned == 2)
             line.pipeline.batch(rows.where("false"), batch)
             assert line.pipeline.last == batch
         assert hook.taken == []

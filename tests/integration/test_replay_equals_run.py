@@ -26,6 +26,7 @@ from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.plan import Plan
 from router.replay.batches import rows_of, verdicts
 from router.settings import settings_from_dict
+from router.watching.metrics import Metrics
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 from tests.support.evaluating import evaluated
@@ -164,10 +165,11 @@ def write(plan: Plan, rows: DataFrame, kind: Kind, query: str) -> dict[str, list
     decided = evaluated(rows, kind, plan.evaluator, query=query, arrived=True)
     batch = BatchId(kind, query, f"g-{query}", 0, "2026-01-02T03:04:06.000000Z")
     outcomes = KeptOutcomes(decided, batch, plan, judge=judge)
-    writer = BatchWriter(plan, lambda sink, result: None)
-    rejections = writer.send_events(outcomes, batch)
+    writer = BatchWriter(plan, Metrics())
+    rejections = writer.new_rejections()
+    writer.send_events(outcomes, batch, rejections)
     if kind != "letters":
-        writer.send_dead_letters(outcomes.select_dead_letters(rejections), batch)
+        writer.send_dead_letters(outcomes.select_dead_letters(rejections), batch, rejections)
     return outcomes.sent
 
 

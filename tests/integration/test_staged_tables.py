@@ -14,13 +14,14 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from bindings.inbox.source import SPARK_SCHEMA
-from router.batches.attempt import Journal, attempt
-from router.batches.plans import LoadedPlan, load
+from router.batches.batch import Batch
+from router.batches.plans import LoadedPlan, PlanCache
 from router.batches.splitting import BatchPart
 from router.evaluation.evaluator import Kind
 from router.sinks.jsonlines import DEAD_LETTER, WIDE_WITH_AMBIGUOUS
+from router.watching.metrics import Metrics
 from router.writing import outcomes as spark_outcomes
-from router.writing.outcomes import SparkOutcomes
+from router.writing.outcomes import Outcomes
 from router.writing.staging import BatchId, RowsForSink, collect_results
 from tests.integration.test_match_equals_run import (
     HTTP_MEMBERS,
@@ -58,7 +59,7 @@ def loaded_plan(spark: SparkSession, folder: Path, kind: Kind, seed: int, **more
         **more,
     }
     plan = plan_of(catalog, told, folder)
-    return load(spark, plan, lambda sink, result: None), frame.repartition(2)
+    return PlanCache(spark, None, plan, Metrics()).current(), frame.repartition(2)
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
@@ -96,7 +97,7 @@ def test_no_record_passes_the_driver(spark: SparkSession, tmp_path: Path, monkey
     monkeypatch.setattr(spark_outcomes, "collect_results", recorded)
     for number, arrived in enumerate((False, True)):
         each = replace(batch, number=number)
-        tally = attempt(loaded.outcomes(frame, each, BatchPart(), arrived=arrived), each, loaded.writer, Journal())
+        tally = Batch(each, loaded.outcomes(frame, each, BatchPart(), arrived=arrived), loaded.writer).write()
         assert tally.total > tally.dead_letters > 0
     assert given and not any(b"mark" in told for told in given)
     rows = DeltaTable(tmp_path / "lake").to_pyarrow_table()["data"].to_pylist()
@@ -113,7 +114,7 @@ def test_tries_of_tasks_that_failed_double_nothing(spark: SparkSession, tmp_path
         for task in ("0-failed", "1-failed"):
             share.staging.write(_rows_of(share), task, loaded.plan.catalog)
     assert len(list(tmp_path.rglob("*-failed-*.parquet"))) == 4
-    attempt(loaded.outcomes(frame, batch, BatchPart(), arrived=False), batch, loaded.writer, Journal())
+    Batch(batch, loaded.outcomes(frame, batch, BatchPart(), arrived=False), loaded.writer).write()
     assert not list(tmp_path.rglob("*-failed-*.parquet"))
     table = DeltaTable(tmp_path / "lake").to_pyarrow_table()
     assert table.num_rows == len(set(table["position"].to_pylist())) > 0
@@ -139,8 +140,8 @@ def test_tables_have_what_the_columns_say(
     batch = BatchId(kind, "q", "g", 0, FAILED)
     outcomes = loaded.outcomes(frame, batch, BatchPart(), arrived=arrived)
     assert (outcomes._staging is None) is arrived
-    tally = attempt(outcomes, batch, loaded.writer, Journal())
-    kept: SparkOutcomes = loaded.outcomes(frame, batch, BatchPart(), arrived=True)
+    tally = Batch(batch, outcomes, loaded.writer).write()
+    kept: Outcomes = loaded.outcomes(frame, batch, BatchPart(), arrived=True)
     assert kept.evaluate() == replace(tally, delivered=Counter(), delivered_bytes=Counter())
     decided = pa.schema([*WIDE_WITH_AMBIGUOUS, *((name, pa.string()) for name in loaded.plan.optional_lineage)])
     events = kept.select_routes(loaded.plan.routes.event_sinks["lake"]).events_table(decided)
@@ -156,6 +157,6 @@ def test_tables_have_what_the_columns_say(
     # A repeat is left out, and what it staged is gone.
     files = sorted(tmp_path.rglob("*.parquet"))
     again = loaded.outcomes(frame, batch, BatchPart(), arrived=arrived)
-    assert attempt(again, batch, loaded.writer, Journal()) == tally
+    assert Batch(batch, again, loaded.writer).write() == tally
     assert sorted(tmp_path.rglob("*.parquet")) == files
     assert DeltaTable(tmp_path / "lake").count() == events.num_rows

@@ -34,13 +34,13 @@ POINTS: Final = (
     ("router.sinks.tables.delta:DeltaSink.commit_staged", "before"),
     ("router.sinks.tables.head:TableHead.append", "after"),
     ("router.sinks.tables.opening:DefinitionTablesSink.commit_staged", "after"),
-    ("router.writing.outcomes:SparkOutcomes._save", "before"),
-    ("router.writing.outcomes:SparkOutcomes._save", "after"),
+    ("router.writing.outcomes:Outcomes._save", "before"),
+    ("router.writing.outcomes:Outcomes._save", "after"),
     ("router.sinks.messages.sink:ConfirmedSink.write", "before"),
     ("router.sinks.messages.sink:ConfirmedSink.write", "after"),
-    ("router.writing.writer:BatchWriter._send_to_dead_letter_sink", "before"),
-    ("router.writing.writer:BatchWriter._send_to_dead_letter_sink", "after"),
-    ("router.batches.journal:BatchJournal.settle", "before"),
+    ("router.writing.writer:BatchWriter.send_dead_letters", "before"),
+    ("router.writing.writer:BatchWriter.send_dead_letters", "after"),
+    ("router.batches.batch:StoredBatch.settle", "before"),
     ("router.watching.metrics:Metrics.count_written_batch", "before"),
     ("router.watching.metrics:Metrics.count_written_batch", "after"),
 )
@@ -52,8 +52,8 @@ OF_TABLES: Final = (
     ("router.sinks.tables.delta:DeltaSink._add_files", "before"),
     ("router.sinks.tables.head:TableHead.append", "before"),
     ("router.sinks.tables.head:TableHead.append", "after"),
-    ("router.writing.writer:BatchWriter._send_to_dead_letter_sink", "before"),
-    ("router.batches.journal:BatchJournal.settle", "before"),
+    ("router.writing.writer:BatchWriter.send_dead_letters", "before"),
+    ("router.batches.batch:StoredBatch.settle", "before"),
 )
 """Points of a batch that workers stage as a whole."""
 

@@ -26,7 +26,7 @@ from tests.support.kill_points import Point
 ENDED_BY_SIGNAL: Final = -signal.SIGKILL
 BATCH_DONE: Final = "router.watching.metrics:Metrics.count_written_batch"
 CATALOG_READ: Final = "router.running.reload:Reloader._try_catalog"
-ACTIVATED: Final = "router.batches.plans:PlanHolder.activate"
+ACTIVATED: Final = "router.batches.plans:PlanCache.activate"
 PINNED: Final = "router.state.state:BatchStore.pin"
 JUDGED: Final = "a batch is judged, and not yet pinned"
 

@@ -185,6 +185,7 @@ class ListOutcomes:
     shares: Sequence[RowsForSink] | None = None
     results: StagedFiles = field(default_factory=lambda: StagedFiles(()))
     may_reject: bool = True
+    at_once: bool = False
 
     def evaluate(self) -> Tally:
         """Judge, and fail as some records do."""
@@ -304,7 +305,7 @@ class ListPlan(LoadedPlan):
 
     def __init__(self, plan: Plan, world: World) -> None:
         nothing: Any = None
-        super().__init__(plan, nothing, BatchWriter(plan, lambda sink, result: None))
+        super().__init__(plan, nothing, BatchWriter(plan, Metrics()))
         self.world = world
 
     def outcomes(self, rows: Any, batch: BatchId, part: BatchPart, *, arrived: bool, at_once: bool = False) -> Any:
@@ -313,7 +314,7 @@ class ListPlan(LoadedPlan):
         if part.condemned:
             given = [replace(each, fails=False, reason="undecodable") for each in given]
         shares = None if arrived or part.condemned or batch.kind == "letters" else self.writer.staged_shares(batch)
-        return ListOutcomes(self.world, self.plan, batch, given, shares=shares)
+        return ListOutcomes(self.world, self.plan, batch, given, shares=shares, at_once=at_once)
 
 
 @dataclass(frozen=True)
@@ -413,8 +414,8 @@ class Process:
         self.loaded = ListPlan(plan, world)
         self.plans = cast(Any, SimpleNamespace(active=plan, current=self.current, pinned=self.current))
         self.metrics = Metrics(plan.settings.sinks, [])
-        self.status, plans = RouterStatus(), self.plans
-        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, self.status, lambda _: plan)
+        self.status = RouterStatus()
+        self.pipeline = Pipeline(INBOX, "inbox", generation, state, self.plans, self.metrics, self.status)
 
     def current(self, *pinned: object) -> ListPlan:
         """Return the plan that this process has loaded."""

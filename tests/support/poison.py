@@ -19,7 +19,7 @@ from bindings.inbox.source import SPARK_SCHEMA
 from bindings.parts import InboxRow, Part
 from catalog.load import load
 from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanHolder
+from router.batches.plans import PlanCache
 from router.evaluation.plan import Plan
 from router.reading.generations import Generation
 from router.settings import settings_from_dict
@@ -189,9 +189,9 @@ class Line:
     def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, generation: Generation) -> None:
         self.metrics = Metrics(plan.settings.sinks, [])
         self.status = RouterStatus()
-        plans = PlanHolder(spark, state, plan, self.metrics)
+        plans = PlanCache(spark, state.batches, plan, self.metrics, lambda _: plan)
         plans.activate(plan)
-        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, self.status, lambda _: plan)
+        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, self.status)
 
     def counted(self, name: str, **labels: str) -> float:
         """Return the sum of the samples of a metric with these labels."""

@@ -22,7 +22,8 @@ from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Evaluator, Plan
 from router.settings import KafkaSink, settings_from_dict
-from router.writing.outcomes import SparkOutcomes
+from router.watching.metrics import Metrics
+from router.writing.outcomes import Outcomes
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 from tests.support.evaluating import evaluated
@@ -280,7 +281,7 @@ def any_event(protocol: str) -> Catalog:
     return Catalog({ANY_EVENT.xid: ANY_EVENT}, {GROUP: (ANY_EVENT.xid,)}, {ENDPOINT: endpoint})
 
 
-class KeptOutcomes(SparkOutcomes):
+class KeptOutcomes(Outcomes):
     """Outcomes that keep what Spark would send to Kafka, by the name of the sink."""
 
     def __init__(
@@ -324,9 +325,10 @@ def leave(
     rows_out = evaluated(frame, kind, plan.evaluator)
     batch = BatchId(kind, "q", "g", 0, RECEIVED)
     outcomes = KeptOutcomes(rows_out, batch, plan)
-    writer = BatchWriter(plan, lambda sink, result: None)
-    writer.send_events(outcomes, batch)
-    writer.send_dead_letters(outcomes.select_dead_letters(), batch)
+    writer = BatchWriter(plan, Metrics())
+    rejections = writer.new_rejections()
+    writer.send_events(outcomes, batch, rejections)
+    writer.send_dead_letters(outcomes.select_dead_letters(), batch, rejections)
     sent = outcomes.sent
     assert not sent["dead"], sent["dead"]
     return {mode: [_sent(row) for row in sent[mode]] for mode in MODES}

@@ -48,7 +48,7 @@ def test_the_points_of_the_tests_are_seen() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("router.reading.streams:kafka_rows", "imported by name in router.running.queries"),
+        ("router.reading.streams:start_query", "imported by name in router.running.queries"),
         ("router.intake.intake:open_local_store", "imported by name in router.running.service"),
         ("router.reading.streams:Source", "no function or method"),
         ("router.sinks:check_endpoints", "imported by name in router.commands"),
@@ -57,7 +57,7 @@ def test_the_points_of_the_tests_are_seen() -> None:
         ("router.state.state:StateFolder.gone", "there is no StateFolder.gone"),
         ("router.state.state:Gone.pin", "there is no Gone.pin"),
         ("router.state.gone:State.pin", "No module named"),
-        ("router.batches.plans:PlanHolder.active", "property, no function"),
+        ("router.batches.plans:PlanCache.active", "property, no function"),
         ("router.running.queries:FIRST_PAUSE", "float, no function"),
         ("router.watching.batches:_SparkJobs._stage_progress", "staticmethod, no function"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router.batches import journal, pipeline, splitting
+from router.batches import splitting, waiting
 from router.state.state import StateFolder
 from router.writing import writer
 from tests.support.listed import World, places, rows_within
@@ -18,10 +18,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """What all processes of a test find."""
     made = World(forgetful={"hook"}, rejecting={"hook": {3}})
     monkeypatch.setattr(writer, "open_sink", made.open)
-    monkeypatch.setattr(pipeline, "extents", places)
+    monkeypatch.setattr(splitting, "extents", places)
     monkeypatch.setattr(splitting, "within", rows_within)
-    monkeypatch.setattr(pipeline, "RETRY_FIRST", 0)
-    monkeypatch.setattr(journal, "RETRY_FIRST", 0.001)
+    monkeypatch.setattr(waiting, "RETRY_FIRST", 0.001)
     return made
 
 

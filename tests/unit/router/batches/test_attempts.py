@@ -13,8 +13,9 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
-from router.batches.journal import PARKED, BatchJournal, BatchRetry, Draining
-from router.batches.splitting import BatchParts
+from router.batches.batch import PARKED, StoredBatch
+from router.batches.splitting import Splitting
+from router.batches.waiting import BatchWaiting, Draining
 from router.reading import generations
 from router.sinks import Commit, WriteResult
 from router.sources import INBOX
@@ -46,21 +47,21 @@ WRITTEN: Final = {0, 1, 2, 3, 4, 7}
 LETTERS: Final = {3: SINK_REJECTED, 5: "no-match", 6: SINK_REJECTED}
 POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (ListOutcomes, "evaluate", 1),
-    (BatchJournal, "look", 1),
-    (BatchJournal, "pin", 1),
-    (BatchJournal, "set_aside", 1),
+    (StoredBatch, "look", 1),
+    (StoredBatch, "pin", 1),
+    (StoredBatch, "set_aside", 1),
     (BatchStore, "block", 1),
-    (BatchJournal, "hold_back", 1),
+    (StoredBatch, "hold_back", 1),
     (BatchWriter, "send_events", 1),
     *((ListOutcomes, "stage", nth) for nth in (1, 2)),
     *((ListSink, "commit_staged", nth) for nth in (1, 2)),
     *((ListSink, "write", nth) for nth in (1, 2)),
     (ListOutcomes, "publish_events", 1),
-    (BatchJournal, "spill", 1),
+    (StoredBatch, "spill", 1),
     (BatchWriter, "send_dead_letters", 1),
-    (BatchJournal, "settle", 1),
+    (StoredBatch, "settle", 1),
     (ListOutcomes, "release", 1),
-    (BatchParts, "written", 1),
+    (Splitting, "written", 1),
     (BatchStore, "release", 1),
     (Metrics, "count_written_batch", 1),
 )
@@ -105,7 +106,7 @@ def test_dying_at_each_step_loses_and_doubles_nothing(
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(BatchJournal, "pin"), (BatchWriter, "send_all"), (ListOutcomes, "publish_events"), (BatchJournal, "spill")],
+    [(StoredBatch, "pin"), (BatchWriter, "send_all"), (ListOutcomes, "publish_events"), (StoredBatch, "spill")],
 )
 def test_dying_in_one_pass_loses_nothing(state: StateFolder, world: World, owner: type, name: str, when: str) -> None:
     plan = plan_of(["bus"], kafka=True)
@@ -135,11 +136,11 @@ def test_what_an_earlier_router_began_is_finished_after_the_upgrade(tmp_path: Pa
 def test_nothing_is_written_before_the_pin(state: StateFolder, world: World) -> None:
     plan = plan_of(SINKS, order="park")
     generation = generations.begin(state, INBOX, ())
-    with dying(BatchJournal, "pin", "before"), pytest.raises(Died):
+    with dying(StoredBatch, "pin", "before"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
     assert state.batches.pinned(INBOX, 0) is None
     assert not world.published and not any(sink.rows for sink in world.sinks.values())
-    with dying(BatchJournal, "pin", "after"), pytest.raises(Died):
+    with dying(StoredBatch, "pin", "after"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
     assert state.batches.pinned(INBOX, 0) == plan.id
     assert not world.published and not any(sink.rows for sink in world.sinks.values())
@@ -149,7 +150,7 @@ def test_letters_are_written_after_all_events(state: StateFolder, world: World) 
     plan = plan_of(SINKS)
     world.down = {"hook"}
     process = Process(state, plan, world, generations.begin(state, INBOX, ()))
-    with dying(BatchRetry, "_wait", "before"), pytest.raises(Died):
+    with dying(BatchWaiting, "_wait", "before"), pytest.raises(Died):
         process.batch()
     assert world.numbers("lake") and world.published["bus"]
     assert not world.letters()
@@ -162,7 +163,7 @@ def test_a_sink_that_has_its_share_is_not_asked_again_while_another_holds_the_ba
     world.down = {"hook"}
     generation = generations.begin(state, INBOX, ())
     process = Process(state, plan, world, generation)
-    with dying(BatchRetry, "_note", "after", 3), pytest.raises(Died):
+    with dying(BatchWaiting, "_note", "after", 3), pytest.raises(Died):
         process.batch()
     held = state.batches.held(INBOX, 0, generation.id)
     assert held is not None and (held.sink, held.taken) == ("hook", ("bus", "lake"))
@@ -187,13 +188,13 @@ def test_the_breaker_holds_a_batch_unwritten_until_it_is_pinned(state: StateFold
     generation = generations.begin(state, INBOX, ())
     strict = plan_of(SINKS, max_ratio=0.1)
     process = Process(state, strict, world, generation)
-    with dying(BatchRetry, "_wait", "before"), pytest.raises(Died):
+    with dying(BatchWaiting, "_wait", "before"), pytest.raises(Died):
         process.batch()
     held = state.batches.held(INBOX, 0, generation.id)
     assert held is not None and held.sink == "" and "1 of 8 records" in held.reason
     assert state.batches.pinned(INBOX, 0) is None and not world.published
     # Another plan judges it anew, and what is pinned to it is not looked at again.
-    with dying(BatchJournal, "pin", "after"), pytest.raises(Died):
+    with dying(StoredBatch, "pin", "after"), pytest.raises(Died):
         Process(state, plan_of(SINKS), world, generation).batch()
     Process(state, strict, world, generation).batch()
     assert set(world.letters()) == {3, 5}
@@ -210,7 +211,7 @@ def test_another_plan_ends_the_wait_of_the_breaker(
         looks.append(seconds)
         process.plans.active, process.loaded = lenient, ListPlan(lenient, world)
 
-    monkeypatch.setattr(BatchRetry, "pause", lambda self, seconds: look(seconds))
+    monkeypatch.setattr(BatchWaiting, "pause", lambda self, seconds: look(seconds))
     process.batch()
     assert len(looks) == 1
     assert set(world.letters()) == {3, 5}
@@ -229,7 +230,7 @@ def test_what_the_breaker_holds_is_told_until_a_plan_mends_it(
         process.plans.active = plans.pop(0)
         process.loaded = ListPlan(process.plans.active, world)
 
-    monkeypatch.setattr(BatchRetry, "pause", lambda self, seconds: look(seconds))
+    monkeypatch.setattr(BatchWaiting, "pause", lambda self, seconds: look(seconds))
     process.batch()
     # A plan that mends nothing of it is tried once, and the batch is held again.
     assert [reason.partition(" would be")[0] for reason, _ in told] == ["1 of 8 records"] * 2
@@ -240,7 +241,7 @@ def test_what_the_breaker_holds_is_told_until_a_plan_mends_it(
 
 
 ASIDE_POINTS: Final[tuple[tuple[type, str, int], ...]] = (
-    *((BatchJournal, name, 1) for name in ("look", "pin", "set_aside", "hold_back", "spill", "settle")),
+    *((StoredBatch, name, 1) for name in ("look", "pin", "set_aside", "hold_back", "spill", "settle")),
     (BatchStore, "park", 1),
     (BatchWriter, "withhold_events", 1),
     (BatchWriter, "send_dead_letters", 1),
@@ -258,7 +259,7 @@ def test_dying_while_a_batch_is_set_aside_names_the_same_sinks(
     plan = plan_of(SINKS, order="park")
     generation = generations.begin(state, INBOX, ())
     world.down = {"hook"}
-    with dying(BatchRetry, "_wait", "before"), pytest.raises(Died):
+    with dying(BatchWaiting, "_wait", "before"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
     notes = state.batches
     notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
@@ -289,7 +290,7 @@ def test_an_order_ends_the_wait_for_a_sink(state: StateFolder, world: World, mon
     def look(seconds: float) -> None:
         notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
 
-    monkeypatch.setattr(BatchRetry, "pause", lambda self, seconds: look(seconds))
+    monkeypatch.setattr(BatchWaiting, "pause", lambda self, seconds: look(seconds))
     process.batch()
     assert {parse_sinks(row["detail"]) for row in world.letters().values()} == {(), SINKS}
 
@@ -316,7 +317,7 @@ def test_the_record_that_fails_is_found_and_the_rest_is_written_once(state: Stat
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("owner", "name"), [(BatchStore, "note_parts"), (ListSink, "write"), (BatchParts, "divide")])
+@pytest.mark.parametrize(("owner", "name"), [(BatchStore, "note_parts"), (ListSink, "write"), (Splitting, "divide")])
 def test_dying_anywhere_between_parts_doubles_nothing(
     state: StateFolder, world: World, owner: type, name: str, when: str
 ) -> None:
@@ -343,9 +344,9 @@ def test_what_has_the_whole_batch_does_not_get_its_parts(state: StateFolder, wor
     with dying(ListOutcomes, "publish_events", "before"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
     assert set(world.numbers("lake")) == set(range(8)) - {5}
-    parts = BatchParts.of(state.batches, INBOX, 0, generation.id)
-    parts.cut(places(RECORDS, "inbox"), 3)
     process = Process(state, plan, world, generation)
+    process.pipeline._splitting.begin(0)
+    process.pipeline._splitting.cut(places(RECORDS, "inbox"), 3)
     process.batch()
     assert Counter(world.numbers("lake")) == Counter(set(range(8)) - {5})
     assert set(world.letters()) == {3, 5}

@@ -73,8 +73,8 @@ class Plans:
 
 
 def pipeline_of(plans: Plans, state: StateFolder, generation: Generation) -> tuple[Pipeline, Metrics]:
-    metrics, taken = Metrics(plans.active.settings.sinks, []), cast(Any, plans)
-    made = Pipeline(INBOX, "inbox", generation, state, taken, metrics, RouterStatus(), lambda _: plans.active)
+    metrics = Metrics(plans.active.settings.sinks, [])
+    made = Pipeline(INBOX, "inbox", generation, state, cast(Any, plans), metrics, RouterStatus())
     return made, metrics
 
 

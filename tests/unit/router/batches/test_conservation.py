@@ -16,10 +16,9 @@ from bindings.inbox.format import to_offset
 from bindings.inbox.source import InboxView
 from bindings.kafka.client import KafkaUnreachable
 from bindings.parts import InboxRow
-from router.batches.attempt import Journal
-from router.batches.journal import BatchJournal
+from router.batches.batch import StoredBatch
 from router.batches.pipeline import ConservationCheck, Pipeline
-from router.batches.splitting import BatchParts
+from router.batches.splitting import Splitting
 from router.evaluation.outputs import Tally
 from router.reading import generations
 from router.reading.generations import Generation, Spans
@@ -33,13 +32,13 @@ from tests.support.listed import RECORDS, Died, ListOutcomes, ListSink, Process,
 
 SINKS: Final = ("lake", "files", "bus", "hook")
 POINTS: Final[tuple[tuple[type, str, int], ...]] = (
-    (BatchJournal, "pin", 1),
+    (StoredBatch, "pin", 1),
     (ListSink, "commit_staged", 1),
     (ListSink, "write", 1),
     (ListOutcomes, "publish_events", 1),
     (BatchWriter, "send_dead_letters", 1),
-    (Journal, "settle", 1),
-    (BatchParts, "written", 1),
+    (StoredBatch, "settle", 1),
+    (Splitting, "written", 1),
     (ConservationCheck, "add", 1),
     (Accounts, "keep", 1),
     (Metrics, "count_written_batch", 1),
@@ -76,8 +75,6 @@ def begun(state: StateFolder, first: int = 0) -> Generation:
 def test_counts_equal_what_sinks_have_wherever_a_process_dies(
     state: StateFolder, world: World, owner: type, name: str, nth: int, when: str
 ) -> None:
-    if owner is Journal:
-        owner = BatchJournal
     plan = plan_of(SINKS)
     generation = begun(state)
     planned(generation, 0, {"t": {"0": 8}})

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import structlog
 
-from router.batches.journal import BatchRetry, Draining
+from router.batches.waiting import BatchWaiting, Draining
 from router.errors import SinkError
 from router.reading import generations
 from router.sources import INBOX
@@ -37,13 +37,11 @@ def test_what_helps_a_sink_is_told_and_not_how_to_give_it_up(tmp_path: Path, err
     draining.set()
     loaded = Mock()
     loaded.writer.finished_sinks.return_value = frozenset()
-    holding = BatchRetry(
+    holding = BatchWaiting(
         "kafka", BatchStore(StateDatabase(tmp_path)), Mock(active=Mock(sources=())), Mock(), Mock(), draining
     )
     with structlog.testing.capture_logs() as logged, pytest.raises(Draining):
-        holding.by_sink(
-            loaded, BatchId("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00"), error, 1.0, parked=False
-        )
+        holding.block(loaded, BatchId("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00"), error, parked=False)
     (entry,) = logged
     assert advice in entry["hint"]
     assert "park" not in entry["hint"], "good records would become dead letters"
@@ -60,7 +58,7 @@ def test_a_batch_that_was_held_says_that_it_goes_on(
         if len(tries) == 3:
             world.down = set()
 
-    monkeypatch.setattr(BatchRetry, "_wait", wait)
+    monkeypatch.setattr(BatchWaiting, "_wait", wait)
     world.down = {"files"}
     generation = generations.begin(state, INBOX, ())
     process = Process(state, plan_of(("lake", "files")), world, generation)
@@ -77,8 +75,8 @@ def test_a_batch_that_was_held_says_that_it_goes_on(
 
 def test_a_batch_that_stays_held_is_an_error_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("router.batches.journal.time.monotonic", lambda: now[0])
-    holding = BatchRetry(
+    monkeypatch.setattr("router.batches.waiting.time.monotonic", lambda: now[0])
+    holding = BatchWaiting(
         "kafka", BatchStore(StateDatabase(tmp_path)), Mock(active=Mock(sources=())), Mock(), Mock(), threading.Event()
     )
     batch = BatchId("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00")
@@ -86,7 +84,7 @@ def test_a_batch_that_stays_held_is_an_error_once(tmp_path: Path, monkeypatch: p
         for seconds, sink in ((0, "bus"), (1, "bus"), (30, "lake"), (61, "bus"), (90, "bus")):
             now[0] = float(seconds)
             holding._report(batch, f"sink {sink}: away for {seconds} s", sink)
-        holding.resumed(0)
+        holding.end(0)
     told = [(entry["log_level"], entry["event"]) for entry in logged if entry["log_level"] != "debug"]
     assert told == [*[("warning", "batch blocked")] * 2, ("error", "batch blocked"), ("info", "batch resumed")]
     assert [entry.get("held_seconds") for entry in logged if entry["log_level"] == "error"] == [61]
@@ -108,7 +106,7 @@ def test_the_status_never_says_otherwise_than_the_metrics(
         world.down = set()
 
     monkeypatch.setattr(RouterStatus, "query", noted)
-    monkeypatch.setattr(BatchRetry, "_wait", wait)
+    monkeypatch.setattr(BatchWaiting, "_wait", wait)
     world.down = {"files"}
     process.batch()
     assert (True, True) in seen and seen[-1] == (False, False)

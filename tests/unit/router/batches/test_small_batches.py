@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from router.batches.splitting import TASK_RECORDS, BatchPart, BatchSizeLimiter
+from router.batches.splitting import TASK_RECORDS, Splitting
 from router.machine import BatchSizing
 from router.reading.generations import Generation
+from router.state.database import StateDatabase
+from router.state.state import BatchStore
 
 
 class Rows:
@@ -39,20 +41,24 @@ class Rows:
 )
 def test_tasks_are_as_many_as_its_records_are_worth(tmp_path: Path, ends: list[int], tasks: int | None) -> None:
     rows: Any = Rows()
-    assert bounding(tmp_path, ends).rows(rows, 0, BatchPart()) is rows
+    assert splitting(tmp_path, ends, 0).rows(rows) is rows
     assert rows.tasks == tasks
 
 
 def test_a_batch_whose_offsets_are_not_known_is_read_as_it_is(tmp_path: Path) -> None:
     rows: Any = Rows()
-    bounding(tmp_path, [100, 100]).rows(rows, 1, BatchPart())
+    splitting(tmp_path, [100, 100], 1).rows(rows)
     assert rows.tasks is None
 
 
-def bounding(folder: Path, ends: list[int]) -> BatchSizeLimiter:
-    """Return the bounds of a query whose first batch ends there in each partition of its topic."""
+def splitting(folder: Path, ends: list[int], batch: int) -> Splitting:
+    """Return a batch of a query whose first batch ends there in each partition of its topic."""
     (folder / "offsets").mkdir()
     told = {"a": {str(number): end for number, end in enumerate(ends)}}
     (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(told)}")
     starts = json.dumps({"a": {str(number): 0 for number in range(len(ends))}})
-    return BatchSizeLimiter("kafka", Generation(folder, "g", ("a",), starts), BatchSizing(2**26, 100_000), None)
+    generation = Generation(folder, "g", ("a",), starts)
+    store = BatchStore(StateDatabase(folder))
+    made = Splitting(store, "kafka-1", "kafka", generation, BatchSizing(2**26, 100_000))
+    made.begin(batch)
+    return made

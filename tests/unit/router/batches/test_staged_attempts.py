@@ -7,7 +7,8 @@ from typing import Final
 
 import pytest
 
-from router.batches.journal import BatchJournal, BatchRetry
+from router.batches.batch import StoredBatch
+from router.batches.waiting import BatchWaiting
 from router.reading import generations
 from router.sources import INBOX
 from router.state.state import StateFolder
@@ -18,7 +19,7 @@ STAGED: Final = ("lake", "files")
 STAGED_POINTS: Final = (
     *((ListOutcomes, "stage", nth) for nth in (1, 2, 3, 4)),
     *((ListSink, "commit_staged", nth) for nth in (1, 2, 3)),
-    *((BatchJournal, name, 1) for name in ("look", "pin", "spill", "settle")),
+    *((StoredBatch, name, 1) for name in ("look", "pin", "spill", "settle")),
     *((BatchWriter, name, 1) for name in ("send_events", "send_dead_letters")),
     (ListOutcomes, "evaluate", 1),
     (ListOutcomes, "release", 1),
@@ -52,7 +53,7 @@ def test_what_was_staged_for_a_sink_that_is_away_is_staged_again(state: StateFol
     generation = generations.begin(state, INBOX, ())
     process = Process(state, plan_of(STAGED), world, generation)
     world.down = {"files"}
-    with dying(BatchRetry, "_wait", "before"), pytest.raises(Died):
+    with dying(BatchWaiting, "_wait", "before"), pytest.raises(Died):
         process.batch()
     assert not world.files
     world.down = set()

@@ -108,11 +108,13 @@ def test_it_does_not_wait_for_a_note_that_comes_too_late(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), None])
-def test_batches_take_over_after_an_error_until_they_have_caught_up(error: Exception | None, tmp_path: Path) -> None:
+def test_batches_take_over_after_an_error_until_they_have_caught_up(
+    error: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nothing: Any = None
-    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), nothing, once=False)
+    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), once=False)
     starts: list[bool] = []
-    queries._starts = SimpleNamespace(start=lambda running, _: starts.append(running.catching_up))  # type: ignore[assignment]
+    monkeypatch.setattr(queries, "_launch", lambda running: starts.append(running.catching_up))
     failed: Any = Reports(OSError("gone"))
     running = QueryRun("q", (), nothing, real_time(tmp_path), failed, pause=FIRST_PAUSE)
     queries._running["q"] = running

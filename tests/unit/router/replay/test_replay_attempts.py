@@ -12,11 +12,13 @@ from typing import Any, Final, cast
 
 import pytest
 
-from router.batches import journal
+from router.batches import waiting
+from router.batches.plans import PlanCache
 from router.dead_letters.dead_letter import DeadLetter
 from router.replay import batches as replaying
-from router.replay.batches import Replayer, ReplayInterrupted, ReplayJournal, ReplayPlanCache, Summary
+from router.replay.batches import ReplayedBatch, Replayer, ReplayInterrupted, Summary
 from router.state.ledger import LetterLedger, PendingReplay
+from router.watching.metrics import Metrics
 from router.writing import writer
 from router.writing.writer import BatchWriter
 from tests.support.listed import Died, Given, ListOutcomes, ListPlan, ListRows, ListSink, World, dying, plan_of
@@ -34,12 +36,12 @@ LETTERS: Final = tuple(
 )
 POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (ListOutcomes, "evaluate", 1),
-    (ReplayJournal, "hold_back", 1),
+    (ReplayedBatch, "hold_back", 1),
     (BatchWriter, "send_events", 1),
     (ListOutcomes, "stage", 1),
     (ListSink, "commit_staged", 1),
     *((ListSink, "write", nth) for nth in (1, 2)),
-    (ReplayJournal, "settle", 1),
+    (ReplayedBatch, "settle", 1),
     (LetterLedger, "finish", 1),
     (LetterLedger, "park", 1),
 )
@@ -51,9 +53,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(forgetful={"hook"}, rejecting={"hook": {4}})
     given = {each.letter: each for each in GIVEN}
     monkeypatch.setattr(writer, "open_sink", made.open)
-    monkeypatch.setattr(replaying, "load", lambda spark, plan, counted, tallies: ListPlan(plan, made))
+    monkeypatch.setattr(PlanCache, "load", lambda plans, plan: ListPlan(plan, made))
     monkeypatch.setattr(replaying, "rows_of", lambda letters: ListRows(tuple(given[each.id] for each in letters)))
-    monkeypatch.setattr(journal, "RETRY_FIRST", 0.001)
+    monkeypatch.setattr(waiting, "RETRY_FIRST", 0.001)
     return made
 
 
@@ -72,7 +74,7 @@ def replay(ledger: LetterLedger, summary: Summary, stop: threading.Event | None 
     spark = cast(Any, SimpleNamespace(createDataFrame=lambda rows: rows))
     letters = [each for each in LETTERS if each.id in pending.letters]
     held = threading.Event() if stop is None else stop
-    replayer = Replayer(ReplayPlanCache(spark), ledger, held, lambda reason, seconds: held.set())
+    replayer = Replayer(PlanCache(spark, None, None, Metrics()), ledger, held, lambda reason, seconds: held.set())
     replayer.replay(plan_of(SINKS, max_replays=2), pending, letters, summary)
 
 
@@ -144,7 +146,8 @@ def test_a_sink_that_is_away_holds_the_batch_until_it_is_back_or_somebody_ends_i
 def test_letters_that_are_gone_settle_the_batch(ledger: LetterLedger, world: World) -> None:
     pending = begun(ledger)
     summary = Summary()
-    Replayer(ReplayPlanCache(cast(Any, None)), ledger, threading.Event(), lambda reason, seconds: None).replay(
+    plans = PlanCache(cast(Any, None), None, None, Metrics())
+    Replayer(plans, ledger, threading.Event(), lambda reason, seconds: None).replay(
         plan_of(SINKS), pending, (), summary
     )
     assert ledger.pending() is None

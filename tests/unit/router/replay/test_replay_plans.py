@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from catalog.load import load
+from router.batches.plans import restore_plan
 from router.errors import BatchPinError
-from router.evaluation.plan import Plan
-from router.replay.batches import restore_plan
+from router.evaluation.plan import Plan, compile_plan
 from router.settings import load_settings
 from router.state.ledger import LetterLedger, PendingReplay
+from router.state.state import BatchStore
 
 
 def plan_of(folder: Path, topic: str) -> Plan:
@@ -25,9 +26,10 @@ def plan_of(folder: Path, topic: str) -> Plan:
 def test_the_plan_of_an_unfinished_replay_is_stored_and_others_are_removed(tmp_path: Path) -> None:
     first, second = plan_of(tmp_path, "first"), plan_of(tmp_path, "second")
     with LetterLedger.open(tmp_path / "state") as ledger:
+        store = BatchStore(ledger.database)
         for number, plan in enumerate((first, second, first, second), 1):
             ledger.begin(PendingReplay(number, plan.id, ("a",)), plan.to_bytes())
-            assert restore_plan(ledger, plan.id, tmp_path, {}).id == plan.id
+            assert restore_plan(store, plan.id, compile_plan).id == plan.id
             ledger.finish(number, [])
-        with pytest.raises(BatchPinError, match="not in the state database"):
-            restore_plan(ledger, first.id, tmp_path, {})
+        with pytest.raises(BatchPinError, match="does not have it"):
+            restore_plan(store, first.id, compile_plan)

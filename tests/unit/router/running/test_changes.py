@@ -39,7 +39,7 @@ def test_a_change_that_waits_for_brokers_is_told(state: StateFolder, monkeypatch
     status = RouterStatus()
     status.set_catalog("e1", 3)
     status.query("kafka-0", "running")
-    queries = Queries(nothing, state, plans, Metrics(), status, nothing, once=False)
+    queries = Queries(nothing, state, plans, Metrics(), status, once=False)
     changes = CatalogActivation(plans, queries, intake, lambda _: None, status.set_pending_reason)
     unreachable: Any = SimpleNamespace(sources=(source,))
     changes.schedule(unreachable)

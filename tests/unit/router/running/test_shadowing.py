@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import pytest
 
 from catalog.load import load
-from router.batches.plans import PlanHolder
+from router.batches.plans import PlanCache
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
@@ -60,7 +60,7 @@ class Running:
             "dead_letters": {"sinks": ["out"]},
         }
         self.settings = settings_from_dict(told, {}, folder)
-        self.plans = PlanHolder(cast(Any, self.sent), state, self.plan("catalog.json"), self.metrics)
+        self.plans = PlanCache(cast(Any, self.sent), state.batches, self.plan("catalog.json"), self.metrics)
         self.plans.activate(self.plans.active)
 
     def write(self, name: str, tree: Tree | str) -> None:
@@ -81,7 +81,7 @@ class Running:
         """Check until the shadow is told to be so."""
 
         def so() -> bool:
-            shadowing.poll()
+            shadowing.judge_if_found()
             told = self.told()
             return told["state"] == state and bool(told["reason"]) is broken
 
@@ -117,13 +117,13 @@ def test_it_judges_beside_the_active_one_from_its_first_look_to_its_reload(runni
     assert beside is not None and (beside.active_epoch, beside.shadow_epoch) == (active.epoch, shadow.epoch)
     alone = current.without_shadow
     assert alone is not None and alone.judge.value.shadow is None and alone.writer is current.writer
-    assert running.plans.pinned(active.id, lambda _: active) is current
+    assert running.plans.pinned(active.id) is current
 
     running.plans.activate(shadow)
     assert running.told()["state"] == "active"
     assert running.plans.current().without_shadow is None
     # A batch that was begun before goes on by its plan.
-    assert running.plans.pinned(active.id, lambda _: active).plan is active
+    assert running.plans.pinned(active.id).plan is active
 
 
 def test_a_broken_one_is_told_and_the_last_good_one_goes_on(running: Running) -> None:

@@ -15,7 +15,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from router.batches.splitting import Splitting
 from router.evaluation.forwarding import RelatedRecord
+from router.machine import BatchSizing
 from router.reading import generations
 from router.reading.generations import Positions
 from router.reading.streams import ReadTopics
@@ -47,6 +49,15 @@ def asking(number: int) -> RecordToPair:
     return RecordToPair(half, RelatedRecord(half.id, (f"k{number}",)))
 
 
+def note_parts(state: StateFolder, batch: int) -> None:
+    """Note how a batch is split."""
+    generation = generations.current(state, QUERY)
+    assert generation is not None
+    splitting = Splitting(state.batches, QUERY, "kafka", generation, BatchSizing(2**26, 100_000))
+    splitting.begin(batch)
+    splitting.note()
+
+
 def fill(root: Path) -> None:
     """Have a router and its commands write something of everything, and end in the middle of a batch and a replay."""
     with StateFolder.open(root) as state:
@@ -57,8 +68,7 @@ def fill(root: Path) -> None:
         store.hold(QUERY, 7, Hold(generation.id, "2026-01-02T03:04:05Z", "sink bus: is away", "bus", ("lake",)))
         store.park(QUERY, 7, Park(generation.id, "2026-01-02T03:04:05Z", {"bus": "why"}))
         store.block(QUERY, 7, generation.id, {"key": "letter"})
-        note = {"generation": generation.id, "left": [], "failures": {"digest": "", "alike": 0, "all": 0}}
-        store.note_parts(QUERY, 7, {**note, "tally": {}, "known": []})
+        note_parts(state, 7)
         Positions(state).keep("1", {"t": {"0": 4, "1": 0}, "missing": {}})
         topics = ReadTopics(Mock(), QUERY, state, lossy=False)
         topics._note({"t": "id-of-t"})

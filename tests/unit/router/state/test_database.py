@@ -6,11 +6,13 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from router.batches.splitting import read_parts
 from router.errors import DiskError, StateError
 from router.reading.generations import Positions
 from router.request_reply import Exchanges
@@ -21,7 +23,18 @@ from router.state.ledger import DefinitionAtEndpoint, LetterLedger, Outcome, Pen
 from router.state.state import Accounts, Hold, Park, StateFolder
 from tests.support.format_1 import content_of
 from tests.support.ledger import replayed
-from tests.unit.router.state.conftest import DOCUMENTS, ONE, QUERY, THREE, WHEN, asking, dies_at, exchanges_in, mangle
+from tests.unit.router.state.conftest import (
+    DOCUMENTS,
+    ONE,
+    QUERY,
+    THREE,
+    WHEN,
+    asking,
+    dies_at,
+    exchanges_in,
+    mangle,
+    note_parts,
+)
 
 TIMES: Final = {"pins": {3}, "replays": {3, 4}}
 """Columns that say when something was written."""
@@ -71,7 +84,7 @@ WORK: Final[dict[str, Callable[[Path], None]]] = {
     "release": batches(lambda state: state.batches.release(QUERY, 7)),
     "park": batches(lambda state: state.batches.park(QUERY, 8, Park("g", "t"))),
     "block": batches(lambda state: state.batches.block(QUERY, 8, "g", {"k": "l"})),
-    "parts": batches(lambda state: state.batches.note_parts(QUERY, 8, {"generation": "g", "left": []})),
+    "parts": batches(lambda state: note_parts(state, 8)),
     "positions": batches(lambda state: Positions(state).keep("1", {"t": {"0": 9}, "u": {"0": 1, "1": 2}})),
     "counts": batches(count),
     "sightings": batches(lambda state: write_sightings(state.database, {PLACE: Sighting("e", 1)}, [PLACE])),
@@ -200,7 +213,7 @@ def test_what_says_something_else_is_named_with_its_row(root: Path, table: str, 
         store = state.batches
         with pytest.raises(StateError) as caught:
             store.pinned(QUERY, 7)
-            for note in (store.held, store.parked, store.blocked, store.parts):
+            for note in (store.held, store.parked, store.blocked, partial(read_parts, store)):
                 note(QUERY, 7, generation)
     assert (
         says in str(caught.value) and f"DELETE FROM {table} WHERE query = 'kafka-1' AND batch = 7" in caught.value.hint

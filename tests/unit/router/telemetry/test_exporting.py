@@ -75,7 +75,7 @@ def one_batch(steps: BatchSteps, clock: Clock, number: int, records: int | None 
         clock.now += seconds
     if records is not None:
         steps.end("inbox", records)
-    steps.leave("inbox")
+    steps.end("inbox")
 
 
 def test_batches_and_metrics_arrive_with_our_headers_over_tls(tmp_path: Path) -> None:
