@@ -7,14 +7,12 @@ that message and gives it up (:mod:`bindings.sending`); the others are delivered
 from __future__ import annotations
 
 import itertools
-import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any, Final
 
 import proton
@@ -22,7 +20,7 @@ from proton import Data, Delivery, Described, Handler, ProtonException, symbol, 
 from proton.reactor import Container, SenderOption
 
 from bindings.amqp.binding import FIELD_TYPES, read_string_map
-from bindings.amqp.client import Dialer, Mailbox, abort_connection, condition_text
+from bindings.amqp.client import HEARTBEAT_SECONDS, Dialer, abort_connection, condition_text
 from bindings.amqp.values import DESCRIPTORS, HEADER_FIELDS, PROPERTY_FIELDS, AmqpValue, Fields, types_of, value_of_part
 from bindings.gateways import Connection
 from bindings.parts import Part
@@ -226,7 +224,7 @@ def _encode_section(name: str, value: Any) -> bytes:
         raise EncodingError(f"the section {name} cannot be encoded: {error}") from error
 
 
-# One connection of the sender: links to nodes, and one job of messages at a time.
+# One connection of the sender: links to nodes.
 
 MESSAGE_TOO_LARGE: Final = "amqp:link:message-size-exceeded"
 MESSAGE_FAULTS: Final = frozenset(
@@ -252,7 +250,8 @@ CLOSE_LIMIT_SECONDS: Final = 2.0
 MAX_LINKS: Final = 200
 """Links kept open between two jobs. Beyond this they are closed, since templates may name any number of nodes."""
 
-RejectedMessage = tuple[int, str, str]
+EncodedMessage = tuple[int, str, bytes]
+"""A message's index, node and bytes."""
 
 
 class _LinkModes(SenderOption):
@@ -274,35 +273,6 @@ class _LinkModes(SenderOption):
         outcomes.exit()
 
 
-class LinkLost(Exception):
-    """A job ended early; the text says why. Its unsettled messages must be sent again.
-
-    ``broker_ended``: the broker ended the connection or link with messages in flight, and named no other cause.
-    ``at_fault``: the broker said that a message is at fault.
-    """
-
-    def __init__(self, reason: str, *, broker_ended: bool = False, at_fault: bool = False) -> None:
-        super().__init__(reason)
-        self.broker_ended = broker_ended
-        self.at_fault = at_fault
-
-
-@dataclass(slots=True)
-class SendJob:
-    """Messages to send (index, node, bytes), and a future with the rejected ones.
-
-    The future fails with LinkLost if the outcome of a message is unknown; ``accepted`` and ``refused`` then have
-    the messages with a known outcome.
-    """
-
-    messages: list[tuple[int, str, bytes]]
-    done: Future[list[RejectedMessage]]
-    refused: list[RejectedMessage] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
-    released: int = 0
-    unanswered: int = 0
-
-
 @dataclass(slots=True)
 class _SendingNode:
     link: proton.Sender
@@ -314,75 +284,95 @@ class _SendingNode:
 
 
 class SendingConnection(Handler):
-    """A connection. :meth:`run` runs on its thread; :meth:`submit` and :meth:`close` are for other threads.
+    """A connection, served by the thread that sends over it. The broker gets *properties* with every link."""
 
-    The broker gets ``properties`` with every link.
-    """
-
-    def __init__(
-        self,
-        dialer: Dialer,
-        container_id: str,
-        max_in_flight: int,
-        properties: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, dialer: Dialer, container_id: str, max_in_flight: int, properties: Mapping[str, str]) -> None:
         self.usable = True
         self._dialer = dialer
         self._properties = properties
         self._container_id = container_id
         self._max_in_flight = max_in_flight
-        self._mailbox = Mailbox()
         self._nodes: dict[str, _SendingNode] = {}
         self._in_flight: dict[str, int] = {}
         self._tags = itertools.count()
-        self._jobs: deque[SendJob] = deque()
+        self._messages: Sequence[EncodedMessage] = ()
+        self._settled: dict[int, MessageRefusal | None] = {}
+        self._unanswered = self._released = 0
         self._open = False
-        self._closed = False
-        self._reason = ""
-        self._condition = ""
-        self._container: Container | None = None
+        self._reason = self._condition = ""
+        self._alive = True
+        self._served_at = time.monotonic()
         self._connection: proton.Connection | None = None
+        self._container = Container(self, container_id=container_id)
+        self._container.start()
 
-    def submit(self, job: SendJob) -> None:
-        """Send a job; its future always completes, at the latest when the connection ends."""
-        self._mailbox.post_item(job)
-        if not self.usable:
-            _fail_job(job, LinkLost(self._reason))
+    def check(self) -> bool:
+        """Whether messages can still be sent over this connection; one that broke while idle shows it now."""
+        if self.usable and time.monotonic() - self._served_at > HEARTBEAT_SECONDS:
+            self.close()  # nobody sent heartbeats meanwhile
+        elif self.usable:
+            self._serve(0.0)
+        return self.usable
+
+    def send(
+        self, messages: Sequence[EncodedMessage], settled: dict[int, MessageRefusal | None], timeout: float
+    ) -> None:
+        """Send messages, wait until each is answered, and record the answers.
+
+        Raises:
+            Hangup: the broker ended the connection or link with messages in flight, and named no other cause.
+            Unsettled: there is no answer within *timeout* seconds, or the broker released messages.
+        """
+        self._messages, self._settled = messages, settled
+        self._unanswered, self._released = len(messages), 0
+        deadline = time.monotonic() + timeout
+        if self._open:
+            self._assign_messages()
+        while self._unanswered and self.usable:
+            if (left := deadline - time.monotonic()) <= 0:
+                self.close()
+                raise Unsettled(f"no answer from the broker within {timeout:g} s")
+            self._serve(left)
+        if self._unanswered:
+            reason = f"{self._dialer.last_url}: {self._reason or 'the connection was closed'}"
+            if self._open and self._in_flight and self._condition not in STATE_CONDITIONS:
+                raise Hangup(reason, at_fault=self._condition in MESSAGE_FAULTS)
+            raise Unsettled(reason)
+        if self._released:
+            raise Unsettled(f"the broker released {self._released} of {len(messages)} messages")
 
     def close(self) -> None:
-        """End the connection; the job fails."""
-        self.usable = False
-        self._closed = True
-        self._mailbox.post_item(None)
+        """End the connection; wait a short time for the broker to close its side."""
+        deadline = time.monotonic() + (CLOSE_LIMIT_SECONDS if self._open else 0.0)
+        self._end_connection("the connection was closed")
+        while self._alive and (left := deadline - time.monotonic()) > 0:
+            self._serve(left)
+        if self._alive:
+            abort_connection(self._container, self._connection)
+            self._serve(0.0)
 
-    def run(self) -> None:
-        """Connect and serve; return when the connection has ended."""
-        self._container = Container(self, container_id=self._container_id)
+    def _serve(self, seconds: float) -> None:
+        """Handle what there is to do, after waiting up to *seconds* for it."""
+        self._container.timeout = seconds
         try:
-            self._container.run()
+            self._alive = self._container.process()
         except (ProtonException, OSError) as error:
+            # From the socket, or an unresolvable host name.
             self._reason = self._reason or " ".join(str(error).split())
-        finally:
-            reason = f"{self._dialer.last_url}: {self._reason or 'the connection was closed'}"
-            self.usable = False
-            waiting = [item for item in self._mailbox.take_items() if item is not None]
-            self._mailbox.close()
-            for job in (*self._jobs, *waiting):
-                _fail_job(job, self._to_link_lost(reason))
-            self._reason = reason
+            self._alive = False
+        self.usable = self.usable and self._alive
+        self._served_at = time.monotonic()
 
     def on_reactor_init(self, event: Any) -> None:
-        self._mailbox.attach(event.container)
         self._connection = self._dialer.dial(event.container)
 
     def on_connection_remote_open(self, event: Any) -> None:
         self._open = True
-        self._begin_first_job()
+        self._assign_messages()
 
     def on_connection_remote_close(self, event: Any) -> None:
         self._record_condition(event.connection.remote_condition)
         self._end_connection(condition_text(event.connection.remote_condition) or "the broker closed the connection")
-        event.connection.close()
 
     def on_transport_error(self, event: Any) -> None:
         self._record_condition(event.transport.condition)
@@ -391,20 +381,6 @@ class SendingConnection(Handler):
     def on_transport_closed(self, event: Any) -> None:
         self.usable = False
         event.container.stop()
-
-    def on_mail(self, event: Any) -> None:
-        for item in self._mailbox.take_items():
-            if item is None:
-                self._end_connection("the sender was closed")
-                self._wait_for_close()
-            else:
-                self._jobs.append(item)
-                self._begin_first_job()
-
-    def on_timer_task(self, event: Any) -> None:
-        """Stop waiting for the broker to close its side."""
-        if self._container is not None:
-            abort_connection(self._container, self._connection)
 
     def on_link_remote_open(self, event: Any) -> None:
         node = self._find_node(event.link)
@@ -419,57 +395,48 @@ class SendingConnection(Handler):
 
     def on_link_remote_close(self, event: Any) -> None:
         reason = condition_text(event.link.remote_condition) or "the broker ended the link"
-        node = self._find_node(event.link)
         self._record_condition(event.link.remote_condition)
         event.link.close()
-        if node is not None:
-            address = event.link.target.address
-            self._nodes.pop(address, None)
-            self._end_connection(f"node {address}: {reason}")
+        if self._find_node(event.link) is not None:
+            self._end_connection(f"node {event.link.target.address}: {reason}")
 
     def on_link_remote_detach(self, event: Any) -> None:
         self.on_link_remote_close(event)
 
     def on_delivery(self, event: Any) -> None:
         delivery = event.delivery
-        if not delivery.updated:
-            return
         state = delivery.remote_state
-        if not delivery.settled and state not in DELIVERY_OUTCOMES:
+        if not delivery.updated or not (delivery.settled or state in DELIVERY_OUTCOMES):
             return
         index = self._in_flight.pop(delivery.tag, None)
-        if index is not None and self._jobs:
-            job = self._jobs[0]
-            job.unanswered -= 1
+        if index is not None:
+            condition = delivery.remote.condition
             if state == Delivery.REJECTED:
-                condition = delivery.remote.condition
-                name = condition.name if condition is not None else "amqp:rejected"
-                job.refused.append((index, name or "amqp:rejected", (condition and condition.description) or ""))
+                name = condition.name if condition is not None else ""
+                self._settle(index, _to_refusal(name or "amqp:rejected", (condition and condition.description) or ""))
             elif state == Delivery.ACCEPTED:
-                job.accepted.append(index)
+                self._settle(index, None)
             else:
-                job.released += 1
+                self._unanswered -= 1
+                self._released += 1
         delivery.settle()
-        self._advance_jobs()
+        for node in self._nodes.values():
+            self._send_waiting(node)
 
-    def _begin_first_job(self) -> None:
-        """Assign the first job's messages to their nodes, unless already done."""
-        if not self._open or not self._jobs or self._jobs[0].unanswered or self._container is None:
-            return
-        job = self._jobs[0]
-        job.unanswered = len(job.messages)
+    def _assign_messages(self) -> None:
+        """Assign the messages to their nodes."""
         if len(self._nodes) > MAX_LINKS:
             for node in self._nodes.values():
                 node.link.close()
             self._nodes.clear()
-        for index, address, data in job.messages:
+        for index, address, data in self._messages:
             node = self._nodes.get(address) or self._attach_node(address)
             node.waiting.append((index, data))
-        for node in list(self._nodes.values()):
+        for node in self._nodes.values():
             self._send_waiting(node)
 
     def _attach_node(self, address: str) -> _SendingNode:
-        assert self._container is not None and self._connection is not None
+        assert self._connection is not None
         name = f"{self._container_id}|{address}|{next(self._tags)}"
         link = self._container.create_sender(self._connection, address, name=name, options=_LinkModes(self._properties))
         node = self._nodes[address] = _SendingNode(link)
@@ -479,91 +446,43 @@ class SendingConnection(Handler):
         while node.open and node.waiting and node.link.credit > 0 and len(self._in_flight) < self._max_in_flight:
             index, data = node.waiting.popleft()
             largest = node.link.remote_max_message_size
-            if largest and len(data) > largest and self._jobs:
+            if largest and len(data) > largest:
                 # sent anyway, the broker would detach the link, again and again
-                job = self._jobs[0]
-                job.unanswered -= 1
-                job.refused.append((index, MESSAGE_TOO_LARGE, f"{len(data)} bytes, and the node accepts {largest}"))
+                reason = f"{len(data)} bytes, and the node accepts {largest}"
+                self._settle(index, _to_refusal(MESSAGE_TOO_LARGE, reason))
                 continue
             tag = str(next(self._tags))
             node.link.delivery(tag)
             self._in_flight[tag] = index
             node.link.stream(data)
             node.link.advance()
-        if self._jobs and self._jobs[0].unanswered == 0:
-            self._advance_jobs()
 
-    def _advance_jobs(self) -> None:
-        """Complete the first job if all its messages are answered; else send more of them."""
-        if not self._jobs:
-            return
-        job = self._jobs[0]
-        if job.unanswered:
-            if len(self._in_flight) < self._max_in_flight:
-                for node in [each for each in self._nodes.values() if each.waiting]:
-                    self._send_waiting(node)
-            return
-        self._jobs.popleft()
-        if job.released:
-            _fail_job(job, LinkLost(f"the broker released {job.released} of {len(job.messages)} messages"))
-        elif not job.done.done():
-            job.done.set_result(job.refused)
-        self._begin_first_job()
+    def _settle(self, index: int, outcome: MessageRefusal | None) -> None:
+        self._settled[index] = outcome
+        self._unanswered -= 1
 
     def _end_connection(self, reason: str) -> None:
-        """Fail the jobs and end the connection: a late answer must not be attributed to another job."""
+        """End the connection: a late answer must not be attributed to another call."""
         self._reason = self._reason or reason
         self.usable = False
-        for job in self._jobs:
-            _fail_job(job, self._to_link_lost(reason))
-        self._jobs.clear()
         if self._connection is not None:
             self._connection.close()
 
     def _record_condition(self, condition: proton.Condition | None) -> None:
         self._condition = self._condition or (condition.name if condition is not None else "")
 
-    def _to_link_lost(self, reason: str) -> LinkLost:
-        ended = self._open and bool(self._in_flight) and not self._closed and self._condition not in STATE_CONDITIONS
-        return LinkLost(reason, broker_ended=ended, at_fault=ended and self._condition in MESSAGE_FAULTS)
-
-    def _wait_for_close(self) -> None:
-        if self._container is not None:
-            self._container.schedule(CLOSE_LIMIT_SECONDS if self._open else 0.0, self)
-
     def _find_node(self, link: Any) -> _SendingNode | None:
         node = self._nodes.get(link.target.address)
         return node if node is not None and node.link.name == link.name else None
 
 
-def _fail_job(job: SendJob, lost: LinkLost) -> None:
-    try:
-        job.done.set_exception(lost)
-    except InvalidStateError:
-        # Already completed: the connection was lost while the job was submitted.
-        return
-
-
 ENCODING_ERROR: Final = "amqp:encode-error"
 CONNECTION_ENDED: Final = "amqp:connection:framing-error"
 """The condition of a message at which the broker ended the connection each time; the description says why."""
-_JOIN_SECONDS: Final = 5.0
-
-
-@dataclass(slots=True)
-class _ConnectionThread:
-    """One connection and its thread."""
-
-    connection: SendingConnection
-    thread: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self.connection.run, name="amqp-sender", daemon=True)
-        self.thread.start()
 
 
 class AmqpSender:
-    """Sends to any nodes of one broker. It connects when first needed, and again after a connection was lost.
+    """Sends to any nodes of one broker; used by one thread at a time. It connects when there is something to send.
 
     ``timeout`` (seconds) limits one exchange with the broker, connecting included. At most ``max_in_flight`` messages
     are unsettled at any time. Delivery is at least once: after :class:`Unsettled`, messages may arrive twice.
@@ -580,9 +499,7 @@ class AmqpSender:
         self._timeout = timeout
         self._max_in_flight = max_in_flight
         self._properties = read_string_map(connection.options, "linkproperties")
-        self._lock = threading.Lock()
-        self._run: _ConnectionThread | None = None
-        self._closed = False
+        self._connection: SendingConnection | None = None
         self._suspects = PoisonIsolator(lambda reason: _to_refusal(CONNECTION_ENDED, reason))
 
     def send(self, messages: Sequence[AmqpMessage]) -> list[MessageRefusal | None]:
@@ -594,7 +511,7 @@ class AmqpSender:
             Unsettled: the broker cannot be reached, does not answer in time, or released a message.
         """
         settled: dict[int, MessageRefusal | None] = {}
-        encoded: dict[int, tuple[int, str, bytes]] = {}
+        encoded: dict[int, EncodedMessage] = {}
         for index, message in enumerate(messages):
             try:
                 encoded[index] = (index, message.address, encode_message(message))
@@ -604,46 +521,28 @@ class AmqpSender:
             OutgoingMessage(message.lane, hash(encoded[index][1:]) if index in encoded else 0)
             for index, message in enumerate(messages)
         ]
-        with self._lock:
-            try:
-                self._suspects.send(
-                    items, lambda indexes: self._exchange([encoded[index] for index in indexes], settled), settled
-                )
-            except (Hangup, Unsettled) as error:
-                raise Unsettled(f"{error}; send again", settled) from error
+
+        def exchange(indexes: Sequence[int]) -> None:
+            self._connect().send([encoded[index] for index in indexes], settled, self._timeout)
+
+        try:
+            self._suspects.send(items, exchange, settled)
+        except (Hangup, Unsettled) as error:
+            raise Unsettled(f"{error}; send again", settled) from error
         return [settled[index] for index in range(len(messages))]
 
     def close(self) -> None:
-        """Close the connection; messages being sent fail with Unsettled."""
-        self._closed = True
-        run = self._run
-        if run is not None:
-            run.connection.close()
-            run.thread.join(_JOIN_SECONDS)
+        """Disconnect; a later :meth:`send` connects again."""
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.check():
+            connection.close()
 
-    def _exchange(self, encoded: list[tuple[int, str, bytes]], settled: dict[int, MessageRefusal | None]) -> None:
-        if self._closed:
-            raise Unsettled("the sender is closed")
-        if self._run is None or not self._run.connection.usable:
-            opened = SendingConnection(self._dialer, self._container_id, self._max_in_flight, self._properties)
-            self._run = _ConnectionThread(opened)
-        outlet = self._run.connection
-        done: Future[list[tuple[int, str, str]]] = Future()
-        job = SendJob(encoded, done)
-        outlet.submit(job)
-        try:
-            done.result(self._timeout)
-        except TimeoutError:
-            outlet.close()
-            raise Unsettled(f"no answer from the broker within {self._timeout:g} s") from None
-        except LinkLost as error:
-            text = str(error)
-            raise (Hangup(text, at_fault=error.at_fault) if error.broker_ended else Unsettled(text)) from error
-        finally:
-            settled.update(dict.fromkeys(job.accepted))
-            settled.update(
-                (index, _to_refusal(condition, description)) for index, condition, description in list(job.refused)
+    def _connect(self) -> SendingConnection:
+        if self._connection is None or not self._connection.check():
+            self._connection = SendingConnection(
+                self._dialer, self._container_id, self._max_in_flight, self._properties
             )
+        return self._connection
 
 
 def _to_refusal(condition: str, description: str) -> MessageRefusal:
