@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bindings.amqp.values import HEADER_FIELDS, PROPERTY_FIELDS, TYPES_KEY, AmqpValue, decode_text, parse_milliseconds
+from bindings.amqp.values import SECTION_FIELDS, TYPES_KEY, AmqpValue, decode_text, parse_milliseconds
 from bindings.amqp.values import to_part as part_of
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
@@ -51,7 +51,7 @@ def build(record_parts: list[Part]) -> dict[str, Any]:
 
 FIELD_TYPES: Final[Mapping[str, str]] = {
     f"{section}.{name}": usual
-    for section, fields in (("header", HEADER_FIELDS), ("properties", PROPERTY_FIELDS))
+    for section, fields in SECTION_FIELDS.items()
     for name, usual in fields
     if usual is not None
 }

@@ -12,7 +12,6 @@ import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import proton
@@ -21,7 +20,7 @@ from proton.reactor import Container, SenderOption
 
 from bindings.amqp.binding import FIELD_TYPES, read_string_map
 from bindings.amqp.client import HEARTBEAT_SECONDS, Dialer, abort_connection, condition_text
-from bindings.amqp.values import DESCRIPTORS, HEADER_FIELDS, PROPERTY_FIELDS, AmqpValue, Fields, types_of, value_of_part
+from bindings.amqp.values import DESCRIPTORS, SECTION_FIELDS, AmqpValue, types_of, value_of_part
 from bindings.gateways import Connection
 from bindings.parts import Part
 from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled
@@ -51,7 +50,6 @@ _CONVERSIONS: Final[Mapping[str, Any]] = {
     "decimal64": lambda value: proton.decimal64(int.from_bytes(value, "big")),
     "decimal128": proton.decimal128,
 }
-_TEXTS: Final = frozenset({None, "string", "symbol"})
 _SIGNED_BITS: Final = {"byte": 7, "short": 15, "int": 31, "long": 63, "timestamp": 63}
 _UNSIGNED_BITS: Final = {"ubyte": 8, "ushort": 16, "uint": 32, "ulong": 64}
 
@@ -60,131 +58,72 @@ class EncodingError(Exception):
     """A message that AMQP cannot carry; the text names the faulty member."""
 
 
-@dataclass(frozen=True, slots=True)
-class AmqpMessage:
-    """One message for the node ``address``.
+def encode_message(message: Outbound) -> bytes:
+    """Encode all sections of a message; its part ``types`` has the AMQP type of each value.
 
-    ``properties`` and ``header`` use the specification's names (``message-id``, ``subject``); ``content_type`` is
-    separate. Values are Python's (str, bool, int as long, float as double, bytes as binary, datetime as timestamp,
-    UUID, None) or an :class:`AmqpValue`, which names the AMQP type. A property without one gets the type that the
-    specification fixes. A message is durable (kept through a crash of the broker) unless ``header`` says otherwise. The
-    body is one data section; None sends none. Messages of one ``lane`` keep their order when the broker ends the
-    connection over another message.
+    A message is durable (kept through a crash of the broker) unless its header says otherwise. The body is one data
+    section.
+
+    Raises:
+        EncodingError: an unknown property, or a value that is not of its type.
     """
-
-    address: str
-    body: bytes | None = None
-    content_type: str | None = None
-    properties: Mapping[str, Any] = field(default_factory=dict)
-    application_properties: Mapping[str, Any] = field(default_factory=dict)
-    message_annotations: Mapping[str, Any] = field(default_factory=dict)
-    header: Mapping[str, Any] = field(default_factory=dict)
-    delivery_annotations: Mapping[str, Any] = field(default_factory=dict)
-    footer: Mapping[str, Any] = field(default_factory=dict)
-    lane: str = ""
-
-
-def to_amqp_message(message: Outbound) -> AmqpMessage:
-    """Convert an outbound message; its part ``types`` has the AMQP type of each value."""
     types = types_of(message.parts)
     sections: dict[str, dict[str, Any]] = {section: {} for section in AMQP_SECTIONS}
     for part in message.parts:
         section, _, name = part.key.partition(".")
         if section in sections:
-            sections[section].setdefault(name, _to_encodable(part, types))
-    return AmqpMessage(
-        message.address,
-        message.body,
-        properties=sections["properties"],
-        application_properties=sections["application-properties"],
-        message_annotations=sections["message-annotations"],
-        header=sections["header"],
-        delivery_annotations=sections["delivery-annotations"],
-        footer=sections["footer"],
-        lane=message.lane,
+            sections[section].setdefault(name, _convert_part(part, types))
+    sections["header"].setdefault("durable", True)
+    # Some brokers reject a message without a body section; clients send null for no body.
+    body = _encode_section("amqp-value", None) if message.body is None else _encode_section("data", message.body)
+    return b"".join(
+        (
+            _encode_section("header", _to_fields(sections["header"], "header")),
+            _encode_annotations(sections, "delivery-annotations"),
+            _encode_annotations(sections, "message-annotations"),
+            _encode_section("properties", fields)
+            if (fields := _to_fields(sections["properties"], "properties"))
+            else b"",
+            _encode_section("application-properties", named) if (named := sections["application-properties"]) else b"",
+            body,
+            _encode_annotations(sections, "footer"),
+        )
     )
 
 
-def encode_message(message: AmqpMessage) -> bytes:
-    """Encode all sections of a message.
-
-    Raises:
-        EncodingError: an unknown property, or a value that is not of its type.
-    """
-    sections = [_encode_section("header", _to_fields({"durable": True, **message.header}, "header", HEADER_FIELDS))]
-    sections += _encode_annotations(message.delivery_annotations, "delivery-annotations")
-    sections += _encode_annotations(message.message_annotations, "message-annotations")
-    properties = dict(message.properties)
-    if message.content_type is not None:
-        properties["content-type"] = message.content_type
-    if properties:
-        sections.append(_encode_section("properties", _to_fields(properties, "properties", PROPERTY_FIELDS)))
-    if message.application_properties:
-        mapped = _convert_map(message.application_properties, "application-properties")
-        sections.append(_encode_section("application-properties", mapped))
-    # Some brokers reject a message without a body section; clients send null for no body.
-    body = _encode_section("amqp-value", None) if message.body is None else _encode_section("data", message.body)
-    return b"".join((*sections, body, *_encode_annotations(message.footer, "footer")))
-
-
-def _to_encodable(part: Part, types: Mapping[str, str]) -> Any:
-    """Return a part's value for the encoder, which rejects values of a wrong type."""
+def _convert_part(part: Part, types: Mapping[str, str]) -> Any:
+    """Return a part's value, in the class that proton encodes as its AMQP type."""
     usual = FIELD_TYPES.get(part.key)
-    if part.kind is None and part.key not in types and usual in _TEXTS:
+    if part.kind is None and part.key not in types and usual in (None, "string"):
         return part.text  # most values of most messages
     if usual is None:
-        return value_of_part(part, types)
-    if usual in _TEXTS and part.text is not None:
-        return AmqpValue(usual, part.text)
-    return AmqpValue(usual, value_of_part(part, {part.key: usual}).value)
+        return _convert_typed(value_of_part(part, types), part.key)
+    if usual in ("string", "symbol") and part.text is not None:
+        return _convert_typed(AmqpValue(usual, part.text), part.key)
+    return _convert_typed(AmqpValue(usual, value_of_part(part, {part.key: usual}).value), part.key)
 
 
-def _encode_annotations(values: Mapping[str, Any], section: str) -> list[bytes]:
-    """Return an encoded section whose keys are symbols; an empty list if it has no values."""
-    if not values:
-        return []
-    strange = next((name for name in values if not name.isascii()), None)
+def _encode_annotations(sections: Mapping[str, Mapping[str, Any]], section: str) -> bytes:
+    """Return an encoded section whose keys are symbols; nothing if it has no values."""
+    strange = next((name for name in sections[section] if not name.isascii()), None)
     if strange is not None:
         raise EncodingError(f"{section}: names must be ASCII, and {strange[:40]!r} is not")
-    return [_encode_section(section, {symbol(name): value for name, value in _convert_map(values, section).items()})]
+    named = {symbol(name): value for name, value in sections[section].items()}
+    return _encode_section(section, named) if named else b""
 
 
-def _to_fields(properties: dict[str, Any], section: str, known: Fields) -> list[Any]:
-    fields = []
-    for name, usual in known:
-        value = properties.pop(name, None)
-        if usual is not None and value is not None and not isinstance(value, AmqpValue):
-            value = AmqpValue(usual, _to_milliseconds(value) if isinstance(value, datetime) else value)
-        fields.append(_convert_value(value, f"{section}.{name}"))
-    if properties:
+def _to_fields(values: dict[str, Any], section: str) -> list[Any]:
+    fields = [values.pop(name, None) for name, _ in SECTION_FIELDS[section]]
+    if values:
         what = "property" if section == "properties" else f"{section} field"
-        raise EncodingError(f"AMQP messages have no {what} {', '.join(map(str, properties))}")
+        raise EncodingError(f"AMQP messages have no {what} {', '.join(values)}")
     while fields and fields[-1] is None:
         fields.pop()
     return fields
 
 
-def _convert_map(values: Mapping[str, Any], section: str) -> dict[str, Any]:
-    return {str(name): _convert_value(value, f"{section}.{name}") for name, value in values.items()}
-
-
-def _convert_value(value: Any, path: str) -> Any:
-    """Return a value that proton encodes as the required AMQP type."""
-    if isinstance(value, AmqpValue):
-        return _convert_typed(value, path)
-    if isinstance(value, datetime):
-        return proton.timestamp(_to_milliseconds(value))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return _convert_typed(AmqpValue("long", value), path)
-    if value is None or isinstance(value, (str, bool, float, bytes, uuid.UUID)):
-        return value
-    raise EncodingError(f"{path}: AMQP has no type for a {type(value).__name__}; use an AmqpValue to name one")
-
-
 def _convert_typed(typed: AmqpValue, path: str) -> Any:
     kind, value = typed
-    if kind == "null" or value is None:
-        return None
     if kind == "binary" and isinstance(value, str):
         value = value.encode("utf-8")
     low, high = _integer_range(kind)
@@ -209,10 +148,6 @@ def _integer_range(kind: str) -> tuple[int, int]:
     if kind in _SIGNED_BITS:
         return -(2 ** _SIGNED_BITS[kind]), 2 ** _SIGNED_BITS[kind]
     return 0, 2 ** _UNSIGNED_BITS[kind] if kind in _UNSIGNED_BITS else 0
-
-
-def _to_milliseconds(at: datetime) -> int:
-    return round((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _encode_section(name: str, value: Any) -> bytes:
@@ -502,7 +437,7 @@ class AmqpSender:
         self._connection: SendingConnection | None = None
         self._suspects = PoisonIsolator(lambda reason: _to_refusal(CONNECTION_ENDED, reason))
 
-    def send(self, messages: Sequence[AmqpMessage]) -> list[MessageRefusal | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         """Send messages in order per node, and wait; return None for accepted ones, a refusal for the others.
 
         Messages of other lanes may overtake one over which the broker ends the connection.

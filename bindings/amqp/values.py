@@ -424,7 +424,7 @@ PROPERTY_FIELDS: Final[Fields] = (
     ("group-sequence", "uint"),
     ("reply-to-group-id", "string"),
 )
-_FIELDS: Final[Mapping[str, Fields]] = {"header": HEADER_FIELDS, "properties": PROPERTY_FIELDS}
+SECTION_FIELDS: Final[Mapping[str, Fields]] = {"header": HEADER_FIELDS, "properties": PROPERTY_FIELDS}
 _SECTIONS: Final = {
     "header": "list",
     "delivery-annotations": "map",
@@ -525,7 +525,7 @@ def _read_descriptor(data: bytes, at: int, end: int) -> tuple[str, int]:
 def _read_parts(parts: list[Part], types: dict[str, str], section: str, data: bytes, at: int, end: int) -> int:
     """Read a section that is a map, or a list of fields, as parts; return the offset after it."""
     count, place, stop = _read_extent(data[at], data, at + 1, end)
-    fields, seen = _FIELDS.get(section), set[str]()
+    fields, seen = SECTION_FIELDS.get(section), set[str]()
     if fields is None and count % 2:
         raise MalformedValue(f"the map at byte {at + 1} has a key without a value")
     if fields is not None and count > len(fields):
@@ -545,7 +545,8 @@ def _read_parts(parts: list[Part], types: dict[str, str], section: str, data: by
                 member = key.value if type(key.value) is str else to_member_name(key)
         path = f"{section}.{member}"
         if behind := _end_of_short_text(data, place, stop, _SYMBOL if usual == "symbol" else _STRING):
-            part, place = Part(path, data[place + 2 : behind]), behind
+            part: Part | None = Part(path, data[place + 2 : behind])
+            place = behind
             if usual not in _TEXT_KINDS:
                 types[path] = "string"
         else:
