@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -31,16 +32,10 @@ RULE: Final = AttributeRule(
     content_type="properties.content-type",
     typed=True,
 )
-
-
-def split(native: Mapping[str, Any]) -> list[Part]:
-    """Split a native record into parts."""
-    return parts_of(native, FORM)
-
-
-def build(record_parts: list[Part]) -> dict[str, Any]:
-    """Build a native record from parts: the inverse of :func:`split`."""
-    return native_of(record_parts, FORM)
+split = partial(parts_of, form=FORM)
+"""Split a native record into parts."""
+build = partial(native_of, form=FORM)
+"""Build a native record from parts: the inverse of :func:`split`."""
 
 
 # Declared properties as AMQP values of the declared type (MATCHING.md#sending).
