@@ -245,7 +245,7 @@ def _parse_body(body: bytes | None, kind: type) -> Any:
 
 def _load_json(text: str, levels: int = MAX_DEPTH) -> Any:
     if text.count("{") + text.count("[") > levels:
-        _check_depth(text, levels)
+        check_depth(text, levels)
     try:
         return json.loads(
             text,
@@ -287,7 +287,12 @@ def _skip_space(text: str, at: int) -> int:
     return at
 
 
-def _check_depth(text: str, levels: int) -> None:
+def check_depth(text: str, levels: int) -> None:
+    """Raise if JSON is nested deeper than that.
+
+    Raises:
+        NotAnEvent: it is.
+    """
     depth = 0
     for token in _BRACKETS.finditer(text):
         mark = token.group()

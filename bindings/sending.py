@@ -317,10 +317,10 @@ class PoisonIsolator(Generic[R]):
         records the broker's answer for each. The order of a lane is kept.
 
         Raises:
-            Ended: by *exchange*, if the broker may be at fault and not a message. Some items may be settled.
+            Hangup: by *exchange*, if the broker may be at fault and not a message. Some items may be settled.
         """
-        run = _IsolationRun(items, exchange, settled, self._pause)
-        suspects = run.send_past_suspects({})
+        suspects: dict[str, tuple[int, Hangup]] = {}
+        self._send_past_suspects(items, exchange, settled, suspects)
         while suspects:
             for lane, (index, ended) in list(suspects.items()):
                 key = items[index].key
@@ -334,36 +334,25 @@ class PoisonIsolator(Generic[R]):
                         settled[index] = self._refusal(f"the broker ends the connection at this message: {error}")
                 self._calls.forget(key)
                 del suspects[lane]
-            suspects = run.send_past_suspects(suspects)
+            self._send_past_suspects(items, exchange, settled, suspects)
 
-
-class _IsolationRun(Generic[R]):
-    """One call of :meth:`PoisonIsolator.send`."""
-
-    def __init__(
+    def _send_past_suspects(
         self,
         items: Sequence[OutgoingMessage],
         exchange: Callable[[Sequence[int]], None],
         settled: dict[int, R | None],
-        pause: float,
+        suspects: dict[str, tuple[int, Hangup]],
     ) -> None:
-        self._pause = pause
-        self._items = items
-        self._exchange = exchange
-        self._settled = settled
-
-    def send_past_suspects(self, suspects: dict[str, tuple[int, Hangup]]) -> dict[str, tuple[int, Hangup]]:
-        """Send all messages that no suspect blocks; return the suspects (index and error) by lane."""
-        suspects = dict(suspects)
-        size, tries, in_a_row = len(self._items), 0, 0
-        while part := self._sendable_indexes(suspects)[:size]:
-            before = len(self._settled)
+        """Send all messages that no suspect blocks; *suspects* (index and error by lane) gets further ones."""
+        size, tries, in_a_row = len(items), 0, 0
+        while part := [at for at, each in enumerate(items) if at not in settled and each.lane not in suspects][:size]:
+            before = len(settled)
             try:
-                self._exchange(part)
+                exchange(part)
             except Hangup as error:
-                if len(self._settled) > before:
+                if len(settled) > before:
                     tries = in_a_row = 0
-                if len(part) > 1 or part[0] in self._settled:
+                if len(part) > 1 or part[0] in settled:
                     size = 1
                     continue
                 tries += 1
@@ -371,14 +360,10 @@ class _IsolationRun(Generic[R]):
                     # Jitter is for other clients' sake and changes nothing that is sent.
                     time.sleep(self._pause * tries * random.uniform(0.5, 1.0))
                     continue
-                suspects[self._items[part[0]].lane] = (part[0], error)
+                suspects[items[part[0]].lane] = (part[0], error)
                 tries, in_a_row = 0, in_a_row + 1
                 if in_a_row >= MAX_SUSPECTS_IN_A_ROW:
                     raise
             else:
                 tries = in_a_row = 0
                 size *= 2
-        return suspects
-
-    def _sendable_indexes(self, suspects: dict[str, tuple[int, Hangup]]) -> list[int]:
-        return [at for at, item in enumerate(self._items) if at not in self._settled and item.lane not in suspects]

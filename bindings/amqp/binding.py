@@ -7,12 +7,13 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from bindings.amqp.values import HEADER_FIELDS, PROPERTY_FIELDS, TYPES_KEY, AmqpValue, decode_text, parse_milliseconds
+from bindings.amqp.values import SECTION_FIELDS, TYPES_KEY, AmqpValue, decode_text, parse_milliseconds
 from bindings.amqp.values import to_part as part_of
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
@@ -31,16 +32,10 @@ RULE: Final = AttributeRule(
     content_type="properties.content-type",
     typed=True,
 )
-
-
-def split(native: Mapping[str, Any]) -> list[Part]:
-    """Split a native record into parts."""
-    return parts_of(native, FORM)
-
-
-def build(record_parts: list[Part]) -> dict[str, Any]:
-    """Build a native record from parts: the inverse of :func:`split`."""
-    return native_of(record_parts, FORM)
+split = partial(parts_of, form=FORM)
+"""Split a native record into parts."""
+build = partial(native_of, form=FORM)
+"""Build a native record from parts: the inverse of :func:`split`."""
 
 
 # Declared properties as AMQP values of the declared type (MATCHING.md#sending).
@@ -51,7 +46,7 @@ def build(record_parts: list[Part]) -> dict[str, Any]:
 
 FIELD_TYPES: Final[Mapping[str, str]] = {
     f"{section}.{name}": usual
-    for section, fields in (("header", HEADER_FIELDS), ("properties", PROPERTY_FIELDS))
+    for section, fields in SECTION_FIELDS.items()
     for name, usual in fields
     if usual is not None
 }

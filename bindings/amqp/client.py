@@ -6,7 +6,8 @@ import os
 import socket
 import threading
 from collections import deque
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import proton
 from proton import SSLDomain, SSLException, symbol
@@ -142,7 +143,7 @@ class Mailbox:
     def __init__(self) -> None:
         self._injector = EventInjector()
         self._lock = threading.Lock()
-        self._waiting: deque[Any] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
         self._signalled = False
         self._closed = False
 
@@ -150,7 +151,7 @@ class Mailbox:
         """Register the mailbox with *container*; called once, on the container's thread."""
         container.selectable(self._injector)
 
-    def post_item(self, item: Any) -> None:
+    def post_item(self, item: Callable[[], None]) -> None:
         """Pass *item* to the container's thread; callable from any thread."""
         with self._lock:
             if self._closed:
@@ -160,7 +161,7 @@ class Mailbox:
                 self._signalled = True
                 self._injector.trigger(ApplicationEvent(MAIL_EVENT))
 
-    def take_items(self) -> list[Any]:
+    def take_items(self) -> list[Callable[[], None]]:
         """Return the items posted since the last call, in order."""
         with self._lock:
             self._signalled = False

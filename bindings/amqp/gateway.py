@@ -241,20 +241,6 @@ class GatewayState:
     opened: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceRequest:
-    """A request to switch to other subscriptions."""
-
-    subscriptions: Sequence[EndpointSubscription]
-
-
-@dataclass(frozen=True, slots=True)
-class StopRequest:
-    """A request to stop within ``grace`` seconds."""
-
-    grace: float
-
-
 # Events are Any below: proton types every member of an event as optional, whatever its kind.
 
 
@@ -269,14 +255,16 @@ class _TimerHandler(Handler):
 
 
 class ReceivingConnection(Handler):
-    """One connection to the broker. Only the mailbox may be used by other threads than the one of :meth:`run`."""
+    """One connection to the broker. Only the mailbox may be used by other threads than the one of :meth:`run`: it
+    takes functions to call on that thread.
+    """
 
     def __init__(self, shared: GatewayState, subscriptions: Sequence[EndpointSubscription]) -> None:
         self.mailbox = Mailbox()
         self._state = shared
         self._inlets = [ReceivingLink(each, shared.terms.client_id) for each in subscriptions]
         self._links_by_name: dict[str, ReceivingLink] = {}
-        wake = partial(self.mailbox.post_item, None)  # the queue has the answer of the store
+        wake = partial(self.mailbox.post_item, lambda: None)  # the queue has the answer of the store
         self._unstored = UnstoredDeliveries(shared.terms.store, shared.terms.counters, wake, shared.kept_rows)
         self._ack_queue = self._unstored.ack_queue
         self._reason = ""
@@ -400,11 +388,8 @@ class ReceivingConnection(Handler):
         self._advance_store()
 
     def on_mail(self, event: Any) -> None:
-        for item in self.mailbox.take_items():
-            if isinstance(item, ReplaceRequest):
-                self._replace_subscriptions(item.subscriptions)
-            elif isinstance(item, StopRequest):
-                self._begin_stop(item.grace)
+        for call in self.mailbox.take_items():
+            call()
         self._advance_store()
         for inlet in self._inlets:
             self._grant_credit(inlet)
@@ -455,7 +440,8 @@ class ReceivingConnection(Handler):
         for inlet in self._inlets:
             inlet.window = max(1, self._state.terms.limits.max_in_flight // len(self._inlets))
 
-    def _replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
+    def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
+        """Switch to these subscriptions; on the connection's thread."""
         requested = list(subscriptions)
         kept = [inlet for inlet in self._inlets if not inlet.leaving and inlet.subscription in requested]
         for inlet in self._inlets:
@@ -468,7 +454,8 @@ class ReceivingConnection(Handler):
         if self._open:
             self._attach_links(new)
 
-    def _begin_stop(self, grace: float) -> None:
+    def begin_stop(self, grace: float) -> None:
+        """Stop within *grace* seconds; on the connection's thread."""
         self._stopping = True
         for inlet in self._inlets:
             inlet.withdraw_credit()
@@ -574,7 +561,8 @@ class AmqpGateway:
         with self._lock:
             self._subscriptions = tuple(subscriptions)
             if self._connection is not None:
-                self._connection.mailbox.post_item(ReplaceRequest(self._subscriptions))
+                connection, wanted = self._connection, self._subscriptions
+                connection.mailbox.post_item(lambda: connection.replace_subscriptions(wanted))
 
     def stop(self, grace: float) -> None:
         """Stop receiving, finish messages in flight within *grace* seconds, and disconnect.
@@ -588,7 +576,8 @@ class AmqpGateway:
             self._grace = grace
             self._stopped.set()
             if self._connection is not None:
-                self._connection.mailbox.post_item(StopRequest(grace))
+                connection = self._connection
+                connection.mailbox.post_item(lambda: connection.begin_stop(grace))
         thread.join(grace + _JOIN_SECONDS)
         if thread.is_alive():
             _logger.warning("the AMQP gateway did not stop within %s s; unsettled messages are redelivered", grace)

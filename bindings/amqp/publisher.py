@@ -7,14 +7,11 @@ that message and gives it up (:mod:`bindings.sending`); the others are delivered
 from __future__ import annotations
 
 import itertools
-import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any, Final
 
 import proton
@@ -22,8 +19,8 @@ from proton import Data, Delivery, Described, Handler, ProtonException, symbol, 
 from proton.reactor import Container, SenderOption
 
 from bindings.amqp.binding import FIELD_TYPES, read_string_map
-from bindings.amqp.client import Dialer, Mailbox, abort_connection, condition_text
-from bindings.amqp.values import DESCRIPTORS, HEADER_FIELDS, PROPERTY_FIELDS, AmqpValue, Fields, types_of, value_of_part
+from bindings.amqp.client import HEARTBEAT_SECONDS, Dialer, abort_connection, condition_text
+from bindings.amqp.values import DESCRIPTORS, SECTION_FIELDS, AmqpValue, types_of, value_of_part
 from bindings.gateways import Connection
 from bindings.parts import Part
 from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled
@@ -53,7 +50,6 @@ _CONVERSIONS: Final[Mapping[str, Any]] = {
     "decimal64": lambda value: proton.decimal64(int.from_bytes(value, "big")),
     "decimal128": proton.decimal128,
 }
-_TEXTS: Final = frozenset({None, "string", "symbol"})
 _SIGNED_BITS: Final = {"byte": 7, "short": 15, "int": 31, "long": 63, "timestamp": 63}
 _UNSIGNED_BITS: Final = {"ubyte": 8, "ushort": 16, "uint": 32, "ulong": 64}
 
@@ -62,131 +58,72 @@ class EncodingError(Exception):
     """A message that AMQP cannot carry; the text names the faulty member."""
 
 
-@dataclass(frozen=True, slots=True)
-class AmqpMessage:
-    """One message for the node ``address``.
+def encode_message(message: Outbound) -> bytes:
+    """Encode all sections of a message; its part ``types`` has the AMQP type of each value.
 
-    ``properties`` and ``header`` use the specification's names (``message-id``, ``subject``); ``content_type`` is
-    separate. Values are Python's (str, bool, int as long, float as double, bytes as binary, datetime as timestamp,
-    UUID, None) or an :class:`AmqpValue`, which names the AMQP type. A property without one gets the type that the
-    specification fixes. A message is durable (kept through a crash of the broker) unless ``header`` says otherwise. The
-    body is one data section; None sends none. Messages of one ``lane`` keep their order when the broker ends the
-    connection over another message.
+    A message is durable (kept through a crash of the broker) unless its header says otherwise. The body is one data
+    section.
+
+    Raises:
+        EncodingError: an unknown property, or a value that is not of its type.
     """
-
-    address: str
-    body: bytes | None = None
-    content_type: str | None = None
-    properties: Mapping[str, Any] = field(default_factory=dict)
-    application_properties: Mapping[str, Any] = field(default_factory=dict)
-    message_annotations: Mapping[str, Any] = field(default_factory=dict)
-    header: Mapping[str, Any] = field(default_factory=dict)
-    delivery_annotations: Mapping[str, Any] = field(default_factory=dict)
-    footer: Mapping[str, Any] = field(default_factory=dict)
-    lane: str = ""
-
-
-def to_amqp_message(message: Outbound) -> AmqpMessage:
-    """Convert an outbound message; its part ``types`` has the AMQP type of each value."""
     types = types_of(message.parts)
     sections: dict[str, dict[str, Any]] = {section: {} for section in AMQP_SECTIONS}
     for part in message.parts:
         section, _, name = part.key.partition(".")
         if section in sections:
-            sections[section].setdefault(name, _to_encodable(part, types))
-    return AmqpMessage(
-        message.address,
-        message.body,
-        properties=sections["properties"],
-        application_properties=sections["application-properties"],
-        message_annotations=sections["message-annotations"],
-        header=sections["header"],
-        delivery_annotations=sections["delivery-annotations"],
-        footer=sections["footer"],
-        lane=message.lane,
+            sections[section].setdefault(name, _convert_part(part, types))
+    sections["header"].setdefault("durable", True)
+    # Some brokers reject a message without a body section; clients send null for no body.
+    body = _encode_section("amqp-value", None) if message.body is None else _encode_section("data", message.body)
+    return b"".join(
+        (
+            _encode_section("header", _to_fields(sections["header"], "header")),
+            _encode_annotations(sections, "delivery-annotations"),
+            _encode_annotations(sections, "message-annotations"),
+            _encode_section("properties", fields)
+            if (fields := _to_fields(sections["properties"], "properties"))
+            else b"",
+            _encode_section("application-properties", named) if (named := sections["application-properties"]) else b"",
+            body,
+            _encode_annotations(sections, "footer"),
+        )
     )
 
 
-def encode_message(message: AmqpMessage) -> bytes:
-    """Encode all sections of a message.
-
-    Raises:
-        EncodingError: an unknown property, or a value that is not of its type.
-    """
-    sections = [_encode_section("header", _to_fields({"durable": True, **message.header}, "header", HEADER_FIELDS))]
-    sections += _encode_annotations(message.delivery_annotations, "delivery-annotations")
-    sections += _encode_annotations(message.message_annotations, "message-annotations")
-    properties = dict(message.properties)
-    if message.content_type is not None:
-        properties["content-type"] = message.content_type
-    if properties:
-        sections.append(_encode_section("properties", _to_fields(properties, "properties", PROPERTY_FIELDS)))
-    if message.application_properties:
-        mapped = _convert_map(message.application_properties, "application-properties")
-        sections.append(_encode_section("application-properties", mapped))
-    # Some brokers reject a message without a body section; clients send null for no body.
-    body = _encode_section("amqp-value", None) if message.body is None else _encode_section("data", message.body)
-    return b"".join((*sections, body, *_encode_annotations(message.footer, "footer")))
-
-
-def _to_encodable(part: Part, types: Mapping[str, str]) -> Any:
-    """Return a part's value for the encoder, which rejects values of a wrong type."""
+def _convert_part(part: Part, types: Mapping[str, str]) -> Any:
+    """Return a part's value, in the class that proton encodes as its AMQP type."""
     usual = FIELD_TYPES.get(part.key)
-    if part.kind is None and part.key not in types and usual in _TEXTS:
+    if part.kind is None and part.key not in types and usual in (None, "string"):
         return part.text  # most values of most messages
     if usual is None:
-        return value_of_part(part, types)
-    if usual in _TEXTS and part.text is not None:
-        return AmqpValue(usual, part.text)
-    return AmqpValue(usual, value_of_part(part, {part.key: usual}).value)
+        return _convert_typed(value_of_part(part, types), part.key)
+    if usual in ("string", "symbol") and part.text is not None:
+        return _convert_typed(AmqpValue(usual, part.text), part.key)
+    return _convert_typed(AmqpValue(usual, value_of_part(part, {part.key: usual}).value), part.key)
 
 
-def _encode_annotations(values: Mapping[str, Any], section: str) -> list[bytes]:
-    """Return an encoded section whose keys are symbols; an empty list if it has no values."""
-    if not values:
-        return []
-    strange = next((name for name in values if not name.isascii()), None)
+def _encode_annotations(sections: Mapping[str, Mapping[str, Any]], section: str) -> bytes:
+    """Return an encoded section whose keys are symbols; nothing if it has no values."""
+    strange = next((name for name in sections[section] if not name.isascii()), None)
     if strange is not None:
         raise EncodingError(f"{section}: names must be ASCII, and {strange[:40]!r} is not")
-    return [_encode_section(section, {symbol(name): value for name, value in _convert_map(values, section).items()})]
+    named = {symbol(name): value for name, value in sections[section].items()}
+    return _encode_section(section, named) if named else b""
 
 
-def _to_fields(properties: dict[str, Any], section: str, known: Fields) -> list[Any]:
-    fields = []
-    for name, usual in known:
-        value = properties.pop(name, None)
-        if usual is not None and value is not None and not isinstance(value, AmqpValue):
-            value = AmqpValue(usual, _to_milliseconds(value) if isinstance(value, datetime) else value)
-        fields.append(_convert_value(value, f"{section}.{name}"))
-    if properties:
+def _to_fields(values: dict[str, Any], section: str) -> list[Any]:
+    fields = [values.pop(name, None) for name, _ in SECTION_FIELDS[section]]
+    if values:
         what = "property" if section == "properties" else f"{section} field"
-        raise EncodingError(f"AMQP messages have no {what} {', '.join(map(str, properties))}")
+        raise EncodingError(f"AMQP messages have no {what} {', '.join(values)}")
     while fields and fields[-1] is None:
         fields.pop()
     return fields
 
 
-def _convert_map(values: Mapping[str, Any], section: str) -> dict[str, Any]:
-    return {str(name): _convert_value(value, f"{section}.{name}") for name, value in values.items()}
-
-
-def _convert_value(value: Any, path: str) -> Any:
-    """Return a value that proton encodes as the required AMQP type."""
-    if isinstance(value, AmqpValue):
-        return _convert_typed(value, path)
-    if isinstance(value, datetime):
-        return proton.timestamp(_to_milliseconds(value))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return _convert_typed(AmqpValue("long", value), path)
-    if value is None or isinstance(value, (str, bool, float, bytes, uuid.UUID)):
-        return value
-    raise EncodingError(f"{path}: AMQP has no type for a {type(value).__name__}; use an AmqpValue to name one")
-
-
 def _convert_typed(typed: AmqpValue, path: str) -> Any:
     kind, value = typed
-    if kind == "null" or value is None:
-        return None
     if kind == "binary" and isinstance(value, str):
         value = value.encode("utf-8")
     low, high = _integer_range(kind)
@@ -213,10 +150,6 @@ def _integer_range(kind: str) -> tuple[int, int]:
     return 0, 2 ** _UNSIGNED_BITS[kind] if kind in _UNSIGNED_BITS else 0
 
 
-def _to_milliseconds(at: datetime) -> int:
-    return round((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
 def _encode_section(name: str, value: Any) -> bytes:
     data = Data()
     try:
@@ -226,7 +159,7 @@ def _encode_section(name: str, value: Any) -> bytes:
         raise EncodingError(f"the section {name} cannot be encoded: {error}") from error
 
 
-# One connection of the sender: links to nodes, and one job of messages at a time.
+# One connection of the sender: links to nodes.
 
 MESSAGE_TOO_LARGE: Final = "amqp:link:message-size-exceeded"
 MESSAGE_FAULTS: Final = frozenset(
@@ -252,7 +185,8 @@ CLOSE_LIMIT_SECONDS: Final = 2.0
 MAX_LINKS: Final = 200
 """Links kept open between two jobs. Beyond this they are closed, since templates may name any number of nodes."""
 
-RejectedMessage = tuple[int, str, str]
+EncodedMessage = tuple[int, str, bytes]
+"""A message's index, node and bytes."""
 
 
 class _LinkModes(SenderOption):
@@ -274,35 +208,6 @@ class _LinkModes(SenderOption):
         outcomes.exit()
 
 
-class LinkLost(Exception):
-    """A job ended early; the text says why. Its unsettled messages must be sent again.
-
-    ``broker_ended``: the broker ended the connection or link with messages in flight, and named no other cause.
-    ``at_fault``: the broker said that a message is at fault.
-    """
-
-    def __init__(self, reason: str, *, broker_ended: bool = False, at_fault: bool = False) -> None:
-        super().__init__(reason)
-        self.broker_ended = broker_ended
-        self.at_fault = at_fault
-
-
-@dataclass(slots=True)
-class SendJob:
-    """Messages to send (index, node, bytes), and a future with the rejected ones.
-
-    The future fails with LinkLost if the outcome of a message is unknown; ``accepted`` and ``refused`` then have
-    the messages with a known outcome.
-    """
-
-    messages: list[tuple[int, str, bytes]]
-    done: Future[list[RejectedMessage]]
-    refused: list[RejectedMessage] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
-    released: int = 0
-    unanswered: int = 0
-
-
 @dataclass(slots=True)
 class _SendingNode:
     link: proton.Sender
@@ -314,75 +219,95 @@ class _SendingNode:
 
 
 class SendingConnection(Handler):
-    """A connection. :meth:`run` runs on its thread; :meth:`submit` and :meth:`close` are for other threads.
+    """A connection, served by the thread that sends over it. The broker gets *properties* with every link."""
 
-    The broker gets ``properties`` with every link.
-    """
-
-    def __init__(
-        self,
-        dialer: Dialer,
-        container_id: str,
-        max_in_flight: int,
-        properties: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, dialer: Dialer, container_id: str, max_in_flight: int, properties: Mapping[str, str]) -> None:
         self.usable = True
         self._dialer = dialer
         self._properties = properties
         self._container_id = container_id
         self._max_in_flight = max_in_flight
-        self._mailbox = Mailbox()
         self._nodes: dict[str, _SendingNode] = {}
         self._in_flight: dict[str, int] = {}
         self._tags = itertools.count()
-        self._jobs: deque[SendJob] = deque()
+        self._messages: Sequence[EncodedMessage] = ()
+        self._settled: dict[int, MessageRefusal | None] = {}
+        self._unanswered = self._released = 0
         self._open = False
-        self._closed = False
-        self._reason = ""
-        self._condition = ""
-        self._container: Container | None = None
+        self._reason = self._condition = ""
+        self._alive = True
+        self._served_at = time.monotonic()
         self._connection: proton.Connection | None = None
+        self._container = Container(self, container_id=container_id)
+        self._container.start()
 
-    def submit(self, job: SendJob) -> None:
-        """Send a job; its future always completes, at the latest when the connection ends."""
-        self._mailbox.post_item(job)
-        if not self.usable:
-            _fail_job(job, LinkLost(self._reason))
+    def check(self) -> bool:
+        """Whether messages can still be sent over this connection; one that broke while idle shows it now."""
+        if self.usable and time.monotonic() - self._served_at > HEARTBEAT_SECONDS:
+            self.close()  # nobody sent heartbeats meanwhile
+        elif self.usable:
+            self._serve(0.0)
+        return self.usable
+
+    def send(
+        self, messages: Sequence[EncodedMessage], settled: dict[int, MessageRefusal | None], timeout: float
+    ) -> None:
+        """Send messages, wait until each is answered, and record the answers.
+
+        Raises:
+            Hangup: the broker ended the connection or link with messages in flight, and named no other cause.
+            Unsettled: there is no answer within *timeout* seconds, or the broker released messages.
+        """
+        self._messages, self._settled = messages, settled
+        self._unanswered, self._released = len(messages), 0
+        deadline = time.monotonic() + timeout
+        if self._open:
+            self._assign_messages()
+        while self._unanswered and self.usable:
+            if (left := deadline - time.monotonic()) <= 0:
+                self.close()
+                raise Unsettled(f"no answer from the broker within {timeout:g} s")
+            self._serve(left)
+        if self._unanswered:
+            reason = f"{self._dialer.last_url}: {self._reason or 'the connection was closed'}"
+            if self._open and self._in_flight and self._condition not in STATE_CONDITIONS:
+                raise Hangup(reason, at_fault=self._condition in MESSAGE_FAULTS)
+            raise Unsettled(reason)
+        if self._released:
+            raise Unsettled(f"the broker released {self._released} of {len(messages)} messages")
 
     def close(self) -> None:
-        """End the connection; the job fails."""
-        self.usable = False
-        self._closed = True
-        self._mailbox.post_item(None)
+        """End the connection; wait a short time for the broker to close its side."""
+        deadline = time.monotonic() + (CLOSE_LIMIT_SECONDS if self._open else 0.0)
+        self._end_connection("the connection was closed")
+        while self._alive and (left := deadline - time.monotonic()) > 0:
+            self._serve(left)
+        if self._alive:
+            abort_connection(self._container, self._connection)
+            self._serve(0.0)
 
-    def run(self) -> None:
-        """Connect and serve; return when the connection has ended."""
-        self._container = Container(self, container_id=self._container_id)
+    def _serve(self, seconds: float) -> None:
+        """Handle what there is to do, after waiting up to *seconds* for it."""
+        self._container.timeout = seconds
         try:
-            self._container.run()
+            self._alive = self._container.process()
         except (ProtonException, OSError) as error:
+            # From the socket, or an unresolvable host name.
             self._reason = self._reason or " ".join(str(error).split())
-        finally:
-            reason = f"{self._dialer.last_url}: {self._reason or 'the connection was closed'}"
-            self.usable = False
-            waiting = [item for item in self._mailbox.take_items() if item is not None]
-            self._mailbox.close()
-            for job in (*self._jobs, *waiting):
-                _fail_job(job, self._to_link_lost(reason))
-            self._reason = reason
+            self._alive = False
+        self.usable = self.usable and self._alive
+        self._served_at = time.monotonic()
 
     def on_reactor_init(self, event: Any) -> None:
-        self._mailbox.attach(event.container)
         self._connection = self._dialer.dial(event.container)
 
     def on_connection_remote_open(self, event: Any) -> None:
         self._open = True
-        self._begin_first_job()
+        self._assign_messages()
 
     def on_connection_remote_close(self, event: Any) -> None:
         self._record_condition(event.connection.remote_condition)
         self._end_connection(condition_text(event.connection.remote_condition) or "the broker closed the connection")
-        event.connection.close()
 
     def on_transport_error(self, event: Any) -> None:
         self._record_condition(event.transport.condition)
@@ -391,20 +316,6 @@ class SendingConnection(Handler):
     def on_transport_closed(self, event: Any) -> None:
         self.usable = False
         event.container.stop()
-
-    def on_mail(self, event: Any) -> None:
-        for item in self._mailbox.take_items():
-            if item is None:
-                self._end_connection("the sender was closed")
-                self._wait_for_close()
-            else:
-                self._jobs.append(item)
-                self._begin_first_job()
-
-    def on_timer_task(self, event: Any) -> None:
-        """Stop waiting for the broker to close its side."""
-        if self._container is not None:
-            abort_connection(self._container, self._connection)
 
     def on_link_remote_open(self, event: Any) -> None:
         node = self._find_node(event.link)
@@ -419,57 +330,48 @@ class SendingConnection(Handler):
 
     def on_link_remote_close(self, event: Any) -> None:
         reason = condition_text(event.link.remote_condition) or "the broker ended the link"
-        node = self._find_node(event.link)
         self._record_condition(event.link.remote_condition)
         event.link.close()
-        if node is not None:
-            address = event.link.target.address
-            self._nodes.pop(address, None)
-            self._end_connection(f"node {address}: {reason}")
+        if self._find_node(event.link) is not None:
+            self._end_connection(f"node {event.link.target.address}: {reason}")
 
     def on_link_remote_detach(self, event: Any) -> None:
         self.on_link_remote_close(event)
 
     def on_delivery(self, event: Any) -> None:
         delivery = event.delivery
-        if not delivery.updated:
-            return
         state = delivery.remote_state
-        if not delivery.settled and state not in DELIVERY_OUTCOMES:
+        if not delivery.updated or not (delivery.settled or state in DELIVERY_OUTCOMES):
             return
         index = self._in_flight.pop(delivery.tag, None)
-        if index is not None and self._jobs:
-            job = self._jobs[0]
-            job.unanswered -= 1
+        if index is not None:
+            condition = delivery.remote.condition
             if state == Delivery.REJECTED:
-                condition = delivery.remote.condition
-                name = condition.name if condition is not None else "amqp:rejected"
-                job.refused.append((index, name or "amqp:rejected", (condition and condition.description) or ""))
+                name = condition.name if condition is not None else ""
+                self._settle(index, _to_refusal(name or "amqp:rejected", (condition and condition.description) or ""))
             elif state == Delivery.ACCEPTED:
-                job.accepted.append(index)
+                self._settle(index, None)
             else:
-                job.released += 1
+                self._unanswered -= 1
+                self._released += 1
         delivery.settle()
-        self._advance_jobs()
+        for node in self._nodes.values():
+            self._send_waiting(node)
 
-    def _begin_first_job(self) -> None:
-        """Assign the first job's messages to their nodes, unless already done."""
-        if not self._open or not self._jobs or self._jobs[0].unanswered or self._container is None:
-            return
-        job = self._jobs[0]
-        job.unanswered = len(job.messages)
+    def _assign_messages(self) -> None:
+        """Assign the messages to their nodes."""
         if len(self._nodes) > MAX_LINKS:
             for node in self._nodes.values():
                 node.link.close()
             self._nodes.clear()
-        for index, address, data in job.messages:
+        for index, address, data in self._messages:
             node = self._nodes.get(address) or self._attach_node(address)
             node.waiting.append((index, data))
-        for node in list(self._nodes.values()):
+        for node in self._nodes.values():
             self._send_waiting(node)
 
     def _attach_node(self, address: str) -> _SendingNode:
-        assert self._container is not None and self._connection is not None
+        assert self._connection is not None
         name = f"{self._container_id}|{address}|{next(self._tags)}"
         link = self._container.create_sender(self._connection, address, name=name, options=_LinkModes(self._properties))
         node = self._nodes[address] = _SendingNode(link)
@@ -479,91 +381,43 @@ class SendingConnection(Handler):
         while node.open and node.waiting and node.link.credit > 0 and len(self._in_flight) < self._max_in_flight:
             index, data = node.waiting.popleft()
             largest = node.link.remote_max_message_size
-            if largest and len(data) > largest and self._jobs:
+            if largest and len(data) > largest:
                 # sent anyway, the broker would detach the link, again and again
-                job = self._jobs[0]
-                job.unanswered -= 1
-                job.refused.append((index, MESSAGE_TOO_LARGE, f"{len(data)} bytes, and the node accepts {largest}"))
+                reason = f"{len(data)} bytes, and the node accepts {largest}"
+                self._settle(index, _to_refusal(MESSAGE_TOO_LARGE, reason))
                 continue
             tag = str(next(self._tags))
             node.link.delivery(tag)
             self._in_flight[tag] = index
             node.link.stream(data)
             node.link.advance()
-        if self._jobs and self._jobs[0].unanswered == 0:
-            self._advance_jobs()
 
-    def _advance_jobs(self) -> None:
-        """Complete the first job if all its messages are answered; else send more of them."""
-        if not self._jobs:
-            return
-        job = self._jobs[0]
-        if job.unanswered:
-            if len(self._in_flight) < self._max_in_flight:
-                for node in [each for each in self._nodes.values() if each.waiting]:
-                    self._send_waiting(node)
-            return
-        self._jobs.popleft()
-        if job.released:
-            _fail_job(job, LinkLost(f"the broker released {job.released} of {len(job.messages)} messages"))
-        elif not job.done.done():
-            job.done.set_result(job.refused)
-        self._begin_first_job()
+    def _settle(self, index: int, outcome: MessageRefusal | None) -> None:
+        self._settled[index] = outcome
+        self._unanswered -= 1
 
     def _end_connection(self, reason: str) -> None:
-        """Fail the jobs and end the connection: a late answer must not be attributed to another job."""
+        """End the connection: a late answer must not be attributed to another call."""
         self._reason = self._reason or reason
         self.usable = False
-        for job in self._jobs:
-            _fail_job(job, self._to_link_lost(reason))
-        self._jobs.clear()
         if self._connection is not None:
             self._connection.close()
 
     def _record_condition(self, condition: proton.Condition | None) -> None:
         self._condition = self._condition or (condition.name if condition is not None else "")
 
-    def _to_link_lost(self, reason: str) -> LinkLost:
-        ended = self._open and bool(self._in_flight) and not self._closed and self._condition not in STATE_CONDITIONS
-        return LinkLost(reason, broker_ended=ended, at_fault=ended and self._condition in MESSAGE_FAULTS)
-
-    def _wait_for_close(self) -> None:
-        if self._container is not None:
-            self._container.schedule(CLOSE_LIMIT_SECONDS if self._open else 0.0, self)
-
     def _find_node(self, link: Any) -> _SendingNode | None:
         node = self._nodes.get(link.target.address)
         return node if node is not None and node.link.name == link.name else None
 
 
-def _fail_job(job: SendJob, lost: LinkLost) -> None:
-    try:
-        job.done.set_exception(lost)
-    except InvalidStateError:
-        # Already completed: the connection was lost while the job was submitted.
-        return
-
-
 ENCODING_ERROR: Final = "amqp:encode-error"
 CONNECTION_ENDED: Final = "amqp:connection:framing-error"
 """The condition of a message at which the broker ended the connection each time; the description says why."""
-_JOIN_SECONDS: Final = 5.0
-
-
-@dataclass(slots=True)
-class _ConnectionThread:
-    """One connection and its thread."""
-
-    connection: SendingConnection
-    thread: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self.connection.run, name="amqp-sender", daemon=True)
-        self.thread.start()
 
 
 class AmqpSender:
-    """Sends to any nodes of one broker. It connects when first needed, and again after a connection was lost.
+    """Sends to any nodes of one broker; used by one thread at a time. It connects when there is something to send.
 
     ``timeout`` (seconds) limits one exchange with the broker, connecting included. At most ``max_in_flight`` messages
     are unsettled at any time. Delivery is at least once: after :class:`Unsettled`, messages may arrive twice.
@@ -580,12 +434,10 @@ class AmqpSender:
         self._timeout = timeout
         self._max_in_flight = max_in_flight
         self._properties = read_string_map(connection.options, "linkproperties")
-        self._lock = threading.Lock()
-        self._run: _ConnectionThread | None = None
-        self._closed = False
+        self._connection: SendingConnection | None = None
         self._suspects = PoisonIsolator(lambda reason: _to_refusal(CONNECTION_ENDED, reason))
 
-    def send(self, messages: Sequence[AmqpMessage]) -> list[MessageRefusal | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         """Send messages in order per node, and wait; return None for accepted ones, a refusal for the others.
 
         Messages of other lanes may overtake one over which the broker ends the connection.
@@ -594,7 +446,7 @@ class AmqpSender:
             Unsettled: the broker cannot be reached, does not answer in time, or released a message.
         """
         settled: dict[int, MessageRefusal | None] = {}
-        encoded: dict[int, tuple[int, str, bytes]] = {}
+        encoded: dict[int, EncodedMessage] = {}
         for index, message in enumerate(messages):
             try:
                 encoded[index] = (index, message.address, encode_message(message))
@@ -604,46 +456,28 @@ class AmqpSender:
             OutgoingMessage(message.lane, hash(encoded[index][1:]) if index in encoded else 0)
             for index, message in enumerate(messages)
         ]
-        with self._lock:
-            try:
-                self._suspects.send(
-                    items, lambda indexes: self._exchange([encoded[index] for index in indexes], settled), settled
-                )
-            except (Hangup, Unsettled) as error:
-                raise Unsettled(f"{error}; send again", settled) from error
+
+        def exchange(indexes: Sequence[int]) -> None:
+            self._connect().send([encoded[index] for index in indexes], settled, self._timeout)
+
+        try:
+            self._suspects.send(items, exchange, settled)
+        except (Hangup, Unsettled) as error:
+            raise Unsettled(f"{error}; send again", settled) from error
         return [settled[index] for index in range(len(messages))]
 
     def close(self) -> None:
-        """Close the connection; messages being sent fail with Unsettled."""
-        self._closed = True
-        run = self._run
-        if run is not None:
-            run.connection.close()
-            run.thread.join(_JOIN_SECONDS)
+        """Disconnect; a later :meth:`send` connects again."""
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.check():
+            connection.close()
 
-    def _exchange(self, encoded: list[tuple[int, str, bytes]], settled: dict[int, MessageRefusal | None]) -> None:
-        if self._closed:
-            raise Unsettled("the sender is closed")
-        if self._run is None or not self._run.connection.usable:
-            opened = SendingConnection(self._dialer, self._container_id, self._max_in_flight, self._properties)
-            self._run = _ConnectionThread(opened)
-        outlet = self._run.connection
-        done: Future[list[tuple[int, str, str]]] = Future()
-        job = SendJob(encoded, done)
-        outlet.submit(job)
-        try:
-            done.result(self._timeout)
-        except TimeoutError:
-            outlet.close()
-            raise Unsettled(f"no answer from the broker within {self._timeout:g} s") from None
-        except LinkLost as error:
-            text = str(error)
-            raise (Hangup(text, at_fault=error.at_fault) if error.broker_ended else Unsettled(text)) from error
-        finally:
-            settled.update(dict.fromkeys(job.accepted))
-            settled.update(
-                (index, _to_refusal(condition, description)) for index, condition, description in list(job.refused)
+    def _connect(self) -> SendingConnection:
+        if self._connection is None or not self._connection.check():
+            self._connection = SendingConnection(
+                self._dialer, self._container_id, self._max_in_flight, self._properties
             )
+        return self._connection
 
 
 def _to_refusal(condition: str, description: str) -> MessageRefusal:

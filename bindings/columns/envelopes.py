@@ -9,13 +9,12 @@ costs time and changes nothing else, so a row may be one needlessly, never the r
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,7 +28,6 @@ from bindings.columns.entries import (
     first_byte_of_each,
     is_not_null,
     is_valid_string,
-    number_distinct,
     raw_buffers,
 )
 from bindings.envelope import (
@@ -42,235 +40,31 @@ from bindings.envelope import (
     AttributeRule,
     attribute_of_key,
 )
-from bindings.events import DEFAULT_CONTENT_TYPE, STRING_ATTRIBUTES
+from bindings.events import (
+    DEFAULT_CONTENT_TYPE,
+    STRING_ATTRIBUTES,
+    NotAnEvent,
+    check_depth,
+    number_fault,
+)
 from bindings.parts import BINARY_KIND, JSON_KIND
+from catalog.record import MAX_DEPTH
 from catalog.schemas.contract import is_json_data
 from catalog.values import media_type_of
 
-# CloudEvents in JSON as columns: the column form of :func:`bindings.events.decode_event`.
+# CloudEvents in JSON as columns: the column form of :func:`bindings.events.decode_event`, one event at a time.
 #
-# Fallback rows here: values with escapes or of types that no attribute has, and events that break a rule.
-#
-# A plain loop over msgspec's ``dict[str, Raw]`` is not faster once it rejects an object with a repeated key at any
-# depth, which msgspec does not: 5.0 to 6.0 us against 4.0 to 4.9 for 435 bytes, 29 to 46 against 29 to 35 for 2.6 kB of
-# nested objects, 16 against 20 to 22 for 2.3 kB of flat ones (the least of 9 rounds of 10,000, at ``fa8a3cb``).
-
-# The members of many JSON objects as columns: offsets of names and values, without parsing each object.
-#
-# A validator in C checks every text first. So the arrays below see valid JSON only: quotes, brackets and colons outside
-# strings are its whole structure.
-
-MAX_LEVELS: Final = 64
-"""Maximum nesting read here; the codec reads more."""
-_CHECK: Final = msgspec.json.Decoder(msgspec.Raw)
-_MEMBER_QUOTE, _ESCAPE, _COLON, _OBJECT = (ord(mark) for mark in '"\\:{')
-_SHARED, _MARK = np.uint8(0x26), np.uint8(0x7F)
-"""With these bits set every bracket is this mark, and few other characters are."""
-_BLANK: Final = np.zeros(256, bool)
-_BLANK[list(b" \t\r\n")] = True
-_STEPS: Final = np.zeros(256, np.int8)
-_STEPS[list(b"{[")] = 1
-_STEPS[list(b"}]")] = -1
-_MAX_BLANKS: Final = 32
-"""Maximum blanks in a row read here."""
-_MAX_BIT_NAMES: Final = 32
-"""Maximum distinct names that are checked as bits of one number; more are sorted to find repeats, which is slower."""
-
-
-@dataclass(frozen=True, slots=True)
-class JsonMembers:
-    """The top-level members of JSON objects, in ascending order.
-
-    ``odd`` marks texts that are not JSON objects or that the codec must read: repeated names, names with an escape,
-    and anything beyond the limits here. They have no members. The value of member *i* is ``data[begins[i]:ends[i]]`` as
-    written; ``owners`` are the indexes of the texts.
-    """
-
-    odd: Bool
-    owners: Int
-    names: list[str]
-    codes: Int
-    data: npt.NDArray[np.uint8]
-    begins: Int
-    ends: Int
-
-
-def read_members(texts: pa.BinaryArray) -> JsonMembers:
-    """Return the members of the JSON objects in these texts."""
-    odd = ~is_not_null(decode_utf8(texts))
-    data, offsets = raw_buffers(texts)
-    low, high = int(offsets[0]), int(offsets[-1])
-    chars, bounds = data[low:high], offsets.astype(np.int64) - low
-    _mark_invalid_json(chars, bounds, odd)
-    quotes = _find_quotes(chars, bounds, odd)
-    brackets, owners = _find_brackets(chars, bounds, odd, quotes)
-    levels = np.cumsum(_STEPS[chars[brackets]], dtype=np.int64)
-    odd[owners[levels > MAX_LEVELS]] = True
-    _mark_non_objects(odd, chars, brackets, owners)
-    return _MemberNames(chars, bounds, odd, quotes).build_members(brackets, owners, levels)
-
-
-def _mark_invalid_json(chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> None:
-    """Mark texts that are not JSON as fallback."""
-    view, places, decode = chars.data, bounds.tolist(), _CHECK.decode
-    for at in np.flatnonzero(~odd).tolist():
-        try:
-            decode(view[places[at] : places[at + 1]])
-        except (msgspec.DecodeError, RecursionError):
-            odd[at] = True
-
-
-def _find_quotes(chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> Int:
-    """Return the first and last quote of each string of the texts that are not fallback."""
-    quotes = np.flatnonzero(chars == _MEMBER_QUOTE)
-    escapes = np.flatnonzero(chars == _ESCAPE)
-    if len(escapes):
-        # In a run of backslashes every second one is itself escaped; a run never leaves its text, which is JSON.
-        begins = np.flatnonzero(np.diff(escapes, prepend=-2) != 1)
-        places = np.arange(len(escapes)) - np.repeat(begins, np.diff(begins, append=len(escapes)))
-        escaped = np.zeros(len(chars) + 1, bool)
-        escaped[escapes[places % 2 == 0] + 1] = True
-        quotes = quotes[~escaped[quotes]]
-    return quotes[~odd[_find_owners(quotes, bounds)]] if odd.any() else quotes
-
-
-def _find_brackets(chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> tuple[Int, Int]:
-    """Return the brackets outside strings of the texts that are not fallback, and the text of each."""
-    brackets = np.flatnonzero((chars | _SHARED) == _MARK)
-    brackets = brackets[_STEPS[chars[brackets]] != 0]
-    brackets = brackets[np.searchsorted(quotes, brackets) % 2 == 0]
-    owners = _find_owners(brackets, bounds)
-    sound = ~odd[owners]
-    return brackets[sound], owners[sound]
-
-
-def _find_owners(places: Int, bounds: Int) -> Int:
-    """Return the index of the text of each of these ascending positions."""
-    return np.repeat(np.arange(len(bounds) - 1), np.diff(np.searchsorted(places, bounds)))
-
-
-def _mark_non_objects(odd: Bool, chars: npt.NDArray[np.uint8], brackets: Int, owners: Int) -> None:
-    """Mark texts as fallback whose first bracket does not begin an object: lists, and other values."""
-    objects = np.zeros(len(odd), bool)
-    leads = np.diff(owners, prepend=-1) != 0
-    objects[owners[leads]] = chars[brackets[leads]] == _OBJECT
-    odd |= ~objects
-
-
-class _MemberNames:
-    """The names in the texts: strings that a colon follows."""
-
-    def __init__(self, chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> None:
-        self._chars, self._odd = chars, odd
-        strings, ends = quotes[::2], quotes[1::2]
-        colons = _skip_blanks(chars, ends + 1)
-        owners = _find_owners(strings, bounds)
-        odd[owners[colons < 0]] = True
-        named = np.flatnonzero(~odd[owners])
-        named = named[chars[colons[named]] == _COLON]
-        self._begins, self._ends, self._colons = strings[named], ends[named], colons[named]
-        self._owners = owners[named]
-
-    def build_members(self, brackets: Int, owners: Int, levels: Int) -> JsonMembers:
-        """Return the members of the objects, from all brackets, their texts, and the nesting level after each."""
-        chars, odd = self._chars, self._odd
-        # Both are ascending, and there are more names than brackets.
-        behind = np.diff(np.searchsorted(self._begins, brackets), append=len(self._begins))
-        before = np.repeat(np.arange(len(brackets)), behind)
-        at = levels[before]
-        encoded = cut_ranges(chars, self._begins + 1, self._ends).view(pa.string()).dictionary_encode()
-        codes = encoded.indices.to_numpy().astype(np.int64)
-        escaped = pc.match_substring(encoded.dictionary, "\\").to_numpy(zero_copy_only=False)
-        odd[self._owners[escaped[codes]]] = True
-        self._mark_repeated_names(brackets, levels, before, codes, len(encoded.dictionary))
-        own = np.flatnonzero((at == 1) & ~odd[self._owners])
-        closing = np.full(len(odd), -1, np.int64)
-        closing[owners] = brackets  # The last bracket of a text stays.
-        mine, begins = self._owners[own], _skip_blanks(chars, self._colons[own] + 1)
-        follows = np.empty(len(own), np.int64)
-        last = np.diff(mine, append=-1) != 0
-        follows[last] = closing[mine[last]]
-        # A comma is between a value and the next name.
-        follows[~last] = _skip_blanks_before(chars, self._begins[own[1:]][~last[:-1]]) - 1
-        stops = _skip_blanks_before(chars, follows)
-        odd[mine[(begins < 0) | (stops < 0)]] = True
-        kept = ~odd[mine]
-        used, places = number_distinct(codes[own[kept]])
-        names = encoded.dictionary.take(pa.array(used)).to_pylist()
-        return JsonMembers(odd, mine[kept], names, places, chars, begins[kept], stops[kept])
-
-    def _mark_repeated_names(self, brackets: Int, levels: Int, before: Int, codes: Int, distinct: int) -> None:
-        """Mark texts as fallback in which an object, at any depth, repeats a name."""
-        at = levels[before]
-        opening = _STEPS[self._chars[brackets]] > 0
-        for level in np.flatnonzero(np.bincount(at)).tolist():
-            mine = np.flatnonzero(at == level)
-            openings = np.flatnonzero(opening & (levels == level))
-            opened = openings[np.searchsorted(openings, before[mine], "right") - 1]
-            find = _find_repeats_by_bits if distinct <= _MAX_BIT_NAMES else _find_repeats_by_sort
-            self._odd[self._owners[mine[find(opened, codes[mine])]]] = True
-
-
-def _find_repeats_by_bits(opened: Int, codes: Int) -> Int:
-    """Return one name of each object that repeats one; an object's names are adjacent."""
-    begins = np.flatnonzero(np.diff(opened, prepend=-1))
-    bits = np.left_shift(1, codes)
-    # Distinct bits have the same sum as union. No text has so many names that the sum would overflow.
-    twice: Int = begins[np.add.reduceat(bits, begins) != np.bitwise_or.reduceat(bits, begins)]
-    return twice
-
-
-def _find_repeats_by_sort(opened: Int, codes: Int) -> Int:
-    """Return one name of each object that repeats one, for any number of distinct names."""
-    order = np.lexsort((codes, opened))
-    same = (np.diff(opened[order]) == 0) & (np.diff(codes[order]) == 0)
-    twice: Int = order[1:][same]
-    return twice
-
-
-def cut_ranges(data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> pa.BinaryArray:
-    """Return the bytes between each begin and end; these are ascending and do not overlap."""
-    bounds = np.empty(2 * len(begins) + 1, np.int32)
-    bounds[0:-1:2], bounds[1::2] = begins, ends
-    bounds[-1] = bounds[-2] if len(begins) else 0
-    # Every second value is what lies between two others.
-    both = pa.BinaryArray.from_buffers(pa.binary(), 2 * len(begins), [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    return both.take(pa.array(np.arange(0, 2 * len(begins), 2)))
-
-
-def _skip_blanks(chars: npt.NDArray[np.uint8], places: Int) -> Int:
-    """Return the first non-blank position at or after each position; -1 after too many blanks."""
-    past = places.copy()
-    for _ in range(_MAX_BLANKS):
-        past[past >= len(chars)] = -1
-        blank = np.flatnonzero((past >= 0) & _BLANK[chars[past]])
-        if not len(blank):
-            return past
-        past[blank] += 1
-    past[blank] = -1
-    return past
-
-
-def _skip_blanks_before(chars: npt.NDArray[np.uint8], places: Int) -> Int:
-    """Return the start of the blanks before each position; -1 for too many blanks."""
-    before = places.copy()
-    for _ in range(_MAX_BLANKS):
-        blank = np.flatnonzero((before > 0) & _BLANK[chars[before - 1]])
-        if not len(blank):
-            return before
-        before[blank] -= 1
-    before[blank] = -1
-    return before
-
+# Fallback rows here: escapes of characters by number, and events that break a rule. A reader of all bodies at once by
+# numpy took 3.7, 43 and 17 us where this takes 4.9, 28 and 11 us (373 bytes, 2.5 kB of nested objects, 2.2 kB flat).
 
 VERSION_NAME: Final = "specversion"
 CONTENT_TYPE_NAME: Final = "datacontenttype"
 _ENCODED: Final = "data_base64"
-_QUOTE, _NULL = (ord(mark) for mark in '"n')
-_NESTED: Final = np.frombuffer(b"{[", np.uint8)
-_DIGITS: Final = np.frombuffer(b"-0123456789", np.uint8)
-_WHOLE: Final = r"^-?[0-9]{1,9}$"
-"""Integers that fit in 32 bits; the codec checks those that may not."""
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
+_ENCODER: Final = msgspec.json.Encoder()
+_NO_ATTRIBUTES: Final = frozenset((DATA, _ENCODED, CONTENT_TYPE_NAME))
+_UNDECIDED: Final = (None, None, None, 0)
 
 
 class JsonEvents:
@@ -284,119 +78,107 @@ class JsonEvents:
     """
 
     def __init__(self, bodies: pa.BinaryArray) -> None:
-        self._rows = len(bodies)
-        members = read_members(bodies)
-        self.odd, self.names = members.odd, members.names
-        firsts = members.data[members.begins]
-        there = firsts != _NULL
-        self._owners, self._codes, self._first_bytes = members.owners[there], members.codes[there], firsts[there]
-        quoted = self._first_bytes == _QUOTE
-        begins, ends = members.begins[there], members.ends[there]
-        special = np.isin(self._codes, [self.names.index(name) for name in (DATA, _ENCODED) if name in self.names])
-        # Data is long, so it is extracted separately.
-        self._inner = cut_ranges(members.data, begins + quoted, np.where(special, begins + quoted, ends - quoted))
-        versions = self._find_member(VERSION_NAME)
-        self.events = _flags_at(quoted, versions) & ~self.odd
-        mine = self.events[self._owners]
-        self._mark_invalid_events(mine & ~special, quoted)
-        self._extract_data(members.data, begins, ends, quoted)
-        contents = self._codes == self._number_of_name(CONTENT_TYPE_NAME)
-        kept = np.flatnonzero(mine & ~special & ~contents & ~self.odd[self._owners])
-        self.owners, self.codes, self.typed = self._owners[kept], self._codes[kept], ~quoted[kept]
-        self.values = self._inner.take(pa.array(kept))
+        self._numbers: dict[str, int] = {}
+        self._codes: list[int] = []
+        self._texts: list[str] = []
+        typed: list[int] = []
+        rows = [self._read_body(body, typed) for body in bodies.to_pylist()]
+        found, types, data, counts = zip(*rows, strict=True) if rows else ((), (), (), ())
+        self.odd = np.array([each is None for each in found], bool)
+        self.types, self.data = pa.array(types, pa.string()), pa.array(data, pa.binary())
+        self.names = list(self._numbers)
+        self.owners: Int = np.repeat(np.arange(len(rows)), np.array(counts, np.int64))
+        self.codes: Int = np.array(self._codes, np.int64)
+        self.values = pa.array(self._texts, pa.string()).view(pa.binary())
+        self.typed = np.zeros(len(self.codes), bool)
+        self.typed[typed] = True
+        self.odd[self.owners[find_invalid_strings(self.values)]] = True
+        self.odd[find_invalid_strings(self.types)] = True
+        self.events = np.array(found, bool) & ~self.odd
 
     def attribute_column(self, name: str) -> pa.StringArray | None:
         """Return an attribute as a column, null for a body without it; None if no body has it.
 
         The content type is not such an attribute; see above.
         """
-        mine = np.flatnonzero(self.codes == self._number_of_name(name))
-        return _values_at(self.values, self._scatter(self.owners[mine], mine)).view(pa.string()) if len(mine) else None
+        mine = np.flatnonzero(self.codes == self._numbers.get(name, -1))
+        places = np.full(len(self.odd), -1, np.int64)
+        places[self.owners[mine]] = mine
+        return self.values.take(pa.array(places, mask=places < 0)).view(pa.string()) if len(mine) else None
 
-    def _number_of_name(self, name: str) -> int:
-        return self.names.index(name) if name in self.names else -1
+    def _read_body(self, body: bytes, typed: list[int]) -> tuple[bool | None, str | None, bytes | None, int]:
+        """Return whether a body is an event, its content type, its data, and the number of attributes added.
 
-    def _find_member(self, name: str) -> Int:
-        """Return the member with that name in every body, -1 for none; names do not repeat."""
-        mine = np.flatnonzero(self._codes == self._number_of_name(name))
-        return self._scatter(self._owners[mine], mine)
+        None in place of a bool: the exact codec must read it. *typed* gets the attributes that are no strings.
+        """
+        codes, texts, numbers = self._codes, self._texts, self._numbers
+        before = len(codes)
+        try:
+            event = _decode_object(body)
+            version = event.get(VERSION_NAME)
+            if type(version) is not str:
+                return False, None, None, 0
+            if version != "1.0" or not (event.get("id") and event.get("source") and event.get("type")):
+                return _UNDECIDED
+            members = _MEMBERS.decode(body)
+            content_type, data = _read_plain_data(event, members)
+            for name, value in event.items():
+                if value is None or name in _NO_ATTRIBUTES:
+                    continue
+                codes.append(numbers[name] if name in numbers else self._number_name(name))
+                if type(value) is not str:
+                    value = bytes(members[name]).decode()
+                    if name in STRING_ATTRIBUTES or (value not in ("true", "false") and number_fault(value)):
+                        raise ValueError
+                    typed.append(len(texts))
+                texts.append(value)
+            return True, content_type, data, len(codes) - before
+        except (ValueError, RecursionError, OverflowError, NotAnEvent):
+            del codes[before:], texts[before:]
+            while typed and typed[-1] >= before:
+                typed.pop()
+            return _UNDECIDED
 
-    def _scatter(self, owners: Int, entries: Int) -> Int:
-        """Return the entry of each body, -1 for none; *owners* are the bodies of the entries."""
-        places = np.full(self._rows, -1, np.int64)
-        places[owners] = entries
-        return places
-
-    def _mark_invalid_events(self, mine: Bool, quoted: Bool) -> None:
-        """Mark events as fallback that have an invalid attribute value or lack a required attribute."""
-        wrong = np.array([not ATTRIBUTE_NAME.fullmatch(name) for name in self.names], bool)
-        texts = np.array([name in STRING_ATTRIBUTES for name in self.names], bool)
-        bad = wrong[self._codes] | (texts[self._codes] & ~quoted) | np.isin(self._first_bytes, _NESTED)
-        bad |= _contains_escape(self._inner, quoted)
-        bad[find_invalid_strings(self._inner, np.flatnonzero(mine))] = True
-        numbers = np.flatnonzero(mine & np.isin(self._first_bytes, _DIGITS))
-        if len(numbers):
-            whole = pc.match_substring_regex(self._inner.take(pa.array(numbers)).view(pa.string()), _WHOLE)
-            bad[numbers] |= ~whole.to_numpy(zero_copy_only=False)
-        self.odd[self._owners[bad & mine]] = True
-        filled = pc.binary_length(self._inner).to_numpy(zero_copy_only=False) > 0
-        for name in REQUIRED:
-            self.odd |= self.events & ~_flags_at(filled, self._find_member(name))
-        versions = pc.equal(_values_at(self._inner, self._find_member(VERSION_NAME)), b"1.0")
-        self.odd |= self.events & ~pc.fill_null(versions, False).to_numpy(zero_copy_only=False)
-
-    def _extract_data(self, text: npt.NDArray[np.uint8], begins: Int, ends: Int, quoted: Bool) -> None:
-        """Extract the data, and set their content types."""
-        places = np.where(self.events, self._find_member(DATA), -1)
-        given = _values_at(self._inner, self._find_member(CONTENT_TYPE_NAME)).view(pa.string())
-        self.types = pc.if_else(pa.array(places >= 0), pc.fill_null(given, DEFAULT_CONTENT_TYPE), given)
-        self.types = pc.if_else(pa.array(self.events), self.types, None)
-        encoded = pc.dictionary_encode(given, null_encoding="encode")
-        json = np.array([is_json_data(name) for name in encoded.dictionary.to_pylist()], bool)
-        inner = _flags_at(quoted, places) & ~json[encoded.indices.to_numpy()]
-        rows = np.flatnonzero(places >= 0)
-        own, bare = places[rows], inner[rows]
-        data = cut_ranges(text, begins[own] + bare, ends[own] - bare)
-        self.odd[rows[_contains_escape(data, bare)]] = True
-        self.data = self._decode_base64(_values_at(data, self._scatter(rows, np.arange(len(rows)))), text, begins, ends)
-
-    def _decode_base64(
-        self, data: pa.BinaryArray, text: npt.NDArray[np.uint8], begins: Int, ends: Int
-    ) -> pa.BinaryArray:
-        """Return the data column with the decoded ``data_base64`` added."""
-        places = np.where(self.events & ~self.odd, self._find_member(_ENCODED), -1)
-        rows = np.flatnonzero(places >= 0)
-        if not len(rows):
-            return data
-        decoded: list[bytes] = []
-        for row, place in zip(rows.tolist(), places[rows].tolist(), strict=True):
-            try:
-                value = text[begins[place] : ends[place]].tobytes()
-                if value[:1] != b'"' or data[row].is_valid:
-                    raise ValueError("not a string, or not the only data")
-                decoded.append(base64.b64decode(value[1:-1], validate=True))
-            except ValueError:
-                self.odd[row] = True
-                decoded.append(b"")
-        mask = np.zeros(self._rows, bool)
-        mask[rows] = True
-        return pc.replace_with_mask(data, pa.array(mask), pa.array(decoded, pa.binary()))
+    def _number_name(self, name: str) -> int:
+        if not ATTRIBUTE_NAME.fullmatch(name):
+            raise ValueError(name)
+        return self._numbers.setdefault(name, len(self._numbers))
 
 
-def _flags_at(flags: Bool, places: Int) -> Bool:
-    """Return the flags at these indexes; False for -1."""
-    return np.append(flags, False)[places]
+def _decode_object(body: bytes) -> dict[str, Any]:
+    """Decode a JSON object without repeated names.
+
+    Raises:
+        ValueError, RecursionError, OverflowError, NotAnEvent: it is none, or may be none.
+    """
+    if b"\\u" in body:
+        raise ValueError
+    if len(body) > 2 * MAX_DEPTH and body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+        check_depth(body.decode("utf-8"), MAX_DEPTH)
+    event: dict[str, Any] = _OBJECT.decode(body)
+    # msgspec keeps the last of two members with one name; then fewer colons are left.
+    if _ENCODER.encode(event).count(b":") != body.count(b":"):
+        raise ValueError
+    return event
 
 
-def _values_at(values: pa.BinaryArray, places: Int) -> pa.BinaryArray:
-    return values.take(pa.array(places, mask=places < 0))
+def _read_plain_data(event: Mapping[str, Any], members: Mapping[str, msgspec.Raw]) -> tuple[str | None, bytes | None]:
+    """Return the content type and the data of an event.
 
-
-def _contains_escape(values: pa.BinaryArray, asked: Bool) -> Bool:
-    """Return which of the *asked* values contain an escape."""
-    escaped = np.zeros(len(values), bool)
-    escaped[find_containing(values, "\\")] = True
-    return escaped & asked
+    Raises:
+        ValueError: one of them breaks a rule.
+    """
+    content_type, data, encoded = event.get(CONTENT_TYPE_NAME), event.get(DATA), event.get(_ENCODED)
+    if content_type is not None and type(content_type) is not str:
+        raise ValueError
+    if encoded is not None:
+        if data is not None or type(encoded) is not str:
+            raise ValueError
+        return content_type, base64.b64decode(encoded, validate=True)
+    if data is None:
+        return content_type, None
+    raw = data.encode() if type(data) is str and not is_json_data(content_type) else bytes(members[DATA])
+    return DEFAULT_CONTENT_TYPE if content_type is None else content_type, raw
 
 
 # Which bodies may be events in JSON; :func:`bindings.events.looks_like_event` gives the exact answer.

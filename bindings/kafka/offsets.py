@@ -297,13 +297,10 @@ def mean_record_bytes(client: KafkaClient, topics: Iterable[str], starts: Starts
     try:
         consumer = Consumer(
             {
-                **client.librdkafka_config(),
-                ISOLATION: client.isolation_level,
+                **consumer_config(client),
                 "group.id": "xrouter-sizes",
-                "enable.auto.commit": False,
                 "fetch.message.max.bytes": _FETCH_BYTES,
                 "queued.max.messages.kbytes": _FETCH_BYTES // 1024,
-                "log_level": 0,
             }
         )
     except KafkaException:

@@ -34,16 +34,10 @@ if TYPE_CHECKING:
 
 FORM: Final = NativeForm(lists=("user_properties",), binary=("correlation_data",))
 RULE: Final = AttributeRule(prefixes=("user_properties.",), content_type="content_type", strict=False)
-
-
-def split(native: Mapping[str, Any]) -> list[Part]:
-    """Split a native record into parts."""
-    return parts_of(native, FORM)
-
-
-def build(record_parts: list[Part]) -> dict[str, Any]:
-    """Build a native record from parts: the inverse of :func:`split`."""
-    return native_of(record_parts, FORM)
+split = partial(parts_of, form=FORM)
+"""Split a native record into parts."""
+build = partial(native_of, form=FORM)
+"""Build a native record from parts: the inverse of :func:`split`."""
 
 
 # The receiving side of MQTT: topic filters for an endpoint, and the gateway; see :mod:`bindings.gateways`.

@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
@@ -195,8 +195,8 @@ _READ_PACKETS: Final = 256
 _FAILED: Final = 128
 
 
-class LinkOwner(Protocol):
-    """The receiver of a link's events; called on the thread that serves the link."""
+class LinkOwner:
+    """The receiver of a link's events, called on the thread that serves the link; it ignores what it does not want."""
 
     def on_message(self, link: MqttLink, delivery: MqttDelivery) -> None:
         """Handle a message; QoS 1 requires :meth:`MqttLink.acknowledge` once it is stored."""

@@ -18,7 +18,7 @@ from typing import Final
 
 from bindings.background import Backoff
 from bindings.gateways import EndpointSubscription, GatewayConfig, GatewayCounters
-from bindings.mqtt.client import LinkConnector, LinkError, MqttLink, Wakeup, create_connector
+from bindings.mqtt.client import LinkConnector, LinkError, LinkOwner, MqttLink, Wakeup, create_connector
 from bindings.mqtt.messages import MqttDelivery, SubscribeRequest, Version, drop_covered, matches, to_requests, to_row
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
@@ -246,7 +246,7 @@ class MqttAckHandler:
         return [message for message in messages if not _will_be_redelivered(message)]
 
 
-class MqttGateway:
+class MqttGateway(LinkOwner):
     """Implements :class:`bindings.gateways.Gateway` for one broker; see the module for its guarantees.
 
     ``client_id`` names the session at the broker, which lasts for the connection's option ``sessionexpiryinterval``
@@ -347,9 +347,6 @@ class MqttGateway:
     def on_unsubscribed(self, _link: MqttLink, mid: int) -> None:
         """Handle the answer to an UNSUBSCRIBE."""
         self._subscriber.on_unsubscribed(mid)
-
-    def on_published(self, _link: MqttLink, _mid: int, _code: int, _fault: str) -> None:
-        """Do nothing: this client does not publish."""
 
     def _run(self, connector: LinkConnector) -> None:
         try:

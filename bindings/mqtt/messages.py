@@ -34,8 +34,12 @@ _CONTENT_TYPE: Final = 3
 _RESPONSE_TOPIC: Final = 8
 _CORRELATION_DATA: Final = 9
 _SUBSCRIPTION: Final = 11
-_TOPIC_ALIAS: Final = 35
 _USER_PROPERTY: Final = 38
+_TEXTS: Final = {
+    _CONTENT_TYPE: "content_type",
+    _RESPONSE_TOPIC: "response_topic",
+    _CORRELATION_DATA: "correlation_data",
+}
 _ORDER: Final = (_PAYLOAD_FORMAT, _EXPIRY, _RESPONSE_TOPIC, _CORRELATION_DATA, _CONTENT_TYPE)
 _FLAGS: Final = {False: b"false", True: b"true"}
 
@@ -121,31 +125,21 @@ def _read_properties(view: memoryview, at: int) -> tuple[tuple[Part, ...], tuple
             number, at = _read_variable_int(view, at)
             subscriptions.append(number)
         else:
-            part, at = _read_property(kind, view, at)
-            if part is not None:
-                single[kind] = part
+            single[kind], at = _read_property(kind, view, at)
     return (*(single[kind] for kind in _ORDER if kind in single), *users), tuple(subscriptions)
 
 
-def _read_property(kind: int, view: memoryview, at: int) -> tuple[Part | None, int]:
-    if kind == _CONTENT_TYPE:
+def _read_property(kind: int, view: memoryview, at: int) -> tuple[Part, int]:
+    if kind in _TEXTS:
         value, at = _read_bytes(view, at)
-        return Part("content_type", value), at
+        return Part(_TEXTS[kind], value, BINARY_KIND if kind == _CORRELATION_DATA else None), at
     if kind == _PAYLOAD_FORMAT:
         return Part("payload_format", b"%d" % view[at], JSON_KIND), at + 1
     if kind == _EXPIRY:
         (seconds,) = _UINT32.unpack_from(view, at)
         return Part("message_expiry_interval", b"%d" % seconds, JSON_KIND), at + 4
-    if kind == _RESPONSE_TOPIC:
-        value, at = _read_bytes(view, at)
-        return Part("response_topic", value), at
-    if kind == _CORRELATION_DATA:
-        value, at = _read_bytes(view, at)
-        return Part("correlation_data", value, BINARY_KIND), at
-    if kind == _TOPIC_ALIAS:
-        # Brokers use aliases only with clients that allow them, which ours never do.
-        raise MalformedPublish("an unexpected topic alias")
-    raise MalformedPublish(f"property {kind}, which PUBLISH does not allow")
+    # A topic alias, for example, which brokers use only with clients that allow it, and ours never does.
+    raise MalformedPublish(f"property {kind}, which PUBLISH does not allow here")
 
 
 def _read_bytes(view: memoryview, at: int) -> tuple[bytes, int]:

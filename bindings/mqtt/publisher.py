@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final
 
 from paho.mqtt.packettypes import PacketTypes
@@ -18,8 +17,16 @@ from paho.mqtt.properties import Properties
 
 from bindings.background import Backoff
 from bindings.gateways import Connection
-from bindings.mqtt.client import BrokerLimits, LinkError, MqttLink, build_properties, create_connector, packed_size
-from bindings.mqtt.messages import MqttDelivery, Version, topic_fault
+from bindings.mqtt.client import (
+    BrokerLimits,
+    LinkError,
+    LinkOwner,
+    MqttLink,
+    build_properties,
+    create_connector,
+    packed_size,
+)
+from bindings.mqtt.messages import Version, topic_fault
 from bindings.parts import Part
 from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, iter_headers
 
@@ -146,7 +153,7 @@ _STALLED: Final = 1 / 3
 """The share of the time limit after which a connection without confirmations is replaced."""
 
 
-class MqttPublisher:
+class MqttPublisher(LinkOwner):
     """A client that sends; used by one thread at a time. It connects when there is something to send.
 
     Messages are sent in order, and again after a connection broke: at least once. Messages of other lanes may overtake
@@ -165,14 +172,6 @@ class MqttPublisher:
         self._turn = 0
         self._suspects = PoisonIsolator(MessageRefusal)
         self._sending = _SendState((), (), {})
-
-    def __enter__(self) -> MqttPublisher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def send(self, messages: Sequence[MqttMessage]) -> list[MessageRefusal | None]:
         """Send messages and wait; return None for each confirmed message, a refusal for each refused one, in order.
@@ -230,15 +229,6 @@ class MqttPublisher:
         link, self._link = self._link, None
         if link is not None and link.alive:
             link.disconnect()
-
-    def on_message(self, _link: MqttLink, _delivery: MqttDelivery) -> None:
-        """Do nothing: this client does not subscribe."""
-
-    def on_subscribed(self, _link: MqttLink, _mid: int, _fault: str) -> None:
-        """Do nothing: this client does not subscribe."""
-
-    def on_unsubscribed(self, _link: MqttLink, _mid: int) -> None:
-        """Do nothing: this client does not subscribe."""
 
     def on_published(self, link: MqttLink, mid: int, code: int, fault: str) -> None:
         """Handle the outcome of a message; see :class:`bindings.mqtt.client.LinkOwner`."""

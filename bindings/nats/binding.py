@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from bindings.certificates import AddressForm
@@ -23,16 +24,10 @@ FORM: Final = NativeForm(lists=("headers",))
 RULE: Final = AttributeRule(
     prefixes=("headers.ce-",), content_type="headers.content-type", encoded=True, own_datacontenttype=True
 )
-
-
-def split(native: Mapping[str, Any]) -> list[Part]:
-    """Split a native record into parts."""
-    return parts_of(native, FORM)
-
-
-def build(record_parts: list[Part]) -> dict[str, Any]:
-    """Build a native record from parts: the inverse of :func:`split`."""
-    return native_of(record_parts, FORM)
+split = partial(parts_of, form=FORM)
+"""Split a native record into parts."""
+build = partial(native_of, form=FORM)
+"""Build a native record from parts: the inverse of :func:`split`."""
 
 
 # Addressing and building NATS messages; :mod:`bindings.nats.publisher` sends them.

@@ -20,9 +20,9 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from nats import errors
 from nats.js import JetStreamContext
@@ -69,16 +69,6 @@ _HIGHEST_SECONDS: Final = 2.0
 _logger = logging.getLogger(__name__)
 
 
-class NatsAckHandler(Protocol):
-    """Gets the outcomes of its messages; called on the event loop."""
-
-    def on_stored(self, items: Sequence[PulledMessage]) -> None:
-        """Handle messages that are durable now."""
-
-    def on_refused(self, items: Sequence[PulledMessage]) -> None:
-        """Handle messages that can never be stored."""
-
-
 @dataclass(slots=True, eq=False)
 class PulledMessage:
     """A received message that is not stored yet; ``reply`` is the subject to acknowledge it at, ``since`` when it
@@ -86,7 +76,7 @@ class PulledMessage:
     """
 
     row: InboxRow
-    owner: NatsAckHandler
+    owner: CoreIntake | StreamPuller
     reply: bytes = b""
     since: float = 0.0
 
@@ -125,7 +115,7 @@ class MessageStorer:
             share[0].owner.on_stored(share)
 
     def on_refused(self, message: PulledMessage) -> None:
-        message.owner.on_refused([message])
+        message.owner.on_refused(message)
 
     def select_retries(self, messages: Sequence[PulledMessage]) -> Sequence[PulledMessage]:
         return messages
@@ -146,95 +136,8 @@ class MessageStorer:
             self._due = self._loop.call_later(self._ack_queue.seconds_until_due(_HIGHEST_SECONDS), self._advance)
 
 
-# The answers to JetStream about messages it delivered: stored ones are acknowledged, others are in progress.
-
 _ACK: Final = b"+ACK"
 _PROGRESS: Final = b"+WPI"
-
-
-class PendingAcks:
-    """Messages of one consumer on this connection that are not acknowledged yet.
-
-    An acknowledgement is only sent over the connection that delivered the message: by then the stream may have been
-    created anew, and the same numbers identify other messages. What is not acknowledged is redelivered.
-    """
-
-    def __init__(self, client: RawClient, ack_wait: float, counters: GatewayCounters) -> None:
-        self._client = client
-        self._counters = counters
-        self._unstored: dict[int, PulledMessage] = {}  # in order of the last answer about them
-        self._stored: list[PulledMessage] = []
-        self._wake = asyncio.Event()
-        self.ack_wait = ack_wait
-        """Seconds without an answer after which the server redelivers a message."""
-        self.on_freed: Callable[[], None] = lambda: None
-        """Called when messages are settled."""
-
-    def __len__(self) -> int:
-        return len(self._unstored)
-
-    def add_message(self, item: PulledMessage) -> None:
-        """Report a message as in progress until it is stored."""
-        self._unstored[id(item)] = item
-
-    def on_stored(self, items: Sequence[PulledMessage]) -> None:
-        """Queue acknowledgements of these messages."""
-        self._stored.extend(items)
-        self._wake.set()
-
-    def on_refused(self, items: Sequence[PulledMessage]) -> None:
-        """Forget these messages; the server redelivers them."""
-        for item in items:
-            self._unstored.pop(id(item), None)
-        self.on_freed()
-
-    async def run(self) -> None:
-        """Send answers until the connection ends."""
-        while True:
-            await wait_for_event(self._wake, self.ack_wait / 3)
-            try:
-                await self.send_acks()
-                await self._report_progress()
-            except errors.Error:
-                return
-
-    async def send_acks(self) -> None:
-        """Acknowledge all stored messages.
-
-        Raises:
-            nats.errors.Error: the connection is closed.
-        """
-        self._wake.clear()
-        items, self._stored = self._stored, []
-        if not items:
-            return
-        await self._client.send_commands(b"".join([_publish_command(item.reply, _ACK) for item in items]))
-        for item in items:
-            del self._unstored[id(item)]
-            self._counters.acknowledged(item.row.endpoint)
-        self.on_freed()
-
-    async def _report_progress(self) -> None:
-        now = asyncio.get_running_loop().time()
-        due: list[PulledMessage] = []
-        for item in self._unstored.values():
-            if now - item.since < self.ack_wait / 3:
-                break
-            due.append(item)
-        if not due:
-            return
-        await self._client.send_commands(b"".join([_publish_command(item.reply, _PROGRESS) for item in due]))
-        for item in due:
-            item.since = now
-            # Moved behind those that were answered earlier; one that was stored meanwhile is gone.
-            if self._unstored.pop(id(item), None) is not None:
-                self._unstored[id(item)] = item
-
-
-def _publish_command(subject: bytes, payload: bytes) -> bytes:
-    return b"PUB %s %d\r\n%s\r\n" % (subject, len(payload), payload)
-
-
 EXPIRES_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 5.0
 _PENDING: Final = b"nats-pending-messages"
@@ -248,7 +151,12 @@ class ConsumerGone(errors.Error):
 
 
 class StreamPuller:
-    """Receives from one consumer on one connection. ``share`` is the maximum of requested and unstored messages."""
+    """Receives from one consumer on one connection. ``share`` is the maximum of requested and unstored messages.
+
+    Stored messages are acknowledged, others reported as in progress, and only over the connection that delivered them:
+    by then the stream may have been created anew, and the same numbers identify other messages. What is not
+    acknowledged is redelivered.
+    """
 
     def __init__(
         self,
@@ -266,10 +174,12 @@ class StreamPuller:
         self._storer = storing
         self._limits = limits
         self._counters = counters
-        self._pending_acks = PendingAcks(client, plan.ack_wait, counters)
+        self._ack_wait = plan.ack_wait  # seconds without an answer after which the server redelivers a message
+        self._unstored: dict[int, PulledMessage] = {}  # in order of the last answer about them
+        self._stored: list[PulledMessage] = []
+        self._answer_due = asyncio.Event()
         self._backoff = Backoff(_SHORTEST_PULL_SECONDS, _LONGEST_PULL_SECONDS)
         self._wake = asyncio.Event()
-        self._pending_acks.on_freed = self._wake.set
         self._requested = 0
         self._last_seen = 0.0
         self._interruption = ""
@@ -277,7 +187,7 @@ class StreamPuller:
 
     async def run(self) -> None:
         """Receive messages until the connection ends or :meth:`close`; wait for a missing stream."""
-        answering = asyncio.create_task(self._pending_acks.run())
+        answering = asyncio.create_task(self._send_answers())
         try:
             while not self._closing.is_set() and not self._client.ended.is_set():
                 try:
@@ -297,15 +207,50 @@ class StreamPuller:
 
     def on_stored(self, items: Sequence[PulledMessage]) -> None:
         """Acknowledge stored messages."""
-        self._pending_acks.on_stored(items)
+        self._stored.extend(items)
+        self._answer_due.set()
 
-    def on_refused(self, items: Sequence[PulledMessage]) -> None:
-        """Leave messages that can never be stored with the server."""
-        self._pending_acks.on_refused(items)
+    def on_refused(self, item: PulledMessage) -> None:
+        """Leave a message that can never be stored with the server."""
+        self._unstored.pop(id(item), None)
+        self._wake.set()
+
+    async def _send_answers(self) -> None:
+        """Send answers until the connection ends."""
+        while True:
+            await wait_for_event(self._answer_due, self._ack_wait / 3)
+            try:
+                await self._acknowledge_stored()
+                await self._report_progress()
+            except errors.Error:
+                return
+
+    async def _acknowledge_stored(self) -> None:
+        self._answer_due.clear()
+        items, self._stored = self._stored, []
+        if not items:
+            return
+        await self._client.send_commands(b"".join([_publish_command(item.reply, _ACK) for item in items]))
+        for item in items:
+            del self._unstored[id(item)]
+            self._counters.acknowledged(item.row.endpoint)
+        self._wake.set()
+
+    async def _report_progress(self) -> None:
+        now = self._now()
+        due = list(itertools.takewhile(lambda item: now - item.since >= self._ack_wait / 3, self._unstored.values()))
+        if not due:
+            return
+        await self._client.send_commands(b"".join([_publish_command(item.reply, _PROGRESS) for item in due]))
+        for item in due:
+            item.since = now
+            # Moved behind those that were answered earlier; one that was stored meanwhile is gone.
+            if self._unstored.pop(id(item), None) is not None:
+                self._unstored[id(item)] = item
 
     async def _finish_pending(self) -> None:
         try:
-            while len(self._pending_acks) and not self._client.ended.is_set():
+            while self._unstored and not self._client.ended.is_set():
                 await wait_for_event(self._wake, 1.0)
                 self._wake.clear()
             await self._client.flush()
@@ -343,7 +288,7 @@ class StreamPuller:
                 f"it is a {how} consumer of {subject} with acknowledgement {config.ack_policy}, but a pull consumer of "
                 f"{self.plan.subject} with explicit acknowledgement is required; delete it, or use another durable"
             )
-        self._pending_acks.ack_wait = config.ack_wait or self.plan.ack_wait
+        self._ack_wait = config.ack_wait or self.plan.ack_wait
 
     async def _pull_messages(self) -> None:
         inbox = self._client.new_inbox()
@@ -360,7 +305,7 @@ class StreamPuller:
                 await self._client.unsubscribe_raw(number)
 
     async def _request_messages(self, inbox: bytes) -> None:
-        room = self.share - len(self._pending_acks) - self._requested
+        room = self.share - len(self._unstored) - self._requested
         if room < max(1, self.share // 4):
             return
         request = {"batch": room, "expires": int(EXPIRES_SECONDS * 1e9), "idle_heartbeat": int(HEARTBEAT_SECONDS * 1e9)}
@@ -368,7 +313,7 @@ class StreamPuller:
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.plan.stream}.{self.plan.durable}".encode()
         self._requested += room
         self._last_seen = self._now()
-        await self._client.send_commands(b"PUB %s %s %d\r\n%s\r\n" % (subject, inbox, len(payload), payload))
+        await self._client.send_commands(_publish_command(subject, payload, inbox))
 
     async def _wait_for_work(self) -> None:
         """Wait until another request may be needed.
@@ -396,7 +341,7 @@ class StreamPuller:
         received = time.time_ns() // 1000
         row = to_row(self.plan.endpoint, arrival, stored, received, self._limits.max_body_bytes)
         item = PulledMessage(row, self, arrival.reply, self._last_seen)
-        self._pending_acks.add_message(item)
+        self._unstored[id(item)] = item
         self._storer.add(item)
         self._requested = max(0, self._requested - 1)
         if self._requested == 0:
@@ -428,6 +373,10 @@ class StreamPuller:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _publish_command(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
+    return b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, len(payload), payload)
 
 
 def _count_unsent(block: bytes) -> int | None:
@@ -476,10 +425,10 @@ class CoreIntake:
         for item in items:
             self._counters.acknowledged(item.row.endpoint)
 
-    def on_refused(self, items: Sequence[PulledMessage]) -> None:
-        """Count messages that can never be stored as dropped."""
-        self._unstored -= len(items)
-        self.dropped += len(items)
+    def on_refused(self, _item: PulledMessage) -> None:
+        """Count a message that can never be stored as dropped."""
+        self._unstored -= 1
+        self.dropped += 1
 
 
 class NatsSession:

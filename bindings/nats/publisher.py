@@ -13,7 +13,7 @@ import itertools
 import json
 import logging
 import ssl
-import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -296,7 +296,8 @@ _CONTROL_LINE: Final = 4096
 _PERMANENT_ERRORS: Final = frozenset((10054, 10097))
 """JetStream's errors that a retry does not fix: message or headers larger than the stream accepts."""
 _NO_RESPONDERS: Final = 503
-_JOIN_SECONDS: Final = 10.0
+MAX_IDLE_SECONDS: Final = 60.0
+"""Seconds between two sends after which the connection is replaced: only a send serves it."""
 
 T = TypeVar("T")
 
@@ -328,7 +329,8 @@ def to_nats_message(sink: str, message: Outbound) -> NatsMessage:
 class NatsPublisher:
     """Sends over one connection, which is opened when first needed and again after it broke.
 
-    Used from one thread at a time; *timeout* seconds limit each chunk of messages. With *stream* a message counts as
+    Used from one thread at a time, which serves the connection; *timeout* seconds limit each chunk of messages. With
+    *stream* a message counts as
     sent when JetStream acknowledged that it stored it, which replaces the message's ``reply``; without, when the server
     has it, which is all that core NATS can confirm: whether anybody received it stays unknown.
     """
@@ -339,8 +341,8 @@ class NatsPublisher:
         self._timeout = timeout
         self._stream = stream
         self._dialer: NatsDialer | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._runner: asyncio.Runner | None = None
+        self._used_at = 0.0
         self._client: RawClient | None = None
         self._inbox = ""
         self._numbers = itertools.count()
@@ -369,23 +371,14 @@ class NatsPublisher:
 
     def close(self) -> None:
         """Disconnect; a later send reconnects."""
-        if self._loop is None or self._thread is None:
-            return
-        try:
-            self._run_in_loop(self._disconnect())
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_JOIN_SECONDS)
-            if not self._thread.is_alive():
-                self._loop.close()
-            self._loop = self._thread = None
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            with runner:
+                runner.run(self._disconnect())
 
     def _run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name=f"nats-{self._name}", daemon=True)
-            self._thread.start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        self._runner = self._runner or asyncio.Runner()
+        return self._runner.run(work)
 
     async def _send(
         self, messages: Sequence[NatsMessage], indexes: Sequence[int], settled: dict[int, MessageRefusal | None]
@@ -450,6 +443,9 @@ class NatsPublisher:
             future.set_exception(error)
 
     async def _connect(self) -> RawClient:
+        idle, self._used_at = time.monotonic() - self._used_at, time.monotonic()
+        if idle > MAX_IDLE_SECONDS:
+            await self._disconnect()  # nobody answered the server meanwhile
         if self._client is not None and not self._client.ended.is_set():
             return self._client
         if self._dialer is None:

@@ -21,7 +21,6 @@ from urllib.parse import unquote, urlsplit
 import httpx
 
 from bindings.amqp.publisher import AmqpSender
-from bindings.amqp.publisher import to_amqp_message as amqp_message
 from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
 from bindings.http.client import ALLOWED_HEADER, ORIGIN_HEADER, ForbiddenHost, Version, create_client, redact_url
@@ -517,9 +516,7 @@ def _publisher_for(name: str, subscription: Subscription, protocol: _Protocol, *
             NatsPublisher(connection, name=ours, timeout=_CONNECT_SECONDS, stream=True), partial(nats_message, name)
         )
     if protocol.binding == "AMQP/1.0":
-        return lambda: TranslatingPublisher(
-            AmqpSender(connection, container_id=ours, timeout=_CONNECT_SECONDS), amqp_message
-        )
+        return lambda: AmqpSender(connection, container_id=ours, timeout=_CONNECT_SECONDS)
     version: _MqttVersion = "MQTT/5.0" if protocol.binding == "MQTT/5.0" else "MQTT/3.1.1"
     return lambda: TranslatingPublisher(
         MqttPublisher(connection, protocol=version, client_id=ours, timeout=_CONNECT_SECONDS), mqtt_message

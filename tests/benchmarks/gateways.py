@@ -27,7 +27,7 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
 from bindings.amqp.gateway import AmqpGateway
-from bindings.amqp.publisher import AmqpMessage, AmqpSender
+from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits, RowStore
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute
@@ -39,7 +39,7 @@ from bindings.nats.publisher import NatsMessage, NatsPublisher
 from bindings.parts import InboxRow
 from tests.benchmarks.http_load import Load, load
 from tests.benchmarks.machine import machine
-from tests.support.amqp import queue_name
+from tests.support.amqp import amqp_message, queue_name
 from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer
 from tests.support.qpid import amqp_for_tests
@@ -164,7 +164,7 @@ class Amqp:
         self._queue = queue_name()
         sender = AmqpSender(Connection((self._uri,)), container_id="bench-sender")
         attributes = {f"cloudEvents:{name}": text for name, text in ATTRIBUTES.items()}
-        message = AmqpMessage(self._queue, BODY, application_properties=attributes, header={"durable": False})
+        message = amqp_message(self._queue, BODY, application_properties=attributes, header={"durable": False})
         sender.send([message] * count)
         sender.close()
 

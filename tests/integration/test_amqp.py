@@ -13,7 +13,7 @@ import pytest
 from proton import symbol, timestamp, ulong
 
 from bindings.amqp import binding
-from bindings.amqp.publisher import AmqpMessage, AmqpSender
+from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import Connection, EndpointSubscription
 from bindings.inbox import Inbox
 from bindings.parts import InboxRow
@@ -25,6 +25,7 @@ from tests.support.amqp import (
     FillingStore,
     HeldStore,
     Peer,
+    amqp_message,
     create_queue,
     delete_queue,
     depth,
@@ -383,7 +384,7 @@ def test_a_broker_that_is_away_is_waited_for(host: str, says: str, inbox: Inbox)
     assert not gateway.alive
     sender = AmqpSender(Connection((uri,)), container_id="s", timeout=SECONDS)
     with pytest.raises(Unsettled, match=says):
-        sender.send([AmqpMessage("q.x", b"x")])
+        sender.send([amqp_message("q.x", b"x")])
     sender.close()
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bindings.amqp.publisher import AmqpMessage, AmqpSender
+from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.inbox import Inbox
 from bindings.sending import Unsettled
-from tests.support.amqp import ENDPOINT, SECONDS, queue_name, running
+from tests.support.amqp import ENDPOINT, SECONDS, amqp_message, queue_name, running
 from tests.support.qpid import Certificates, QpidBroker, make_certificates
 from tests.support.waiting import wait_until
 
@@ -47,7 +47,7 @@ def test_tls_and_a_password_let_in(secure: QpidBroker, certificates: Certificate
     connection = Connection((secure.uri,), BrokerLogin(USER, PASSWORD), Tls(certificates.ca))
     sender = AmqpSender(connection, container_id="s", timeout=SECONDS)
     queue = queue_name()
-    assert sender.send([AmqpMessage(queue, b"x")]) == [None]
+    assert sender.send([amqp_message(queue, b"x")]) == [None]
     sender.close()
     with running(connection, queue, inbox) as (gateway, counts):
         wait_until(lambda: counts.stored[ENDPOINT] == 1, SECONDS, lambda: f"the row; {gateway.trouble}")
@@ -73,5 +73,5 @@ def test_who_is_not_let_in_is_told(
     assert ("certificate" in told.lower()) == (fault in ("authority", "system", "host")), told
     assert ("unauthorized" in told) == (fault in ("password", "anonymous")), told
     with pytest.raises(Unsettled) as caught:
-        AmqpSender(wrong, container_id="s", timeout=SECONDS).send([AmqpMessage("q.x", b"x")])
+        AmqpSender(wrong, container_id="s", timeout=SECONDS).send([amqp_message("q.x", b"x")])
     assert PASSWORD not in f"{told}{caught.value}{caplog.text}"

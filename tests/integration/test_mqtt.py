@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bindings.gateways import BrokerLogin, Connection, EndpointSubscription, GatewayError, GatewayLimits, Tls
-from bindings.mqtt.client import MqttLink, create_connector
+from bindings.mqtt.client import LinkOwner, MqttLink, create_connector
 from bindings.mqtt.gateway import SubscriptionTable
 from bindings.mqtt.messages import MqttDelivery, Version
 from bindings.parts import InboxRow
@@ -200,7 +200,7 @@ def test_other_options_of_a_subscription_are_asked_for_while_it_runs(broker: Mos
     assert rows.bodies() == ["first", "kept", "last"]
 
 
-class Echo:
+class Echo(LinkOwner):
     """The owner of a link that subscribes to what it publishes itself."""
 
     def __init__(self) -> None:
@@ -213,9 +213,6 @@ class Echo:
     def on_subscribed(self, _link: MqttLink, _mid: int, fault: str) -> None:
         assert not fault
         self.answers += 1
-
-    def on_unsubscribed(self, _link: MqttLink, _mid: int) -> None:
-        raise AssertionError("nothing is unsubscribed")
 
     def on_published(self, _link: MqttLink, _mid: int, _code: int, fault: str) -> None:
         assert not fault

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
         yield each
 
 
-def publisher(uri: str, *, timeout: float = LIMIT_SECONDS) -> MqttPublisher:
-    return MqttPublisher(Connection((uri,)), protocol="MQTT/5.0", client_id="publisher", timeout=timeout)
+def publisher(uri: str, *, timeout: float = LIMIT_SECONDS) -> closing[MqttPublisher]:
+    return closing(MqttPublisher(Connection((uri,)), protocol="MQTT/5.0", client_id="publisher", timeout=timeout))
 
 
 def test_every_property_is_sent(broker: Mosquitto) -> None:
@@ -65,7 +65,7 @@ def test_every_property_is_sent(broker: Mosquitto) -> None:
 
 
 def test_a_retained_message_and_an_old_client(broker: Mosquitto) -> None:
-    with MqttPublisher(Connection((broker.uri,)), protocol="MQTT/3.1.1", client_id="old") as out:
+    with closing(MqttPublisher(Connection((broker.uri,)), protocol="MQTT/3.1.1", client_id="old")) as out:
         assert out.send([MqttMessage("kept", b"1", retain=True, user_properties=(("a", "b"),))]) == [None]
     with Client(broker.uri) as client:
         client.subscribe("kept")
@@ -124,7 +124,9 @@ def test_a_message_at_which_the_broker_ends_the_connection_is_refused(broker: Mo
     with (
         Client(broker.uri) as client,
         # Far more than it takes: the first publisher of ours waited for a confirmation of what it never sent again.
-        MqttPublisher(connection, protocol=version, client_id=f"ended-{version[5]}", timeout=LIMIT_SECONDS) as out,
+        closing(
+            MqttPublisher(connection, protocol=version, client_id=f"ended-{version[5]}", timeout=LIMIT_SECONDS)
+        ) as out,
     ):
         client.subscribe("ended/+")
         results = out.send(sent)
@@ -182,9 +184,8 @@ def test_tls_and_a_login(tmp_path: Path) -> None:
             ("right", None, "certificate"),
         ):
             connection = Connection((broker.uri,), BrokerLogin("u", password), Tls(trusted))
-            with MqttPublisher(
-                connection, protocol="MQTT/5.0", client_id="c", timeout=3.0 if expected else LIMIT_SECONDS
-            ) as out:
+            limit = 3.0 if expected else LIMIT_SECONDS
+            with closing(MqttPublisher(connection, protocol="MQTT/5.0", client_id="c", timeout=limit)) as out:
                 if not expected:
                     assert out.send([MqttMessage("a", b"")]) == [None]
                     continue

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from bindings.amqp.gateway import EAGER_MESSAGES, AmqpGateway
-from bindings.amqp.publisher import AmqpMessage, AmqpSender
+from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits
 from bindings.inbox import Inbox
 from bindings.parts import InboxRow
-from bindings.sending import Unsettled
-from tests.support.amqp import ENDPOINT, HeldStore, depth, queue_name, running, stored
+from bindings.sending import Outbound, Unsettled
+from tests.support.amqp import ENDPOINT, HeldStore, amqp_message, depth, queue_name, running, stored
 from tests.support.qpid import QpidBroker
 from tests.support.shop import Counts
 from tests.support.waiting import wait_until
@@ -62,13 +62,13 @@ def send(uri: str, queue: str, first: int, last: int) -> None:
     sender = AmqpSender(Connection((uri,)), container_id="load", timeout=SECONDS)
     try:
         for start in range(first, last, CHUNK):
-            messages = [AmqpMessage(queue, str(each).encode()) for each in range(start, min(start + CHUNK, last))]
+            messages = [amqp_message(queue, str(each).encode()) for each in range(start, min(start + CHUNK, last))]
             wait_until(partial(_sent, sender, messages), SECONDS, "a chunk to be taken")
     finally:
         sender.close()
 
 
-def _sent(sender: AmqpSender, messages: list[AmqpMessage]) -> bool:
+def _sent(sender: AmqpSender, messages: list[Outbound]) -> bool:
     try:
         return sender.send(messages) == [None] * len(messages)
     except Unsettled:

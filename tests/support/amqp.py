@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
@@ -17,11 +18,14 @@ from proton.handlers import MessagingHandler
 from proton.reactor import ApplicationEvent, Container, EventInjector
 from proton.utils import BlockingConnection
 
+from bindings.amqp.binding import FIELD_TYPES
 from bindings.amqp.gateway import AmqpGateway
+from bindings.amqp.values import TYPES_KEY, AmqpValue, to_part
 from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits, RowStore
 from bindings.inbox import Inbox, InboxFull
 from bindings.inbox.source import InboxView
-from bindings.parts import InboxRow, Part
+from bindings.parts import JSON_KIND, InboxRow, Part
+from bindings.sending import Outbound
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed
 from tests.support.shop import Counts
@@ -44,6 +48,33 @@ def section(name: str, value: Any) -> bytes:
     data = Data()
     data.put_object(Described(ulong(CODES[name]), value))
     return bytes(data.encode())
+
+
+KINDS = {str: "string", bytes: "binary", bool: "boolean", int: "long", float: "double"}
+
+
+def amqp_message(
+    address: str,
+    body: bytes | None = None,
+    properties: Mapping[str, Any] = MappingProxyType({}),
+    application_properties: Mapping[str, Any] = MappingProxyType({}),
+    message_annotations: Mapping[str, Any] = MappingProxyType({}),
+    header: Mapping[str, Any] = MappingProxyType({}),
+) -> Outbound:
+    """Return a message to send; an :class:`AmqpValue` names the type of a value."""
+    types: dict[str, str] = {}
+    parts: list[Part] = []
+    named = {"properties": properties, "application-properties": application_properties}
+    named |= {"message-annotations": message_annotations, "header": header}
+    for section_name, values in named.items():
+        for name, value in values.items():
+            path = f"{section_name}.{name}"
+            typed = value if isinstance(value, AmqpValue) else AmqpValue(KINDS[type(value)], value)
+            part = to_part(path, typed, types, FIELD_TYPES.get(path))
+            assert part is not None
+            parts.append(part)
+    parts.append(Part(TYPES_KEY, json.dumps(types).encode(), JSON_KIND))
+    return Outbound(address, tuple(parts), body, "", "")
 
 
 def numbered(count: int) -> list[bytes]:

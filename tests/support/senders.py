@@ -19,11 +19,12 @@ from nats.aio.client import Client as NatsClient
 from nats.js.errors import Error as StreamError
 from paho.mqtt.client import MQTTMessageInfo
 
-from bindings.amqp.publisher import AmqpMessage, AmqpSender
+from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import Connection
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound, Unsettled
 from registry.delivery.subscriptions import DELIVERED, DeliveryResult, EventFilter, EventMessages, SubscriberDelivery
+from tests.support.amqp import amqp_message
 from tests.support.mqtt import Client as MqttClient
 
 CHUNK: Final = 500
@@ -169,9 +170,9 @@ class AmqpEventSender(Sender):
             return set()
         return {number for number, refusal in zip(numbers, answers, strict=True) if refusal is None}
 
-    def _message(self, number: int) -> AmqpMessage:
+    def _message(self, number: int) -> Outbound:
         properties = {f"cloudEvents:{name}": text for name, text in attributes(self.protocol, number).items()}
-        return AmqpMessage(self._node, b"%d" % number, application_properties=properties)
+        return amqp_message(self._node, b"%d" % number, application_properties=properties)
 
     def close(self) -> None:
         self._sender.close()

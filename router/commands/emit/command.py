@@ -131,9 +131,8 @@ def _make_mqtt_client(connection: Connection, name: str, binding: Binding) -> Pu
 
 def _make_amqp_client(connection: Connection, name: str, binding: Binding) -> Publisher:
     from bindings.amqp.publisher import AmqpSender
-    from bindings.amqp.publisher import to_amqp_message as message_of
 
-    return TranslatingPublisher(AmqpSender(connection, container_id=name, timeout=_SECONDS), message_of)
+    return AmqpSender(connection, container_id=name, timeout=_SECONDS)
 
 
 def _make_nats_client(connection: Connection, name: str, binding: Binding) -> Publisher:

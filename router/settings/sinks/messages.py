@@ -161,11 +161,9 @@ class AmqpSink(MessageSink):
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client that sends durable messages and waits for ``accepted``."""
         from bindings.amqp.publisher import AmqpSender
-        from bindings.amqp.publisher import to_amqp_message as message_of
 
         ours = f"xrouter-{name}-{os.getpid()}"
-        client = AmqpSender(self.connection(name, endpoint), container_id=ours, timeout=self.seconds)
-        return TranslatingPublisher(client, message_of)
+        return AmqpSender(self.connection(name, endpoint), container_id=ours, timeout=self.seconds)
 
 
 # Sinks of type ``http``.

@@ -11,11 +11,9 @@ import proton
 import pytest
 
 from bindings.amqp.binding import find_option, node_of
-from bindings.amqp.client import LONGEST_WAIT_SECONDS, Dialer, create_backoff
 from bindings.amqp.gateway import AmqpGateway
 from bindings.amqp.publisher import AmqpSender, _LinkModes
 from bindings.gateways import (
-    BrokerLogin,
     Connection,
     EndpointSubscription,
     GatewayConfig,
@@ -46,11 +44,7 @@ def gateway(connection: Connection, *subscriptions: EndpointSubscription) -> Amq
 @pytest.mark.parametrize(
     ("connection", "says"),
     [
-        (Connection(()), "needs a URI"),
         (Connection(("localhost:5672",)), "write amqp://host"),
-        (Connection(("http://localhost",)), "write amqp://host"),
-        (Connection(("amqp://u:secret@:99999",)), "write amqp://host"),
-        (Connection(("amqps://h",), tls=Tls(ca=Path("/nowhere/ca.pem"))), "/nowhere/ca.pem cannot be read"),
         (Connection(("amqps://h",), tls=Tls(certificate=Path("/nowhere/c.pem"))), "set both"),
         (
             Connection(("amqps://h",), tls=Tls(certificate=Path("/nowhere/c.pem"), key=Path("/nowhere/k.pem"))),
@@ -82,22 +76,6 @@ def test_subscriptions_are_checked_at_the_start_and_when_replaced(
         gateway(Connection(("amqp://h",)), GOOD).replace_subscriptions([subscription])
 
 
-def test_credentials_come_from_the_login_else_from_the_uri_and_are_not_shown() -> None:
-    uris = ("amqp://uri%40user:s%3Acret@one:1234", "amqps://two", "amqp://[::1]")
-    by_uri, second, third = Dialer(Connection(uris), "c").addresses
-    assert (by_uri.username, by_uri.password, by_uri.url) == ("uri@user", "s:cret", "amqp://one:1234")
-    assert (second.username, second.url, third.url) == (None, "amqps://two:5671", "amqp://[::1]:5672")
-    by_login = Dialer(Connection(uris, BrokerLogin("me", "hidden")), "c").addresses
-    assert {(each.username, each.password) for each in by_login} == {("me", "hidden")}
-    assert "cret" not in repr(by_uri) and "hidden" not in repr(by_login)
-
-
-def test_a_password_does_not_go_without_tls_where_tls_is_asked_for() -> None:
-    connection = Connection(("amqps://one", "amqp://two"), BrokerLogin("me", "hidden"), Tls())
-    with pytest.raises(GatewayError, match=r"amqp://two:5672 does not use TLS; write amqps"):
-        Dialer(connection, "c")
-
-
 @pytest.mark.parametrize("name", ["distributionmode", "distribution-mode", "distribution_mode", "DistributionMode"])
 def test_options_are_found_in_any_spelling(name: str) -> None:
     options: dict[str, Any] = {"node": "x", name: "copy"}
@@ -110,15 +88,6 @@ def test_options_are_found_in_any_spelling(name: str) -> None:
 )
 def test_a_node_goes_by_two_names(options: dict[str, Any], node: str | None) -> None:
     assert node_of(options) == node
-
-
-def test_waits_grow_to_a_limit_and_begin_anew() -> None:
-    backoff = create_backoff()
-    waits = [backoff.next_pause() for _ in range(40)]
-    assert waits[0] < 0.3
-    assert LONGEST_WAIT_SECONDS / 2 <= min(waits[20:]) <= max(waits) <= LONGEST_WAIT_SECONDS
-    backoff.reset()
-    assert backoff.next_pause() < 0.3
 
 
 def test_a_gateway_that_never_ran_stops_at_once() -> None:

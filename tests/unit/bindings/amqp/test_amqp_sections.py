@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from proton import Data, Described, symbol, timestamp, ulong
 
 from bindings.amqp import binding
-from bindings.amqp.publisher import AmqpMessage, encode_message
+from bindings.amqp.publisher import encode_message
 from bindings.amqp.values import AmqpValue, DecodedMessage, MalformedMessage, decode_message, to_row
 from bindings.parts import BINARY_KIND, Part
-from tests.support.amqp import section
+from tests.support.amqp import amqp_message, section
 
 A_UUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 
@@ -218,7 +218,7 @@ def test_any_bytes_become_a_row(raw: bytes) -> None:
 def test_a_row_is_made_of_what_proton_gives_which_is_a_bytearray() -> None:
     values = {"who": AmqpValue("uuid", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"), "raw": b"\xff", "text": "t"}
     data = encode_message(
-        AmqpMessage("n", b"body", properties={"message-id": values["who"]}, application_properties=values)
+        amqp_message("n", b"body", properties={"message-id": values["who"]}, application_properties=values)
     )
     row = to_row(bytearray(data), "/endpoints/e", 0, 2**20)
     assert row == to_row(data, "/endpoints/e", 0, 2**20)

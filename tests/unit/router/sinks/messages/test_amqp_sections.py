@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bindings.amqp.publisher import EncodingError, encode_message, to_amqp_message
+from bindings.amqp.publisher import EncodingError, encode_message
 from bindings.amqp.values import decode_message
 from bindings.protocols import BINDINGS
 from catalog.load import load
@@ -104,7 +104,7 @@ def catalog(tmp_path: Path, options: dict[str, Any]) -> Any:
 def sent(tmp_path: Path, options: dict[str, Any]) -> dict[str, Any]:
     found = catalog(tmp_path, options)
     shaping = OneByOne(found, found.endpoints["/endpoints/out"], BINDINGS["AMQP/1.0"], lineage=False)
-    return BINDINGS["AMQP/1.0"].build(decode_message(encode_message(to_amqp_message(shaping.compose_one(EVENT)))).parts)
+    return BINDINGS["AMQP/1.0"].build(decode_message(encode_message(shaping.compose_one(EVENT))).parts)
 
 
 def test_all_sections_are_sent_as_the_definition_has_them(tmp_path: Path) -> None:
