@@ -245,8 +245,8 @@ class SendingConnection(Handler):
         """Whether messages can still be sent over this connection; one that broke while idle shows it now."""
         if self.usable and time.monotonic() - self._served_at > HEARTBEAT_SECONDS:
             self.close()  # nobody sent heartbeats meanwhile
-        elif self.usable:
-            self._serve(0.0)
+        else:
+            self._serve_waiting()
         return self.usable
 
     def send(
@@ -270,9 +270,9 @@ class SendingConnection(Handler):
             self._serve(left)
         if self._unanswered:
             reason = f"{self._dialer.last_url}: {self._reason or 'the connection was closed'}"
-            if self._open and self._in_flight and self._condition not in STATE_CONDITIONS:
-                raise Hangup(reason, at_fault=self._condition in MESSAGE_FAULTS)
-            raise Unsettled(reason)
+            hung_up = self._open and self._in_flight and self._condition not in STATE_CONDITIONS
+            self.close()
+            raise Hangup(reason, at_fault=self._condition in MESSAGE_FAULTS) if hung_up else Unsettled(reason)
         if self._released:
             raise Unsettled(f"the broker released {self._released} of {len(messages)} messages")
 
@@ -284,7 +284,13 @@ class SendingConnection(Handler):
             self._serve(left)
         if self._alive:
             abort_connection(self._container, self._connection)
-            self._serve(0.0)
+            self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        """Handle what there is to do without waiting; proton looks at the socket in every second step."""
+        for _ in range(4):
+            if self._alive:
+                self._serve(0.0)
 
     def _serve(self, seconds: float) -> None:
         """Handle what there is to do, after waiting up to *seconds* for it."""
