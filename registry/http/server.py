@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -19,18 +17,8 @@ from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.certificates import CertificateCollector
-from bindings.http.request import (
-    METRICS_LIMITS,
-    NO_STORE,
-    Access,
-    HttpProblem,
-    MetricsExposition,
-    Reply,
-    RequestHead,
-    ServerLimits,
-    create_server_tls,
-    open_listener,
-)
+from bindings.http.monitor import HealthCheck, MetricsServer
+from bindings.http.request import Access, ServerLimits, create_server_tls, open_listener
 from bindings.http.server import HttpServer
 from registry.backup import HistoryKeeper, HistoryLimits
 from registry.core.ancestry import Linter, Strictness
@@ -50,67 +38,24 @@ from registry.http.openapi import HISTORY, build_openapi
 from registry.replication.peers import Peer, PeerTally, Replication
 from registry.store.engine import Database, open_database, store_error
 
-# The monitoring server: ``/metrics`` (Prometheus or OpenMetrics), ``/healthz`` (the process is alive) and ``/readyz``
-# (it accepts requests).
-#
-# It has neither authentication nor TLS, so it listens on loopback by default.
 
-_STOP_SECONDS: Final = 1.0
+def create_metrics_server(
+    host: str, port: int, collectors: Iterable[Collector], is_ready: Callable[[], bool]
+) -> MetricsServer:
+    """Return the server of metrics and health; ``/readyz`` is whether the registry accepts requests.
 
-
-class MetricsServer:
-    """Serves metrics on its own thread; started once, stopped once. After the start ``port`` is the actual port.
-
-    *ready* is whether the registry accepts requests. It is ready even if the store is unavailable: another process with
-    the same store would not help, and the responses name the problem.
+    It is ready even if the store is unavailable: another process with the same store would not help, and the responses
+    name the problem.
     """
+    registry = CollectorRegistry(auto_describe=True)  # so that name[] filters work
+    for each in collectors:
+        registry.register(each)
 
-    def __init__(self, host: str, port: int, collectors: Iterable[Collector], ready: Callable[[], bool]) -> None:
-        self._host = host
-        self.port = port
-        self._ready = ready
-        registry = CollectorRegistry(auto_describe=True)  # so that name[] filters work
-        for each in collectors:
-            registry.register(each)
-        self._exposition = MetricsExposition(registry)
-        self._server: HttpServer | None = None
+    def ready() -> tuple[bool, dict[str, str]]:
+        return is_ready(), {"status": "ok" if is_ready() else "not serving"}
 
-    def start(self) -> None:
-        """Start listening.
-
-        Raises:
-            GatewayError: the address is taken.
-        """
-        listener = open_listener(self._host, self.port, "the registry's metrics")
-        self.port = listener.getsockname()[1]
-        self._server = HttpServer(listener, self, METRICS_LIMITS, name="registry-metrics")
-        self._server.start()
-
-    def stop(self) -> None:
-        """Stop listening; does nothing when not running."""
-        if self._server is not None:
-            self._server.stop(_STOP_SECONDS)
-            self._server = None
-
-    def admit(self, head: RequestHead) -> Reply:
-        """Answer a request."""
-        if head.method not in ("GET", "HEAD"):
-            return HttpProblem(
-                HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed", (b"Allow", b"GET, HEAD")
-            ).to_reply()
-        if head.path == b"/metrics":
-            return self._exposition.reply(head)
-        if head.path == b"/healthz":
-            return _status_reply(is_ok=True)
-        if head.path == b"/readyz":
-            return _status_reply(is_ok=self._ready())
-        return HttpProblem(HTTPStatus.NOT_FOUND, "available are /metrics, /healthz and /readyz").to_reply()
-
-
-def _status_reply(*, is_ok: bool) -> Reply:
-    status = HTTPStatus.OK if is_ok else HTTPStatus.SERVICE_UNAVAILABLE
-    body = json.dumps({"status": "ok" if is_ok else "not serving"}).encode("ascii") + b"\n"
-    return Reply(status, ((b"content-type", b"application/json"), NO_STORE), body)
+    checks: dict[bytes, HealthCheck] = {b"/healthz": lambda: (True, {"status": "ok"}), b"/readyz": ready}
+    return MetricsServer("registry's metrics", (host, port), registry, checks)
 
 
 # Metrics: delivery by subscriber, replication by peer, and history.
@@ -310,7 +255,7 @@ class RegistryServer:
         self._database, service = open_service(chosen)
         keeper = Authorizer(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
         pace = WriteRateLimiter(chosen.writes_per_second, chosen.write_burst)
-        self._listener = listener = open_listener(chosen.host, chosen.port, "the registry")
+        self._listener = listener = open_listener(chosen.host, chosen.port, "registry")
         self.port = listener.getsockname()[1]
         faces: dict[str, RegistryApiFactory] = {**chosen.faces, HISTORY: HistoryApi}
         if chosen.delivery is not None:
@@ -319,12 +264,18 @@ class RegistryServer:
             service, keeper, pace, chosen.limits, chosen.base, faces, secure=tls is not None, open_paths=(PERMISSIONS,)
         )
         self._server = HttpServer(
-            listener, self._application, chosen.server, name="registry", tls=tls, shown=self._application.shown
+            "registry",
+            (chosen.host, chosen.port),
+            self._application,
+            chosen.server,
+            tls=tls,
+            listener=listener,
+            finish_reply=self._application.shown,
         )
         self._history = HistoryKeeper(self._database, chosen.history)
         self._replication = Replication(service, chosen.peers)
         if chosen.metrics is not None:
-            self._metrics = MetricsServer(*chosen.metrics, self._iter_collectors(), lambda: self.is_alive)
+            self._metrics = create_metrics_server(*chosen.metrics, self._iter_collectors(), lambda: self.is_alive)
             self._metrics.start()
             self.metrics_port = self._metrics.port
         if self._dispatch is not None:

@@ -333,9 +333,10 @@ def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) 
             port = intake.http_port
             before = fault_counts()["gateway"]
             assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"1", timeout=SECONDS).status_code == 202
-            server = intake._http._server  # type: ignore[union-attr]
-            server._loop.call_soon_threadsafe(server._loop.stop)  # type: ignore[union-attr]
-            wait_until(lambda: not server.alive, SECONDS, "the end of the server")  # type: ignore[union-attr]
+            server = intake._http
+            assert server is not None and server._loop is not None
+            server._loop.call_soon_threadsafe(server._loop.stop)
+            wait_until(lambda: not server.alive, SECONDS, "the end of the server")
             intake.check_state()
             assert intake.http_port == port
             assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"2", timeout=SECONDS).status_code == 202
