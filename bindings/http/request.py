@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import hmac
 import json
 import os
 import socket
@@ -360,13 +359,13 @@ def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
 
 # Who may send: bearer tokens, users with passwords, and API keys. They are checked before anything else in a request.
 #
-# Credentials are compared as keyed digests with all known ones, each in constant time, so that neither the time nor the
-# response shows how much of one was right, or whether a name exists. The webhook validation handshake needs none: it is
-# not meant to authenticate anybody (CloudEvents webhook specification, section 4).
+# Credentials are looked up by digests with a key of this process, so that neither the time nor the response shows how
+# much of one was right, or whether a name exists. The webhook validation handshake needs none: it is not meant to
+# authenticate anybody (CloudEvents webhook specification, section 4).
 
 REALM: Final = "xrouter"
-_KnownSecrets = list[tuple[str, bytes]]
-"""Names with the digests of their secrets."""
+_API_KEY: Final = "api key"
+"""The kind of a secret that is no scheme of ``Authorization``, which has no space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,17 +387,19 @@ class Guard:
 
     def __init__(self, access: Access | None) -> None:
         self._salt = os.urandom(32)
-        given = access or Access()
-        self._open = access is None
-        self._header = given.api_key_header
-        self._bearer = [(name, self._digest(token.encode())) for name, token in given.bearer.items()]
-        self._basic = [(name, self._digest(f"{name}:{secret}".encode())) for name, secret in given.basic.items()]
-        self._api_keys = [(name, self._digest(key.encode())) for name, key in given.api_keys.items()]
+        self._access = access
+        self._owners: dict[bytes, str] = {}
+        if access is not None:
+            self._owners |= {self._digest("bearer", token.encode()): name for name, token in access.bearer.items()}
+            basic = access.basic.items()
+            self._owners |= {self._digest("basic", f"{name}:{secret}".encode()): name for name, secret in basic}
+            self._owners |= {self._digest(_API_KEY, key.encode()): name for name, key in access.api_keys.items()}
 
     @property
     def secret_headers(self) -> frozenset[str]:
         """Headers, in lower case, that contain credentials here and so are not part of a record."""
-        return frozenset((self._header.lower(),)) if self._api_keys else frozenset()
+        access = self._access
+        return frozenset((access.api_key_header.lower(),)) if access and access.api_keys else frozenset()
 
     def authenticate(self, head: RequestHead) -> str | None:
         """Authenticate a request by its head; return the sender's name, or None if everybody may send.
@@ -406,13 +407,12 @@ class Guard:
         Raises:
             HttpProblem: 401: it has no credentials, or no valid ones.
         """
-        if self._open:
+        if self._access is None:
             return None
-        shown = list(self._iter_secrets(head))
-        names = [self._find_owner(known, secret) for known, secret in shown]
-        sender = next((name for name in names if name is not None), None)
+        shown = [self._digest(kind, secret) for kind, secret in _iter_secrets(self._access, head)]
+        sender = next((self._owners[each] for each in shown if each in self._owners), None)
         if sender is None:
-            raise self._unauthorized_problem(shown=bool(shown))
+            raise _unauthorized_problem(self._access, shown=bool(shown))
         return sender
 
     def check_allowed(self, name: str | None, users: Collection[str] | None) -> None:
@@ -424,48 +424,38 @@ class Guard:
         if users is not None and name not in users:
             raise HttpProblem(HTTPStatus.FORBIDDEN, "these credentials are valid, but may not send to this path")
 
-    def _iter_secrets(self, head: RequestHead) -> Iterator[tuple[_KnownSecrets, bytes]]:
-        """Yield each secret in a request, with the known digests of its kind."""
-        if self._api_keys and (key := head.header(self._header.lower().encode("ascii"))) is not None:
-            yield self._api_keys, key
-        if self._bearer and (token := find_access_token(head.query)) is not None:
-            yield self._bearer, token
-        if (value := head.header(b"authorization")) is not None:
-            scheme, _, rest = value.strip().partition(b" ")
-            if scheme.lower() == b"bearer":
-                yield self._bearer, rest.strip()
-            elif scheme.lower() == b"basic":
-                yield self._basic, _decode_base64(rest.strip())
-            else:
-                yield [], b""
+    def _digest(self, kind: str, secret: bytes) -> bytes:
+        return hashlib.blake2b(kind.encode() + b" " + secret, key=self._salt).digest()
 
-    def _find_owner(self, known: _KnownSecrets, secret: bytes) -> str | None:
-        digest = self._digest(secret)
-        owner = None
-        for name, expected in known:
-            if hmac.compare_digest(expected, digest):
-                owner = name
-        return owner
 
-    def _digest(self, secret: bytes) -> bytes:
-        return hashlib.blake2b(secret, key=self._salt).digest()
+def _iter_secrets(access: Access, head: RequestHead) -> Iterator[tuple[str, bytes]]:
+    """Yield each secret in a request, with its kind."""
+    if access.api_keys and (key := head.header(access.api_key_header.lower().encode("ascii"))) is not None:
+        yield _API_KEY, key
+    if access.bearer and (token := find_access_token(head.query)) is not None:
+        yield "bearer", token
+    if (value := head.header(b"authorization")) is not None:
+        scheme, _, rest = value.strip().partition(b" ")
+        kind = scheme.lower().decode("latin-1")
+        yield kind, _decode_base64(rest.strip()) if kind == "basic" else rest.strip()
 
-    def _unauthorized_problem(self, *, shown: bool) -> HttpProblem:
-        challenges: list[str] = []
-        ways: list[str] = []
-        if self._bearer:
-            ways.append("a bearer token")
-            challenges.append(f'Bearer realm="{REALM}"' + (', error="invalid_token"' if shown else ""))
-        if self._basic:
-            ways.append("user and password")
-            challenges.append(f'Basic realm="{REALM}", charset="UTF-8"')
-        if self._api_keys:
-            ways.append(f"an API key in {self._header}")
-            # No registered scheme has API keys, and RFC 9110 requires a challenge with every 401.
-            challenges.append(f'ApiKey realm="{REALM}", header="{self._header}"')
-        detail = "these credentials are not valid here" if shown else f"send {' or '.join(ways)}"
-        headers = [(b"www-authenticate", challenge.encode("ascii")) for challenge in challenges]
-        return HttpProblem(HTTPStatus.UNAUTHORIZED, detail, *headers)
+
+def _unauthorized_problem(access: Access, *, shown: bool) -> HttpProblem:
+    challenges: list[str] = []
+    ways: list[str] = []
+    if access.bearer:
+        ways.append("a bearer token")
+        challenges.append(f'Bearer realm="{REALM}"' + (', error="invalid_token"' if shown else ""))
+    if access.basic:
+        ways.append("user and password")
+        challenges.append(f'Basic realm="{REALM}", charset="UTF-8"')
+    if access.api_keys:
+        ways.append(f"an API key in {access.api_key_header}")
+        # No registered scheme has API keys, and RFC 9110 requires a challenge with every 401.
+        challenges.append(f'ApiKey realm="{REALM}", header="{access.api_key_header}"')
+    detail = "these credentials are not valid here" if shown else f"send {' or '.join(ways)}"
+    headers = [(b"www-authenticate", challenge.encode("ascii")) for challenge in challenges]
+    return HttpProblem(HTTPStatus.UNAUTHORIZED, detail, *headers)
 
 
 def _decode_base64(text: bytes) -> bytes:
