@@ -76,26 +76,17 @@ def resolve_allowed(host: str, port: int | None, reach: ConnectionPolicy) -> lis
     """Resolve a host, all of whose addresses must be allowed.
 
     Raises:
-        OutOfReach: one of them is not.
-        httpx.ConnectError: it has none.
-    """
-    addresses = resolve_addresses(host, port)
-    if not all(reach.can_connect(host, address) for address in addresses):
-        raise ForbiddenHost(f"{host} is not a public host, and not in the list of allowed hosts")
-    return addresses
-
-
-def resolve_addresses(host: str, port: int | None) -> list[str]:
-    """Resolve a host to its addresses.
-
-    Raises:
+        ForbiddenHost: one of them is not.
         httpx.ConnectError: it has none.
     """
     try:
         infos = socket.getaddrinfo(host.strip("[]"), port or 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise httpx.ConnectError(f"{host} has no address: {error}") from error
-    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+    addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
+    if not all(reach.can_connect(host, address) for address in addresses):
+        raise ForbiddenHost(f"{host} is not a public host, and not in the list of allowed hosts")
+    return addresses
 
 
 Version = Literal["1.1", "2"]

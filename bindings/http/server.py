@@ -61,14 +61,8 @@ _CHUNK_FACTOR: Final = 16
 """Limits of chunk headers and extensions: a fixed size, and this many times the body; one-byte chunks need six."""
 
 
-class BodyEnd(Enum):
-    """The end of a request's body."""
-
-    END = "end"
-
-
-Event = RequestHead | bytes | BodyEnd | HttpProblem
-"""A parsed event: a head, then pieces of its body, then its end; a problem is a connection's last event."""
+Event = RequestHead | bytes | None | HttpProblem
+"""A parsed event: a head, then pieces of its body, then its end (None); a problem is a connection's last event."""
 
 
 class RequestReader:
@@ -149,7 +143,7 @@ class RequestReader:
         self._in_body = False
         self._unparsed_bytes = 0
         if not (self._parser.should_upgrade() and self._head is not None and self._head.has_body):
-            self.events.append(BodyEnd.END)
+            self.events.append(None)
 
     def _check_buffered(self) -> None:
         """Raise if the parser buffers too much: an endless header, or endless chunk extensions."""
@@ -290,15 +284,11 @@ class HttpConnection(asyncio.Protocol):
         self._request: AcceptedRequest | None = None
         self._body = bytearray()
         self._dropped = 0
-        self._skipping = self._pumping = self._paused = self._blocked = self._ended = False
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it has a complete request that is not yet answered."""
-        return self.phase is Phase.ANSWER
+        self._plain = self._skipping = self._pumping = self._blocked = self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._plain = transport.get_extra_info("ssl_object") is None
         self._peer = _common_name(transport.get_extra_info("peercert"))
         self.opening = None
         if self.phase is Phase.CLOSED:
@@ -329,11 +319,11 @@ class HttpConnection(asyncio.Protocol):
             self._reject(_bad_request("the request ended before its body was complete"))
             return False
         # A sender may close its side after a request and still read the response.
-        return self.is_waiting and self._is_plain
+        return self.phase is Phase.ANSWER and self._plain
 
     def pause_writing(self) -> None:
         self._blocked = True
-        if not self.is_waiting:
+        if self.phase is not Phase.ANSWER:
             self.deadline = self._loop.time() + self._limits.header_timeout
 
     def resume_writing(self) -> None:
@@ -363,15 +353,6 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def shorten_deadline(self) -> None:
-        """Limit the wait for the rest of a body to :attr:`ServerLimits.linger` seconds."""
-        if self.phase is Phase.BODY:
-            self.deadline = min(self.deadline, self._loop.time() + self._limits.linger)
-
-    @property
-    def _is_plain(self) -> bool:
-        return self._transport is not None and self._transport.get_extra_info("ssl_object") is None
-
     def _process_input(self) -> None:
         """Handle received bytes, until a request waits for its answer."""
         if self._pumping:
@@ -397,19 +378,16 @@ class HttpConnection(asyncio.Protocol):
         self._set_reading(bool(left) and not self._unread)
 
     def _set_reading(self, wanted: bool) -> None:
-        if wanted is self._paused and self._transport is not None and not self._transport.is_closing():
-            self._paused = not wanted
-            if wanted:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and transport.is_reading() is not wanted:
+            (transport.resume_reading if wanted else transport.pause_reading)()
 
     def _handle_event(self, event: Event) -> None:
         if isinstance(event, bytes):
             self._handle_piece(event)
         elif isinstance(event, RequestHead):
             self._handle_head(event)
-        elif isinstance(event, BodyEnd):
+        elif event is None:
             self._handle_end()
         else:
             self._reject(event)
@@ -421,7 +399,7 @@ class HttpConnection(asyncio.Protocol):
         answer = self._server.handler.admit(head)
         if isinstance(answer, Reply):
             # A body that is already here costs nothing, and the connection can continue.
-            self._skipping = BodyEnd.END in self._reader.events
+            self._skipping = None in self._reader.events
             self._send_reply(answer, close=not self._skipping)
             return
         self._request = answer
@@ -480,7 +458,7 @@ class HttpConnection(asyncio.Protocol):
             self._enter_phase(Phase.LINGER, self._limits.linger)
             self._unread = b""
             self._set_reading(True)
-            if self._is_plain:
+            if self._plain:
                 transport.write_eof()
         elif last:
             self._enter_phase(Phase.CLOSED, self._limits.linger)
@@ -559,7 +537,7 @@ class Connections:
     def make_room(self, address: str = "") -> bool:
         """Close the least important connection, of an address or of all; return False if all wait for answers."""
         for each in chain(self._strangers, self._known):
-            if not each.is_waiting and address in ("", each.address):
+            if each.phase is not Phase.ANSWER and address in ("", each.address):
                 self.remove(each)
                 each.abort()
                 return True
@@ -646,7 +624,7 @@ class HttpServer:
         self._listener = listener
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._stop = asyncio.Event()
         self._ready = threading.Event()
         self._grace = 0.0
         self._complaints: dict[str, tuple[float, int]] = {}
@@ -673,7 +651,7 @@ class HttpServer:
 
         Until then other requests are answered too, and every response ends its connection.
         """
-        if self._thread is None or self._loop is None or self._stop is None:
+        if self._thread is None or self._loop is None:
             return
         self._grace = grace
         try:
@@ -695,7 +673,6 @@ class HttpServer:
     async def _serve(self, listener: socket.socket) -> None:
         loop = self._loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._log_loop_error)
-        self._stop = asyncio.Event()
         listener.setblocking(False)
         self._update_date()
         try:
@@ -714,7 +691,8 @@ class HttpServer:
         """Wait until all accepted requests are answered; each connection ends with its response."""
         self.stopping = True
         for connection in self.connections:
-            connection.shorten_deadline()
+            if connection.phase is Phase.BODY:  # the rest of a body has little time now
+                connection.deadline = min(connection.deadline, loop.time() + self.limits.linger)
         deadline = loop.time() + self._grace
         while self.connections.busy_count and loop.time() < deadline:
             await asyncio.sleep(_DRAIN_SECONDS)
