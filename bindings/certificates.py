@@ -242,3 +242,12 @@ def create_tls_context(tls: Tls) -> ssl.SSLContext:
             pair = f"certificate {tls.certificate} with key {tls.key or tls.certificate}"
             raise GatewayError(f"{pair} cannot be used: {error}; both must be PEM, the key unencrypted") from error
     return context
+
+
+def find_system_authorities() -> str | None:
+    """Return the path of this system's certificate authorities; None if there are none.
+
+    For libraries that would use their own, or those of the system on which they were built.
+    """
+    paths = ssl.get_default_verify_paths()
+    return paths.cafile or paths.capath

@@ -51,6 +51,8 @@ def take_group(waiting: deque[M], limit: int = GROUP_ROWS) -> list[M]:
     return group
 
 
+_LOG_SECONDS: Final = 10.0
+"""A store that is nearly full accepts and rejects in turn; the log has that at intervals only."""
 _logger = logging.getLogger(__name__)
 
 
@@ -96,6 +98,7 @@ class AckAfterStore(Generic[M]):
         self._single_groups = 0  # groups of one still to come, to find the message that cannot be stored
         self._max_rows = GROUP_ROWS
         self._retry_at = 0.0
+        self._log_at = 0.0
         self.trouble = ""
         """Why the store currently accepts nothing; empty if it does."""
 
@@ -181,9 +184,11 @@ class AckAfterStore(Generic[M]):
         self._max_rows = max(1, len(group) // 2)
         if not self.retry_delay:
             self._retry_at = time.monotonic() + self._backoff.next_pause()
-        if not isinstance(error, InboxError):
-            _logger.error("the store failed; retrying", exc_info=error)
-        elif not self.trouble:
-            _logger.warning("the inbox accepts no messages, and none is acknowledged: %s", error)
+        if not self.trouble and time.monotonic() >= self._log_at:
+            self._log_at = time.monotonic() + _LOG_SECONDS
+            if isinstance(error, InboxError):
+                _logger.warning("the inbox accepts no messages, and none is acknowledged: %s", error)
+            else:
+                _logger.error("the store failed; no message is acknowledged", exc_info=error)
         expected = isinstance(error, InboxError)
         self.trouble = f"the inbox accepts no messages: {error}" if expected else f"the store failed: {error!r}"

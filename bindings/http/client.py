@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Final, Literal
 from urllib.parse import quote, urljoin, urlsplit
@@ -74,26 +76,17 @@ def resolve_allowed(host: str, port: int | None, reach: ConnectionPolicy) -> lis
     """Resolve a host, all of whose addresses must be allowed.
 
     Raises:
-        OutOfReach: one of them is not.
-        httpx.ConnectError: it has none.
-    """
-    addresses = resolve_addresses(host, port)
-    if not all(reach.can_connect(host, address) for address in addresses):
-        raise ForbiddenHost(f"{host} is not a public host, and not in the list of allowed hosts")
-    return addresses
-
-
-def resolve_addresses(host: str, port: int | None) -> list[str]:
-    """Resolve a host to its addresses.
-
-    Raises:
+        ForbiddenHost: one of them is not.
         httpx.ConnectError: it has none.
     """
     try:
         infos = socket.getaddrinfo(host.strip("[]"), port or 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise httpx.ConnectError(f"{host} has no address: {error}") from error
-    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+    addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
+    if not all(reach.can_connect(host, address) for address in addresses):
+        raise ForbiddenHost(f"{host} is not a public host, and not in the list of allowed hosts")
+    return addresses
 
 
 Version = Literal["1.1", "2"]
@@ -334,7 +327,7 @@ class SubscriptionManager:
             f"{method} {redact_url(url)} returned {answer.status_code}{_error_text(answer)}",
             gone=method != "POST" and answer.status_code in _GONE,
             login=answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN),
-            after=_retry_seconds(answer),
+            after=min(parse_retry_after(answer.headers.get("retry-after")) or 0.0, _MAX_RETRY_SECONDS),
         )
 
     async def _exchange(
@@ -356,7 +349,8 @@ class SubscriptionManager:
                 body += chunk
                 if len(body) > MAX_ANSWER_BYTES:
                     raise ValueError("the response is too long")
-        return httpx.Response(answer.status_code, headers=_drop_body_headers(answer.headers), content=bytes(body))
+        kept = {name: text for name in ("location", "retry-after") if (text := answer.headers.get(name))}
+        return httpx.Response(answer.status_code, headers=kept, content=bytes(body))
 
 
 def redact_url(url: str) -> str:
@@ -365,20 +359,26 @@ def redact_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
+def parse_retry_after(value: str | None) -> float | None:
+    """Return the seconds of a ``Retry-After`` header (RFC 9110 section 10.2.3); None if it is malformed."""
+    if value is None:
+        return None
+    if value.strip().isdecimal() and len(value) < 12:
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    except (ValueError, OverflowError):
+        return None
+
+
 class _Resolver(ThreadPoolExecutor):
     """Resolves names for an event loop; the loop does not wait for slow look-ups when it ends."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Shut down without waiting."""
         super().shutdown(wait=False, cancel_futures=True)
-
-
-def _drop_body_headers(headers: httpx.Headers) -> list[tuple[str, str]]:
-    """Return the headers, except those about the length and encoding of the body."""
-    return [(name, value) for name, value in headers.multi_items() if name.lower() not in _BODY_HEADERS]
-
-
-_BODY_HEADERS: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
 def _read_document(answer: httpx.Response) -> dict[str, Any]:
@@ -399,9 +399,3 @@ def _error_text(answer: httpx.Response) -> str:
     text = next((document[name] for name in ("detail", "title", "error") if isinstance(document.get(name), str)), "")
     line = " ".join("".join(each if each.isprintable() else " " for each in text).split())[:_MAX_TEXT]
     return f": {line}" if line else ""
-
-
-def _retry_seconds(answer: httpx.Response) -> float:
-    """Return the seconds in ``Retry-After``; 0 if there is no number."""
-    text = answer.headers.get("retry-after", "")
-    return min(float(text), _MAX_RETRY_SECONDS) if text.isascii() and text.isdecimal() and len(text) < 10 else 0.0

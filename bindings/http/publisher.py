@@ -5,7 +5,7 @@ about our settings and not the message. Any other 4xx: the target will never acc
 followed, because they would carry credentials elsewhere; cookies are not stored.
 
 A message at which the target ends the connection does not block other lanes. It is tried alone after them, and given up
-if the target answers everything else.
+if the target answers everything else (:class:`bindings.sending.PoisonIsolator`).
 """
 
 from __future__ import annotations
@@ -13,79 +13,28 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 import httpx
 
 from bindings.gateways import Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
-from bindings.http.client import NotPermitted, Permissions, Version, create_client, redact_url
+from bindings.http.client import NotPermitted, Permissions, Version, create_client, parse_retry_after, redact_url
 from bindings.sending import (
-    MAX_CALLS_WITHOUT_PROOF,
-    MAX_SOLO_ATTEMPTS,
-    MAX_SUSPECTS_IN_A_ROW,
+    Hangup,
     MessageRefusal,
     Outbound,
-    SuspectCalls,
+    OutgoingMessage,
+    PoisonIsolator,
     Unsettled,
     iter_headers,
 )
 
-# Isolating messages at which a target ends the connection instead of answering.
-#
-# A reset alone proves nothing: a target that restarts, or a proxy without a backend, resets as well. So a message is
-# only given up when the target answers others and still ends this one, sent alone, after it answered a bare ``OPTIONS``
-# request before each try. Where no other message shows that the target works, that needs many calls.
-
 ENDED_ERRORS: Final = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 """Errors of a connection that ended in the middle of an exchange."""
-
-
-class UnansweredMessages:
-    """Messages without a response; thread-safe. *client* sends the ``OPTIONS`` requests."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
-        self._calls = SuspectCalls()
-
-    def may_be_at_fault(self, message: object, *, others: bool) -> bool:
-        """Count a send without a response; return whether to try the message alone.
-
-        *others*: the target answered other messages of this send.
-        """
-        calls = self._calls.count(hash(message))
-        return others or calls >= MAX_CALLS_WITHOUT_PROOF
-
-    def forget_message(self, message: object) -> None:
-        """Forget a settled message."""
-        self._calls.forget(hash(message))
-
-    def is_never_answered(self, url: str, attempt: Callable[[], bool]) -> bool | None:
-        """Try a message alone, repeatedly; *attempt* makes one try and returns whether it was answered.
-
-        Returns True if no try was answered; None if the target answers nothing else either.
-        """
-        for _ in range(MAX_SOLO_ATTEMPTS):
-            if not self._target_answers(url):
-                return None
-            if attempt():
-                return False
-        return True if self._target_answers(url) else None
-
-    def _target_answers(self, url: str) -> bool:
-        try:
-            with self._client.stream("OPTIONS", url) as answer:
-                return answer.status_code < 500
-        except httpx.TransportError:
-            return False
-
-
 RETRY_STATUSES: Final = frozenset({401, 407, 408, 425, 429})
 MAX_TRIES: Final = 3
 """Requests for one message before :meth:`HttpPoster.send` gives up for now."""
@@ -116,10 +65,6 @@ def to_request(method: str, message: Outbound) -> OutRequest:
     return OutRequest(message.address, headers, message.body, own or method, message.lane)
 
 
-class _EndedAtEachTry(Unsettled):
-    """The target ended the connection at each try of one message."""
-
-
 class HttpPoster:
     """Sends requests over kept connections, up to ``in_flight`` at a time; thread-safe.
 
@@ -144,94 +89,99 @@ class HttpPoster:
     ) -> None:
         self._client = create_client(headers, basic, tls, timeout=timeout, in_flight=in_flight, version=version)
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="http-poster")
-        self._pauses = _TargetPauses()
+        self._pauses: dict[str, float] = {}
         self._permissions = Permissions(self._client, origin) if origin else None
-        self._unanswered = UnansweredMessages(self._client)
+        self._isolator = PoisonIsolator(lambda text: MessageRefusal("the target" + text.removeprefix("the broker")))
 
     def send(self, messages: Sequence[OutRequest]) -> list[MessageRefusal | None]:
         """Send messages and wait for all responses; the results are in the messages' order.
 
-        A request is sent up to three times, with growing pauses, so a target may get it more than once.
+        A request may be sent several times, with growing pauses, so a target may get it more than once.
 
         Raises:
             Unsettled: at least one was not settled. Nothing after it in its lane was sent; ``settled`` has those that
                 were.
         """
-        lanes: dict[str, list[int]] = {}
-        for index, message in enumerate(messages):
-            lanes.setdefault(message.lane, []).append(index)
-        run = _SendRun(messages)
-        for done in [self._pool.submit(self._send_lane, run, indexes) for indexes in lanes.values()]:
-            done.result()
-        for rest, trouble in run.unanswered:
-            self._settle_alone(run, rest, trouble)
-        if run.trouble:
-            raise Unsettled(run.trouble, run.settled)
-        return [run.settled[index] for index in range(len(messages))]
+        items = [OutgoingMessage(each.lane, hash(each)) for each in messages]
+        settled: dict[int, MessageRefusal | None] = {}
+        try:
+            self._isolator.send(items, lambda indexes: self._exchange(messages, indexes, settled), settled)
+        except (Hangup, Unsettled) as error:
+            raise Unsettled(str(error), settled) from error
+        return [settled[index] for index in range(len(messages))]
 
     def close(self) -> None:
         """Close all connections; requests in flight are finished."""
         self._pool.shutdown()
         self._client.close()
 
-    def _send_lane(self, run: _SendRun, indexes: list[int]) -> None:
-        for at, index in enumerate(indexes):
-            if run.trouble:
-                return
-            try:
-                settled = self._send_until_settled(run, run.messages[index])
-            except _EndedAtEachTry as error:
-                run.postpone_lane(indexes[at:], str(error))
-                return
-            except Unsettled as error:
-                run.record_failure(str(error))
-                return
-            run.record_settled(index, settled)
+    def _exchange(
+        self, messages: Sequence[OutRequest], indexes: Sequence[int], settled: dict[int, MessageRefusal | None]
+    ) -> None:
+        """Send the messages with these indexes, the lanes side by side.
 
-    def _settle_alone(self, run: _SendRun, indexes: list[int], trouble: str) -> None:
-        """Settle the first of these messages with nothing else in flight, then the others of its lane."""
-        message = run.messages[indexes[0]]
-        others = _origin_of(message.url) in run.answering
-        if run.trouble or not self._unanswered.may_be_at_fault(message, others=others):
-            run.record_failure(trouble)
-            return
-        answers: list[MessageRefusal | None] = []
+        Raises:
+            Unsettled: the target or our settings are at fault; nothing more was sent.
+            Hangup: the connection ended at a message, and other lanes were sent. Of a single message that says more: a
+                reset alone proves nothing, as a target that restarts resets as well, so it must answer ``OPTIONS``.
+        """
+        lanes: dict[str, list[int]] = {}
+        for index in indexes:
+            lanes.setdefault(messages[index].lane, []).append(index)
+        failed = threading.Event()
 
-        def attempt() -> bool:
-            try:
-                answers.append(self._send_until_settled(run, message))
-            except _EndedAtEachTry:
-                return False
-            return True
+        def send_lane(lane: Sequence[int]) -> Hangup | Unsettled | None:
+            for index in lane:
+                if failed.is_set():
+                    break
+                try:
+                    settled[index] = self._send_until_settled(messages[index], failed)
+                except Unsettled as error:
+                    failed.set()
+                    return error
+                except Hangup as error:
+                    return error
+            return None
 
+        errors = [error for error in self._pool.map(send_lane, lanes.values()) if error is not None]
+        if errors:
+            first = next((each for each in errors if isinstance(each, Unsettled)), errors[0])
+            unproven = isinstance(first, Hangup) and len(indexes) == 1
+            if unproven and not self._target_answers(messages[indexes[0]].url):
+                raise Unsettled(str(first))
+            raise first
+
+    def _target_answers(self, url: str) -> bool:
         try:
-            given_up = self._unanswered.is_never_answered(message.url, attempt)
-        except Unsettled as error:
-            run.record_failure(str(error))
-            return
-        if given_up is None:
-            run.record_failure(trouble)
-            return
-        reason = f"{redact_url(message.url)} ends the connection at this message without a response, and answers others"
-        self._unanswered.forget_message(message)
-        run.record_settled(indexes[0], MessageRefusal(reason) if given_up else answers[0])
-        self._send_lane(run, indexes[1:])
+            with self._client.stream("OPTIONS", url) as answer:
+                return answer.status_code < 500
+        except httpx.TransportError:
+            return False
 
-    def _send_until_settled(self, run: _SendRun, message: OutRequest) -> MessageRefusal | None:
+    def _send_until_settled(self, message: OutRequest, failed: threading.Event) -> MessageRefusal | None:
+        """Send a message up to three times, or less once *failed* is set.
+
+        Raises:
+            Unsettled, Hangup: as :meth:`_exchange`.
+        """
         fault = find_invalid_header(message)
         if fault:
             return MessageRefusal(fault)
-        ended = True
+        target = redact_url(message.url)
         for attempt in range(MAX_TRIES):
-            self._pauses.check_pause(redact_url(message.url))
+            left = self._pauses.get(target, 0.0) - time.monotonic()
+            if left > 0:
+                raise Unsettled(f"{target} told us to wait {left:.0f} s more")
             try:
                 if self._permissions is not None:
                     self._permissions.require_permission(message.url)
                 status, detail, after = self._send_once(message)
             except httpx.TransportError as error:
-                trouble, after = f"{redact_url(message.url)} does not answer: {type(error).__name__}: {error}", None
-                late = isinstance(error, httpx.TimeoutException)  # it used up its time, and other messages wait
-                ended = ended and isinstance(error, ENDED_ERRORS)
+                trouble, after = f"{target} does not answer: {type(error).__name__}: {error}", None
+                if isinstance(error, ENDED_ERRORS):
+                    raise Hangup(trouble) from error
+                if isinstance(error, httpx.TimeoutException):  # it used up its time, and other messages wait
+                    break
             except httpx.InvalidURL as error:
                 return MessageRefusal(f"cannot be sent: {error}")
             except NotPermitted as error:
@@ -239,19 +189,19 @@ class HttpPoster:
             else:
                 if 200 <= status < 300:
                     return None
+                trouble = f"{target} answers {status}{detail}"
                 if 400 <= status < 500 and status not in RETRY_STATUSES:
-                    return MessageRefusal(f"{redact_url(message.url)} answers {status}{detail}")
-                trouble, late, ended = f"{redact_url(message.url)} answers {status}{detail}", False, False
+                    return MessageRefusal(trouble)
                 if status in (401, 407) or status < 400:
                     raise Unsettled(f"{trouble}; correct its address or our credentials")
             if after is not None and after > MAX_PAUSE:
-                self._pauses.set_pause(redact_url(message.url), after)
+                self._pauses[target] = time.monotonic() + min(after, MAX_RETRY_AFTER)
                 break
-            if attempt == MAX_TRIES - 1 or late or run.trouble:
+            if attempt == MAX_TRIES - 1 or failed.is_set():
                 break
             # Jitter is for other routers' sake and changes nothing that is sent.
             time.sleep(after if after is not None else FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.0))
-        raise _EndedAtEachTry(trouble) if ended and not run.trouble else Unsettled(trouble)
+        raise Unsettled(trouble)
 
     def _send_once(self, message: OutRequest) -> tuple[int, str, float | None]:
         """Send a request once; return the status, the target's text about it, and its ``Retry-After`` in seconds."""
@@ -269,58 +219,6 @@ class HttpPoster:
             )
 
 
-@dataclass(slots=True)
-class _SendRun:
-    """One call of ``send``, shared by its lanes.
-
-    ``answering`` are the origins that answered a message; ``unanswered`` are the remaining messages of blocked lanes.
-    """
-
-    messages: Sequence[OutRequest]
-    settled: dict[int, MessageRefusal | None] = field(default_factory=dict)
-    trouble: str = ""
-    answering: set[str] = field(default_factory=set)
-    unanswered: list[tuple[list[int], str]] = field(default_factory=list)
-    in_a_row: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def record_settled(self, index: int, settled: MessageRefusal | None) -> None:
-        with self._lock:
-            self.settled[index] = settled
-            self.answering.add(_origin_of(self.messages[index].url))
-            self.in_a_row = 0
-
-    def postpone_lane(self, indexes: list[int], trouble: str) -> None:
-        """Postpone the rest of a lane, because its first message got no response."""
-        with self._lock:
-            self.unanswered.append((indexes, trouble))
-            self.in_a_row += 1
-            if self.in_a_row >= MAX_SUSPECTS_IN_A_ROW:
-                self.trouble = self.trouble or trouble
-
-    def record_failure(self, trouble: str) -> None:
-        with self._lock:
-            self.trouble = self.trouble or trouble
-
-
-class _TargetPauses:
-    """The pauses that targets asked for; thread-safe."""
-
-    def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-        self._lock = threading.Lock()
-
-    def set_pause(self, target: str, seconds: float | None) -> None:
-        if seconds is not None:
-            with self._lock:
-                self._until[target] = time.monotonic() + min(seconds, MAX_RETRY_AFTER)
-
-    def check_pause(self, target: str) -> None:
-        left = self._until.get(target, 0.0) - time.monotonic()
-        if left > 0:
-            raise Unsettled(f"{target} told us to wait {left:.0f} s more")
-
-
 def find_invalid_header(message: OutRequest) -> str:
     """Return why HTTP cannot carry a message (RFC 9110 section 5); empty if it can."""
     for name, value in message.headers:
@@ -329,25 +227,6 @@ def find_invalid_header(message: OutRequest) -> str:
         if not FIELD_VALUE.fullmatch(value):
             return f"the value of header {name} has characters that are not allowed in HTTP headers"
     return ""
-
-
-def parse_retry_after(value: str | None) -> float | None:
-    """Return the seconds of a ``Retry-After`` header (RFC 9110 section 10.2.3); None if it is malformed."""
-    if value is None:
-        return None
-    if value.strip().isdecimal() and len(value) < 12:
-        return float(value)
-    try:
-        moment = parsedate_to_datetime(value)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return max(0.0, (moment - datetime.now(UTC)).total_seconds())
-    except (ValueError, OverflowError):
-        return None
-
-
-def _origin_of(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _format_detail(phrase: str, body: bytes) -> str:

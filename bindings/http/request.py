@@ -1,11 +1,10 @@
-"""HTTP requests for servers: head, limits, routes, access, problems as responses, and the metrics response."""
+"""HTTP requests for servers: head, limits, routes, access, and problems as responses."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import hashlib
-import hmac
 import json
 import os
 import socket
@@ -16,8 +15,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
-
-from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from bindings.gateways import GatewayError
 from bindings.parts import Part
@@ -173,6 +170,13 @@ def unavailable_problem(detail: str, retry_after: int) -> HttpProblem:
     return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"%d" % retry_after))
 
 
+def body_too_large(limit: int) -> HttpProblem:
+    """Return the problem for a body of more than *limit* bytes."""
+    return HttpProblem(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have at most {limit} bytes; send less, or a reference"
+    )
+
+
 # The limits of an HTTP server: per request, and for all connections together.
 
 
@@ -201,43 +205,6 @@ class ServerLimits:
     linger: float = 2.0
 
 
-# Metrics as an HTTP response: in the format that the client prefers (``Accept``), compressed if it accepts that.
-
-METRICS_LIMITS: Final = ServerLimits(
-    max_header_bytes=16 * 2**10,
-    max_headers=100,
-    max_connections=100,
-    max_per_address=50,
-    header_timeout=10.0,
-    request_timeout=10.0,
-)
-"""Few clients request metrics, and their requests are small."""
-NO_STORE: Final = (b"cache-control", b"no-store")
-
-
-class MetricsExposition:
-    """Serves the current metrics of a registry of collectors."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._application = make_wsgi_app(registry)
-
-    def reply(self, head: RequestHead) -> Reply:
-        """Return the response with the current metrics."""
-        started: list[tuple[str, list[tuple[str, str]]]] = []
-        environ = {
-            "REQUEST_METHOD": "GET",
-            "PATH_INFO": "/metrics",
-            "QUERY_STRING": head.query.decode("latin-1"),
-            "HTTP_ACCEPT": (head.header(b"accept") or b"").decode("latin-1"),
-            "HTTP_ACCEPT_ENCODING": (head.header(b"accept-encoding") or b"").decode("latin-1"),
-        }
-        body = b"".join(self._application(environ, lambda status, headers: started.append((status, headers))))
-        status, headers = started[0]
-        encoded = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
-        kept = tuple(each for each in encoded if each[0] != b"content-length")
-        return Reply(HTTPStatus(int(status.split()[0])), (*kept, NO_STORE), body)
-
-
 # Listening sockets and certificates of HTTP servers.
 
 
@@ -252,7 +219,7 @@ def open_listener(host: str, port: int, who: str) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         remedy = "choose another port, or stop the process that uses it"
-        raise GatewayError(f"{who} cannot listen on {host}:{port}: {error.strerror or error}; {remedy}") from error
+        raise GatewayError(f"the {who} cannot listen on {host}:{port}: {error.strerror or error}; {remedy}") from error
 
 
 def create_server_tls(certificate: Path | None, key: Path | None, clients: Path | None) -> ssl.SSLContext | None:
@@ -313,37 +280,22 @@ class RouteMatch:
 
 
 class PathRoutes:
-    """All routes of one gateway; the first matching one is used."""
+    """An immutable table of the routes of one gateway; the first matching one is used."""
 
     def __init__(self, routes: Sequence[HttpRoute]) -> None:
-        self.replace_routes(routes)
-
-    def replace_routes(self, routes: Sequence[HttpRoute]) -> None:
-        """Switch to these routes; a concurrent look-up sees either the old ones or the new ones."""
-        self._table = _RouteTable(routes)
-
-    def find_route(self, method: str, path: str) -> RouteMatch:
-        """Find the route for a method (upper case) and a raw path."""
-        return self._table.find_route(method, path)
-
-
-class _RouteTable:
-    """An immutable table of routes. The results for plain paths are precomputed."""
-
-    def __init__(self, routes: Sequence[HttpRoute]) -> None:
-        plain: dict[str, list[tuple[int, HttpRoute]]] = {}
-        templates: list[tuple[int, HttpRoute, Template]] = []
+        self._plain: dict[str, list[tuple[int, HttpRoute]]] = {}
+        self._templates: list[tuple[int, HttpRoute, Template]] = []
         for index, route in enumerate(routes):
             template = parse_template(route.path)
             if template.is_literal:
-                plain.setdefault(route.path, []).append((index, route))
+                self._plain.setdefault(route.path, []).append((index, route))
             else:
-                templates.append((index, route, template))
-        self._plain, self._templates = plain, templates
+                self._templates.append((index, route, template))
         methods = {method for route in routes for method in route.methods}
-        self._settled = {(method, path): self._decide_route(method, path) for path in plain for method in methods}
+        self._settled = {(method, path): self._decide_route(method, path) for path in self._plain for method in methods}
 
     def find_route(self, method: str, path: str) -> RouteMatch:
+        """Find the route for a method (upper case) and a raw path; those for plain paths are precomputed."""
         return self._settled.get((method, path)) or self._decide_route(method, path)
 
     def _decide_route(self, method: str, path: str) -> RouteMatch:
@@ -357,10 +309,6 @@ class _RouteTable:
 
 # Routes that accept more senders than a later route for the same path: the first route with a matching path decides.
 
-_GAP = None
-"""A placeholder: one or more characters."""
-Pattern = tuple[str | None, ...]
-
 
 def iter_shadowing_routes(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, HttpRoute]]:
     """Yield pairs of routes where the earlier accepts senders that the later excludes.
@@ -368,82 +316,56 @@ def iter_shadowing_routes(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRou
     That is so if some path and method match both, and the earlier is open to all or to somebody who is not in ``users``
     of the later.
     """
-    patterns = [_split_segments(route.path) for route in routes]
+    patterns = [_pattern_of(route.path) for route in routes]
     for index, later in enumerate(routes):
-        if later.users is None:
-            continue
         for at, earlier in enumerate(routes[:index]):
-            open_to_more = earlier.users is None or not earlier.users <= later.users
-            if open_to_more and set(earlier.methods) & set(later.methods) and _overlap(patterns[at], patterns[index]):
+            if later.users is None or (earlier.users is not None and earlier.users <= later.users):
+                continue
+            if set(earlier.methods) & set(later.methods) and _overlap(patterns[at], patterns[index]):
                 yield earlier, later
 
 
-def _split_segments(path: str) -> list[Pattern]:
-    """Split a template at its slashes, which no placeholder matches."""
-    segments: list[list[str | None]] = [[]]
+_ANY, _MORE, _END = "any", "more", "end"
+"""Stand for one character that is no slash, for any number of them, and for the end of a path."""
+
+
+def _pattern_of(path: str) -> list[str]:
+    """Return the characters of a template; a placeholder matches one or more that are no slash."""
+    pattern: list[str] = []
     for index, token in enumerate(split_tokens(path)):
-        if index % 2:
-            segments[-1].append(_GAP)
-            continue
-        first, *rest = token.split("/")
-        segments[-1].extend(first)
-        segments.extend(list(each) for each in rest)
-    return [tuple(each) for each in segments]
+        pattern += (_ANY, _MORE) if index % 2 else token
+    return [*pattern, _END]
 
 
-def _overlap(one: Sequence[Pattern], other: Sequence[Pattern]) -> bool:
-    """Whether a path can match both templates."""
-    return len(one) == len(other) and all(map(_segments_overlap, one, other))
-
-
-def _segments_overlap(one: Pattern, other: Pattern) -> bool:
-    """Whether a text can match both segments; searches all pairs of positions that such a text may reach.
-
-    A position is an index and whether the gap before it may continue; there are few, so this takes at most four times
-    the product of both lengths.
-    """
-    start = (0, False, 0, False)
-    reached, waiting = {start}, [start]
+def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a path can match both patterns; looks once at each pair of positions that such a path may reach."""
+    reached, waiting = {(0, 0)}, [(0, 0)]
     while waiting:
-        at, more, there, also = waiting.pop()
-        if at == len(one) and there == len(other):
+        at, there = waiting.pop()
+        mine, its = one[at], other[there]
+        if mine == its == _END:
             return True
-        for here, going in _iter_steps(one, at, more):
-            for beyond, moving in _iter_steps(other, there, also):
-                if _chars_fit(_char_of_step(one, at, here), _char_of_step(other, there, beyond)):
-                    step = (here, going, beyond, moving)
-                    if step not in reached:
-                        reached.add(step)
-                        waiting.append(step)
+        open_to_any = not {"/", _END} & {mine, its}
+        steps: list[tuple[int, int]] = []
+        if _MORE in (mine, its):
+            steps += [(at + 1, there)] if mine == _MORE or open_to_any else []
+            steps += [(at, there + 1)] if its == _MORE or open_to_any else []
+        elif mine == its or (open_to_any and _ANY in (mine, its)):
+            steps = [(at + 1, there + 1)]
+        waiting += [each for each in steps if each not in reached]
+        reached.update(steps)
     return False
-
-
-def _iter_steps(pattern: Pattern, at: int, more: bool) -> Iterator[tuple[int, bool]]:
-    """Yield the positions after one more character: still in the same gap, or after the next element."""
-    if more:
-        yield at, True
-    if at < len(pattern):
-        yield at + 1, pattern[at] is _GAP
-
-
-def _char_of_step(pattern: Pattern, before: int, after: int) -> str | None:
-    """Return the character that a step consumes; None for any."""
-    return None if before == after else pattern[before]
-
-
-def _chars_fit(one: str | None, other: str | None) -> bool:
-    return one is None or other is None or one == other
 
 
 # Who may send: bearer tokens, users with passwords, and API keys. They are checked before anything else in a request.
 #
-# Credentials are compared as keyed digests with all known ones, each in constant time, so that neither the time nor the
-# response shows how much of one was right, or whether a name exists. The webhook validation handshake needs none: it is
-# not meant to authenticate anybody (CloudEvents webhook specification, section 4).
+# Credentials are looked up by digests with a key of this process, so that neither the time nor the response shows how
+# much of one was right, or whether a name exists. The webhook validation handshake needs none: it is not meant to
+# authenticate anybody (CloudEvents webhook specification, section 4).
 
 REALM: Final = "xrouter"
-_KnownSecrets = list[tuple[str, bytes]]
-"""Names with the digests of their secrets."""
+_API_KEY: Final = "api key"
+"""The kind of a secret that is no scheme of ``Authorization``, which has no space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,17 +387,19 @@ class Guard:
 
     def __init__(self, access: Access | None) -> None:
         self._salt = os.urandom(32)
-        given = access or Access()
-        self._open = access is None
-        self._header = given.api_key_header
-        self._bearer = [(name, self._digest(token.encode())) for name, token in given.bearer.items()]
-        self._basic = [(name, self._digest(f"{name}:{secret}".encode())) for name, secret in given.basic.items()]
-        self._api_keys = [(name, self._digest(key.encode())) for name, key in given.api_keys.items()]
+        self._access = access
+        self._owners: dict[bytes, str] = {}
+        if access is not None:
+            self._owners |= {self._digest("bearer", token.encode()): name for name, token in access.bearer.items()}
+            basic = access.basic.items()
+            self._owners |= {self._digest("basic", f"{name}:{secret}".encode()): name for name, secret in basic}
+            self._owners |= {self._digest(_API_KEY, key.encode()): name for name, key in access.api_keys.items()}
 
     @property
     def secret_headers(self) -> frozenset[str]:
         """Headers, in lower case, that contain credentials here and so are not part of a record."""
-        return frozenset((self._header.lower(),)) if self._api_keys else frozenset()
+        access = self._access
+        return frozenset((access.api_key_header.lower(),)) if access and access.api_keys else frozenset()
 
     def authenticate(self, head: RequestHead) -> str | None:
         """Authenticate a request by its head; return the sender's name, or None if everybody may send.
@@ -483,13 +407,12 @@ class Guard:
         Raises:
             HttpProblem: 401: it has no credentials, or no valid ones.
         """
-        if self._open:
+        if self._access is None:
             return None
-        shown = list(self._iter_secrets(head))
-        names = [self._find_owner(known, secret) for known, secret in shown]
-        sender = next((name for name in names if name is not None), None)
+        shown = [self._digest(kind, secret) for kind, secret in _iter_secrets(self._access, head)]
+        sender = next((self._owners[each] for each in shown if each in self._owners), None)
         if sender is None:
-            raise self._unauthorized_problem(shown=bool(shown))
+            raise _unauthorized_problem(self._access, shown=bool(shown))
         return sender
 
     def check_allowed(self, name: str | None, users: Collection[str] | None) -> None:
@@ -501,48 +424,38 @@ class Guard:
         if users is not None and name not in users:
             raise HttpProblem(HTTPStatus.FORBIDDEN, "these credentials are valid, but may not send to this path")
 
-    def _iter_secrets(self, head: RequestHead) -> Iterator[tuple[_KnownSecrets, bytes]]:
-        """Yield each secret in a request, with the known digests of its kind."""
-        if self._api_keys and (key := head.header(self._header.lower().encode("ascii"))) is not None:
-            yield self._api_keys, key
-        if self._bearer and (token := find_access_token(head.query)) is not None:
-            yield self._bearer, token
-        if (value := head.header(b"authorization")) is not None:
-            scheme, _, rest = value.strip().partition(b" ")
-            if scheme.lower() == b"bearer":
-                yield self._bearer, rest.strip()
-            elif scheme.lower() == b"basic":
-                yield self._basic, _decode_base64(rest.strip())
-            else:
-                yield [], b""
+    def _digest(self, kind: str, secret: bytes) -> bytes:
+        return hashlib.blake2b(kind.encode() + b" " + secret, key=self._salt).digest()
 
-    def _find_owner(self, known: _KnownSecrets, secret: bytes) -> str | None:
-        digest = self._digest(secret)
-        owner = None
-        for name, expected in known:
-            if hmac.compare_digest(expected, digest):
-                owner = name
-        return owner
 
-    def _digest(self, secret: bytes) -> bytes:
-        return hashlib.blake2b(secret, key=self._salt).digest()
+def _iter_secrets(access: Access, head: RequestHead) -> Iterator[tuple[str, bytes]]:
+    """Yield each secret in a request, with its kind."""
+    if access.api_keys and (key := head.header(access.api_key_header.lower().encode("ascii"))) is not None:
+        yield _API_KEY, key
+    if access.bearer and (token := find_access_token(head.query)) is not None:
+        yield "bearer", token
+    if (value := head.header(b"authorization")) is not None:
+        scheme, _, rest = value.strip().partition(b" ")
+        kind = scheme.lower().decode("latin-1")
+        yield kind, _decode_base64(rest.strip()) if kind == "basic" else rest.strip()
 
-    def _unauthorized_problem(self, *, shown: bool) -> HttpProblem:
-        challenges: list[str] = []
-        ways: list[str] = []
-        if self._bearer:
-            ways.append("a bearer token")
-            challenges.append(f'Bearer realm="{REALM}"' + (', error="invalid_token"' if shown else ""))
-        if self._basic:
-            ways.append("user and password")
-            challenges.append(f'Basic realm="{REALM}", charset="UTF-8"')
-        if self._api_keys:
-            ways.append(f"an API key in {self._header}")
-            # No registered scheme has API keys, and RFC 9110 requires a challenge with every 401.
-            challenges.append(f'ApiKey realm="{REALM}", header="{self._header}"')
-        detail = "these credentials are not valid here" if shown else f"send {' or '.join(ways)}"
-        headers = [(b"www-authenticate", challenge.encode("ascii")) for challenge in challenges]
-        return HttpProblem(HTTPStatus.UNAUTHORIZED, detail, *headers)
+
+def _unauthorized_problem(access: Access, *, shown: bool) -> HttpProblem:
+    challenges: list[str] = []
+    ways: list[str] = []
+    if access.bearer:
+        ways.append("a bearer token")
+        challenges.append(f'Bearer realm="{REALM}"' + (', error="invalid_token"' if shown else ""))
+    if access.basic:
+        ways.append("user and password")
+        challenges.append(f'Basic realm="{REALM}", charset="UTF-8"')
+    if access.api_keys:
+        ways.append(f"an API key in {access.api_key_header}")
+        # No registered scheme has API keys, and RFC 9110 requires a challenge with every 401.
+        challenges.append(f'ApiKey realm="{REALM}", header="{access.api_key_header}"')
+    detail = "these credentials are not valid here" if shown else f"send {' or '.join(ways)}"
+    headers = [(b"www-authenticate", challenge.encode("ascii")) for challenge in challenges]
+    return HttpProblem(HTTPStatus.UNAUTHORIZED, detail, *headers)
 
 
 def _decode_base64(text: bytes) -> bytes:

@@ -1,7 +1,15 @@
 """An HTTP/1.1 server for untrusted clients, with its own thread and event loop, and limits on every resource.
 
-Connections are accepted here and not by the event loop's own server, which would end when descriptors run out, and
-could not identify a client before the TLS handshake.
+Ours and not uvicorn, whose parser is the same (``httptools``): a bare ASGI cycle over that parser (a task, a scope,
+``receive`` and ``send``) costs as much processor time as all of this, 27 and 25 us a request without storing. By its
+source (0.35) uvicorn limits neither the size of heads, nor the time of heads, bodies and TLS handshakes, nor an
+address's connections; it accepts what two parsers read differently, and calls the application without the body where a
+request offers an upgrade. What is here would have to be around it, in its private classes.
+
+When a request is refused while its body arrives, the response is sent at once. What follows is read and dropped for
+:attr:`ServerLimits.linger` seconds, so that the sender sees the response and not a reset. Connections are accepted here
+and not by the event loop's own server, which would end when descriptors run out, and could not identify a client before
+the TLS handshake.
 """
 
 from __future__ import annotations
@@ -16,16 +24,464 @@ import socket
 import ssl
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
 from email.utils import formatdate
+from enum import Enum
+from functools import partial
+from http import HTTPStatus
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol, cast
 
+import httptools
 import uvloop
 
-from bindings.http.connection import HttpConnection, Phase, RequestHandler
-from bindings.http.request import Reply, RequestHead, ServerLimits, unavailable_problem
+from bindings.http.request import (
+    HttpProblem,
+    Reply,
+    RequestHead,
+    ServerLimits,
+    body_too_large,
+    open_listener,
+    unavailable_problem,
+)
+
+# Strict parsing of requests: anything that two parsers could read differently is rejected.
+#
+# The parser (llhttp, through ``httptools``) rejects bare line feeds, folded headers, control characters, and lengths
+# that are repeated or combined with a transfer coding. This module checks the rest: versions, transfer codings other
+# than ``chunked``, hosts, forms of the target, and all limits.
+
+HEAD_SLICE: Final = 4096
+"""Bytes of heads parsed at a time, so that few pipelined requests are in memory as objects."""
+BODY_SLICE: Final = 64 * 2**10
+_FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
+_READ: Final = _FRAMING | {b"host", b"expect"}
+_CHUNK_ROOM: Final = 64 * 2**10
+_CHUNK_FACTOR: Final = 16
+"""Limits of chunk headers and extensions: a fixed size, and this many times the body; one-byte chunks need six."""
+
+
+Event = RequestHead | bytes | None | HttpProblem
+"""A parsed event: a head, then pieces of its body, then its end (None); a problem is a connection's last event."""
+
+
+class RequestReader:
+    """Parses the bytes of one connection; ``events`` are in order, and ``headers`` those of the current request."""
+
+    def __init__(self, limits: ServerLimits, address: str) -> None:
+        self._limits = limits
+        self._address = address
+        self._max_bytes, self._max_headers = limits.max_header_bytes, limits.max_headers
+        self.events: deque[Event] = deque()
+        self.in_head = self._in_body = False
+        self._parser = httptools.HttpRequestParser(self)
+        self.on_message_begin()
+        self.in_head = False
+
+    def feed_slice(self, data: bytes) -> bytes:
+        """Parse some of these bytes, and return the others."""
+        size = BODY_SLICE if self._in_body else HEAD_SLICE
+        self._feed(data[:size])
+        return data[size:]
+
+    def _feed(self, data: bytes) -> None:
+        self._unparsed_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+            self._check_buffered()
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[int(upgrade.args[0]) :])
+        except (HttpProblem, httptools.HttpParserError) as error:
+            # The parser's own text quotes nothing of the request.
+            cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
+            well_formed = f"not a well-formed HTTP/1.1 request: {error}"
+            self.events.append(cause if isinstance(cause, HttpProblem) else _bad_request(well_formed))
+
+    def on_message_begin(self) -> None:
+        """Begin a request; called by the parser, as are the methods below."""
+        self.in_head = True
+        self._target: list[bytes] = []
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._head: RequestHead | None = None
+        self._replayed = False
+        self._head_bytes = self._body_bytes = self._unparsed_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Add a piece of the target."""
+        self._target.append(url)
+        self._head_bytes += len(url)
+        if self._head_bytes > self._limits.max_target:
+            raise HttpProblem(HTTPStatus.REQUEST_URI_TOO_LONG, f"a target has at most {self._limits.max_target} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header; those after the body are dropped."""
+        if self._in_body:
+            return
+        headers = self.headers
+        headers.append((name.lower(), value.rstrip(b" \t")))
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._max_bytes or len(headers) > self._max_headers:
+            raise self._headers_too_large()
+
+    def on_headers_complete(self) -> None:
+        """Add the head to the events, unless it is only replayed."""
+        self.in_head = False
+        self._in_body = True
+        self._unparsed_bytes = 0
+        if not self._replayed:
+            self._head = self._build_head()
+            self.events.append(self._head)
+        self._replayed = False
+
+    def on_body(self, body: bytes) -> None:
+        """Add a piece of the body to the events."""
+        self._body_bytes += len(body)
+        self.events.append(body)
+
+    def on_message_complete(self) -> None:
+        """Add the end to the events, unless the parser only skipped the body of a request that offers an upgrade."""
+        self._in_body = False
+        self._unparsed_bytes = 0
+        if not (self._parser.should_upgrade() and self._head is not None and self._head.has_body):
+            self.events.append(None)
+
+    def _check_buffered(self) -> None:
+        """Raise if the parser buffers too much: an endless header, or endless chunk extensions."""
+        if self.in_head:
+            if self._unparsed_bytes > self._limits.max_header_bytes + HEAD_SLICE:
+                raise self._headers_too_large()
+        elif self._in_body and self._head is not None and self._head.chunked:
+            if self._unparsed_bytes > _CHUNK_ROOM + _CHUNK_FACTOR * self._body_bytes:
+                raise _bad_request("the chunks of this body are nearly empty; send larger ones")
+
+    def _headers_too_large(self) -> HttpProblem:
+        limits = self._limits
+        detail = f"a request may have at most {limits.max_headers} headers and {limits.max_header_bytes} bytes of them"
+        return HttpProblem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
+
+    def _build_head(self) -> RequestHead:
+        method, version = self._parser.get_method().decode("ascii"), self._parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise _bad_request("only HTTP/1.1 and HTTP/1.0 are supported")
+        named: dict[bytes, list[bytes]] = {}
+        for name, value in self.headers:
+            if name in _READ:
+                named.setdefault(name, []).append(value.lower())
+        hosts = len(named.get(b"host", ()))
+        if hosts > 1 or (not hosts and version == "1.1"):
+            raise _bad_request("a request needs exactly one Host header")
+        codings = named.get(b"transfer-encoding")
+        if codings is not None and (codings != [b"chunked"] or version == "1.0"):
+            raise _bad_request("the only supported transfer coding is chunked, with HTTP/1.1")
+        length = named.get(b"content-length")
+        return RequestHead(
+            method,
+            *_parse_target(method, b"".join(self._target)),
+            tuple(self.headers),
+            version,
+            int(length[0]) if length else None,
+            codings is not None,
+            self._parser.should_keep_alive(),
+            version == "1.1" and named.get(b"expect") == [b"100-continue"],
+            address=self._address,
+        )
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Parse on as if no upgrade were offered, as every server may (RFC 9110 section 7.8).
+
+        The parser skips the body in that case, so a second parser reads it, from a head that has only the body's
+        length.
+        """
+        head = self._head
+        assert head is not None
+        self._parser = httptools.HttpRequestParser(self)
+        if head.has_body:
+            framing = [b"%s: %s\r\n" % header for header in head.headers if header[0] in _FRAMING]
+            connection = b"" if head.keep_alive else b"connection: close\r\n"
+            self._parser.feed_data(b"POST / HTTP/1.1\r\nhost: -\r\n" + connection)
+            self._replayed = True
+            self._parser.feed_data(b"".join(framing) + b"\r\n")
+            self._head = head
+        self._feed(rest)
+
+
+def _parse_target(method: str, target: bytes) -> tuple[bytes, bytes]:
+    """Return the raw path and query of a target in origin, absolute or asterisk form (RFC 9112 section 3.2)."""
+    if b"#" in target:
+        raise _bad_request("a target must not have a fragment")
+    if target.startswith(b"/") or (target == b"*" and method == "OPTIONS"):
+        path, _, query = target.partition(b"?")
+        return path, query
+    url = httptools.parse_url(target)
+    if (url.schema or b"").lower() not in (b"http", b"https") or url.userinfo is not None:
+        raise _bad_request("a target must be a path or an http URL without a user")
+    return url.path or b"/", url.query or b""
+
+
+def _bad_request(detail: str) -> HttpProblem:
+    return HttpProblem(HTTPStatus.BAD_REQUEST, detail)
+
+
+# One connection: requests are answered in order, and every wait has a limit.
+
+MAX_DROPPED_BYTES: Final = 16 * 2**20
+"""Maximum bytes of a refused body that are read and dropped."""
+REQUESTS_PER_TURN: Final = 50
+"""Requests of one connection that are handled before other connections get their turn."""
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+AnswerCallback = Callable[[Reply], None]
+"""Sends the answer; to be called once, on the server's thread."""
+
+
+class AcceptedRequest(NamedTuple):
+    """A request whose head was accepted; its functions are called on the server's thread.
+
+    ``max_body`` is the maximum bytes of its body. ``handle_body`` handles it with its complete body, and may answer
+    later. ``timeout_reply`` makes the response when no answer came in time; a later answer is dropped.
+    """
+
+    max_body: int
+    handle_body: Callable[[bytes, AnswerCallback], None]
+    timeout_reply: Callable[[], Reply]
+
+
+class Phase(Enum):
+    """What a connection waits for."""
+
+    OPENING = "opening"
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    ANSWER = "answer"
+    LINGER = "linger"
+    CLOSED = "closed"
+
+
+_UNREADY: Final = (Phase.ANSWER, Phase.LINGER, Phase.CLOSED)
+
+
+class HttpConnection(asyncio.Protocol):
+    """A connection.
+
+    ``address`` is the address or network under which its client is counted; :meth:`end_expired_wait` is due at
+    ``deadline`` (loop time).
+    """
+
+    def __init__(self, server: HttpServer, address: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self.phase = Phase.OPENING
+        self.held_bytes = 0
+        self.opening: asyncio.Task[None] | None = None
+        self._server = server
+        self._limits = server.limits
+        self._loop = loop
+        self.deadline = loop.time() + self._limits.header_timeout
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._reader = RequestReader(self._limits, address)
+        self._unread = b""
+        self._head: RequestHead | None = None
+        self._request: AcceptedRequest | None = None
+        self._body = bytearray()
+        self._dropped = 0
+        self._plain = self._skipping = self._pumping = self._blocked = self._ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._plain = transport.get_extra_info("ssl_object") is None
+        self._peer = _common_name(transport.get_extra_info("peercert"))
+        self.opening = None
+        if self.phase is Phase.CLOSED:
+            self._transport.abort()
+        else:
+            # The first byte may take as long as the rest of a head; then the time starts anew.
+            self._enter_phase(Phase.IDLE, self._limits.header_timeout)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._release_body()
+        self.phase = Phase.CLOSED
+        self._server.connections.remove(self)
+        self._request = self._transport = None
+        self._reader.events.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase is Phase.LINGER:
+            self._dropped += len(data)
+            if self._dropped > MAX_DROPPED_BYTES:
+                self.abort()
+        elif self.phase is not Phase.CLOSED:
+            self._unread = self._unread + data if self._unread else data
+            self._process_input()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        if self.phase is Phase.BODY:
+            self._reject(_bad_request("the request ended before its body was complete"))
+            return False
+        # A sender may close its side after a request and still read the response.
+        return self.phase is Phase.ANSWER and self._plain
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+        if self.phase is not Phase.ANSWER:
+            self.deadline = self._loop.time() + self._limits.header_timeout
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        if self.phase is Phase.IDLE:
+            self._enter_phase(Phase.IDLE, self._limits.idle_timeout)
+        self._process_input()
+
+    def end_expired_wait(self) -> None:
+        """Reply or close, because a wait took too long."""
+        phase = self.phase
+        if phase is Phase.ANSWER and self._request is not None:
+            self._send_answer(self._request, self._request.timeout_reply())
+        elif phase is Phase.BODY and not self._blocked:
+            self._reject(_bad_request(f"the body did not arrive within {self._limits.request_timeout:g} seconds"))
+        elif phase is Phase.HEAD and not self._blocked:
+            self._reject(HttpProblem(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time"))
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close immediately, without a reply."""
+        self.phase = Phase.CLOSED
+        self._release_body()
+        if self.opening is not None:
+            self.opening.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _process_input(self) -> None:
+        """Handle received bytes, until a request waits for its answer."""
+        if self._pumping:
+            return
+        self._pumping = True
+        events = self._reader.events
+        left = REQUESTS_PER_TURN
+        while not self._blocked and self.phase not in _UNREADY:
+            if events:
+                event = events.popleft()
+                self._handle_event(event)
+                left -= isinstance(event, RequestHead)
+                if not left:
+                    self._loop.call_soon(self._process_input)
+                    break
+            elif self._unread:
+                self._unread = self._reader.feed_slice(self._unread)
+            else:
+                break
+        self._pumping = False
+        if self.phase is Phase.IDLE and self._reader.in_head:
+            self._enter_phase(Phase.HEAD, self._limits.header_timeout)
+        self._set_reading(bool(left) and not self._unread)
+
+    def _set_reading(self, wanted: bool) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and transport.is_reading() is not wanted:
+            (transport.resume_reading if wanted else transport.pause_reading)()
+
+    def _handle_event(self, event: Event) -> None:
+        if isinstance(event, bytes):
+            self._handle_piece(event)
+        elif isinstance(event, RequestHead):
+            self._handle_head(event)
+        elif event is None:
+            self._handle_end()
+        else:
+            self._reject(event)
+
+    def _handle_head(self, head: RequestHead) -> None:
+        if self._peer:
+            head = head._replace(peer=self._peer)
+        self._head = head
+        answer = self._server.handler.admit(head)
+        if isinstance(answer, Reply):
+            # A body that is already here costs nothing, and the connection can continue.
+            self._skipping = None in self._reader.events
+            self._send_reply(answer, close=not self._skipping)
+            return
+        self._request = answer
+        self._enter_phase(Phase.BODY, self._limits.request_timeout)
+        if head.expects_continue and head.has_body and not self._reader.events and self._transport is not None:
+            self._transport.write(_CONTINUE)
+
+    def _handle_piece(self, piece: bytes) -> None:
+        if self._skipping or self._request is None:
+            return
+        self.held_bytes += len(piece)
+        held = self._server.connections.reserve_bytes(len(piece))
+        if self.phase is not Phase.BODY:
+            return  # freeing memory has ended this connection
+        self._body += piece
+        if self.held_bytes > self._request.max_body:
+            self._reject(body_too_large(self._request.max_body))
+        elif not held:
+            self._reject(HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being received; retry later"))
+
+    def _handle_end(self) -> None:
+        request = self._request
+        if self._skipping or request is None:
+            self._skipping = False
+            return
+        self._enter_phase(Phase.ANSWER, self._limits.request_timeout)
+        body = bytes(self._body)
+        self._body.clear()
+        request.handle_body(body, partial(self._send_answer, request))
+
+    def _send_answer(self, request: AcceptedRequest, reply: Reply) -> None:
+        """Send the answer to a request, unless it was already answered."""
+        if self.phase is not Phase.ANSWER or request is not self._request:
+            return
+        if reply.status == HTTPStatus.ACCEPTED:
+            self._server.connections.record_accepted(self)
+        self._send_reply(reply, close=False)
+        self._process_input()
+
+    def _reject(self, problem: HttpProblem) -> None:
+        head = self._head if self._head is not None else RequestHead("", b"", b"", tuple(self._reader.headers))
+        self._send_reply(self._server.finish_reply(head, problem.to_reply()), close=True)
+
+    def _send_reply(self, reply: Reply, *, close: bool) -> None:
+        """Send a response; *close* ends the connection, because the rest of the request is unwanted or unreadable."""
+        head, transport = self._head, self._transport
+        self._release_body()
+        self._head = self._request = None
+        if transport is None or transport.is_closing():
+            return
+        last = close or self._ended or self._server.stopping or (head is not None and not head.keep_alive)
+        old = head is not None and head.version == "1.0"
+        connection = b"close" if last else b"keep-alive" if old else b""
+        transport.write(reply.encode(self._server.date, connection, body=head is None or head.method != "HEAD"))
+        if close and not self._ended:
+            self._enter_phase(Phase.LINGER, self._limits.linger)
+            self._unread = b""
+            self._set_reading(True)
+            if self._plain:
+                transport.write_eof()
+        elif last:
+            self._enter_phase(Phase.CLOSED, self._limits.linger)
+            transport.close()
+        else:
+            self._enter_phase(Phase.IDLE, self._limits.idle_timeout)
+
+    def _release_body(self) -> None:
+        self._body.clear()
+        self._server.connections.held_bytes -= self.held_bytes
+        self.held_bytes = 0
+
+    def _enter_phase(self, phase: Phase, seconds: float) -> None:
+        self.phase = phase
+        self.deadline = self._loop.time() + seconds
+
+
+def _common_name(certificate: Mapping[str, Any] | None) -> str:
+    """Return the verified common name of a client's certificate; empty without one."""
+    pairs = chain.from_iterable((certificate or {}).get("subject", ()))
+    return next((str(value) for key, value in pairs if key == "commonName"), "")
+
 
 # All connections of an HTTP server: how many there may be, and which one is closed for a new one.
 #
@@ -34,112 +490,72 @@ from bindings.http.request import Reply, RequestHead, ServerLimits, unavailable_
 # keep connections open do not lock out those that send. A request that waits for its answer is never cut off.
 
 
-class EvictionOrder:
-    """Connections in the order in which they are closed to make room for others."""
-
-    def __init__(self) -> None:
-        self._strangers: dict[HttpConnection, None] = {}
-        self._known: dict[HttpConnection, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._strangers) + len(self._known)
-
-    def __iter__(self) -> Iterator[HttpConnection]:
-        return chain(self._strangers, self._known)
-
-    def __contains__(self, connection: HttpConnection) -> bool:
-        return connection in self._strangers or connection in self._known
-
-    def add(self, connection: HttpConnection) -> None:
-        """Add a connection without an accepted request."""
-        self._strangers[connection] = None
-
-    def remove(self, connection: HttpConnection) -> None:
-        """Remove a connection, which must have been added."""
-        if connection in self._strangers:
-            del self._strangers[connection]
-        else:
-            del self._known[connection]
-
-    def promote(self, connection: HttpConnection) -> bool:
-        """Move a connection to the end of the order; return False if it is not in it."""
-        if connection in self._known:
-            del self._known[connection]
-        elif connection in self._strangers:
-            del self._strangers[connection]
-        else:
-            return False
-        self._known[connection] = None
-        return True
-
-
 class Connections:
     """All open connections; used on one thread. ``held_bytes`` is the size of all bodies in memory."""
 
-    def __init__(self, limits: ServerLimits, most: int) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
-        self._limit = most
-        self._all = EvictionOrder()
-        self._by_address: defaultdict[str, EvictionOrder] = defaultdict(EvictionOrder)
+        self._limit = _limit_connections(limits.max_connections)
+        self._strangers: dict[HttpConnection, None] = {}
+        self._known: dict[HttpConnection, None] = {}
+        self._counts: Counter[str] = Counter()
         self.held_bytes = 0
 
     def __iter__(self) -> Iterator[HttpConnection]:
-        return iter(list(self._all))
+        return iter([*self._strangers, *self._known])
 
     @property
     def busy_count(self) -> int:
         """The number of accepted requests without an answer."""
-        return sum(each.phase in (Phase.BODY, Phase.ANSWER) for each in self._all)
+        return sum(each.phase in (Phase.BODY, Phase.ANSWER) for each in self)
 
     def has_room(self, address: str) -> bool:
         """Whether an address may open one more connection; closes another one if needed."""
-        if address in self._by_address and len(self._by_address[address]) >= self._limits.max_per_address:
-            return self._close_one(self._by_address[address])
-        return len(self._all) < self._limit or self.make_room()
+        if self._counts[address] >= self._limits.max_per_address:
+            return self.make_room(address)
+        return len(self._strangers) + len(self._known) < self._limit or self.make_room()
 
     def add(self, connection: HttpConnection) -> None:
         """Add a connection."""
-        self._all.add(connection)
-        self._by_address[connection.address].add(connection)
+        self._strangers[connection] = None
+        self._counts[connection.address] += 1
 
     def remove(self, connection: HttpConnection) -> None:
-        """Remove a connection; does nothing if it was not added."""
-        if connection not in self._all:
-            return
-        self._all.remove(connection)
-        neighbours = self._by_address[connection.address]
-        neighbours.remove(connection)
-        if not len(neighbours):
-            del self._by_address[connection.address]
+        """Remove a connection; does nothing if it was removed before."""
+        for group in (self._strangers, self._known):
+            if connection in group:
+                del group[connection]
+                self._counts[connection.address] -= 1
+                if not self._counts[connection.address]:
+                    del self._counts[connection.address]
 
     def record_accepted(self, connection: HttpConnection) -> None:
         """Record an accepted request; its connection is now the last one to be closed for others."""
-        if self._all.promote(connection):
-            self._by_address[connection.address].promote(connection)
+        self._strangers.pop(connection, None)
+        self._known.pop(connection, None)
+        self._known[connection] = None
 
-    def make_room(self) -> bool:
-        """Close the least important connection; return False if all wait for answers."""
-        return self._close_one(self._all)
+    def make_room(self, address: str = "") -> bool:
+        """Close the least important connection, of an address or of all; return False if all wait for answers."""
+        for each in chain(self._strangers, self._known):
+            if each.phase is not Phase.ANSWER and address in ("", each.address):
+                self.remove(each)
+                each.abort()
+                return True
+        return False
 
     def reserve_bytes(self, size: int) -> bool:
-        """Count bytes of bodies (negative to release them); return False if no connection can be closed to free more.
+        """Count bytes of bodies; return False if no connection can be closed to free more.
 
         Connections with incomplete bodies are closed first, in the order of :meth:`make_room`.
         """
         self.held_bytes += size
-        while size > 0 and self.held_bytes > self._limits.max_held_bytes:
-            connection = next((each for each in self._all if each.held_bytes and each.phase is Phase.BODY), None)
+        while self.held_bytes > self._limits.max_held_bytes:
+            held = (each for each in chain(self._strangers, self._known) if each.held_bytes)
+            connection = next((each for each in held if each.phase is Phase.BODY), None)
             if connection is None:
                 return False
             connection.abort()
-        return True
-
-    def _close_one(self, ranking: EvictionOrder) -> bool:
-        connection = next((each for each in ranking if not each.is_waiting), None)
-        if connection is None:
-            return False
-        self.remove(connection)
-        connection.abort()
         return True
 
 
@@ -155,7 +571,6 @@ def address_group(peer: Any) -> str:
 
 SPARE_DESCRIPTORS: Final = 300
 """Descriptors reserved for the rest of the process."""
-_START_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
 _SWEEP_SECONDS: Final = 0.25
 _DRAIN_SECONDS: Final = 0.02
@@ -170,67 +585,74 @@ _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 _logger = logging.getLogger(__name__)
 
 
-class HttpServer:
-    """Serves a listening socket; started once, stopped once. With *tls* it speaks HTTPS only. *shown* adds the
-    handler's headers to responses made without it.
+class RequestHandler(Protocol):
+    """The application of a server. Called on the server's thread."""
 
-    ``failure`` is the error that ended it, if one did.
+    def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
+        """Accept a request, or return the reply that refuses it; the body is not read then."""
+
+
+FinishReply = Callable[[RequestHead, Reply], Reply]
+"""Adds the handler's headers to a reply made without it; of the head only the headers are reliable."""
+
+
+class HttpServer:
+    """Serves HTTP, or only HTTPS with *tls*; started once, stopped once. ``port`` 0 uses a free one.
+
+    *name* is in errors, and the name of the thread. *listener* is an open socket in place of *address*.
     """
 
     def __init__(
         self,
-        listener: socket.socket,
+        name: str,
+        address: tuple[str, int],
         handler: RequestHandler,
         limits: ServerLimits,
         *,
-        name: str,
         tls: ssl.SSLContext | None = None,
-        shown: Callable[[RequestHead, Reply], Reply] = lambda head, reply: reply,
+        listener: socket.socket | None = None,
+        finish_reply: FinishReply = lambda head, reply: reply,
     ) -> None:
-        self.limits = limits
-        self.finish_reply = shown
+        self._name = name
+        self.host, self.port = address
         self.handler = handler
+        self.limits = limits
+        self.finish_reply = finish_reply
         self.stopping = False
         self.date = b""
-        self.failure: BaseException | None = None
-        self._listener = listener
+        self.connections = Connections(limits)
         self._tls = tls
-        self._name = name
-        self._connections = Connections(limits, _limit_connections(limits.max_connections))
-        # Part of :class:`ConnectionPool`; used for every message.
-        self.reserve_bytes = self._connections.reserve_bytes
-        self.record_accepted = self._connections.record_accepted
-        self.remove_connection = self._connections.remove
+        self._listener = listener
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
         self._ready = threading.Event()
-        self._stop: asyncio.Event | None = None
         self._grace = 0.0
         self._complaints: dict[str, tuple[float, int]] = {}
 
     @property
     def alive(self) -> bool:
-        """Whether it serves; False before start, after stop, and after an internal error."""
-        return self._thread is not None and self._thread.is_alive() and self.failure is None
+        """Whether it is listening; False before the start, after the stop, and after an internal error."""
+        return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start serving; on return, requests are accepted.
+        """Start listening; on return, requests are accepted, and ``port`` is the actual one.
 
         Raises:
-            OSError: it cannot.
+            GatewayError: the address is not available.
         """
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        listener = self._listener or open_listener(self.host, self.port, self._name)
+        self.port = listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._run, args=(listener,), name=self._name, daemon=True)
         self._thread.start()
-        if not self._ready.wait(_START_SECONDS) or self.failure is not None:
-            raise OSError(f"{self._name} did not start: {self.failure or 'no answer'}") from self.failure
+        self._ready.wait()
 
-    def stop(self, grace: float) -> None:
-        """Finish accepted requests within *grace* seconds, then close all connections.
+    def stop(self, grace: float = 1.0) -> None:
+        """Finish accepted requests within *grace* seconds, then close all connections; does nothing when not running.
 
-        Until then other requests are answered too, and every response ends its connection. Does nothing when not
-        running.
+        Until then other requests are answered too, and every response ends its connection.
         """
-        if self._thread is None or self._loop is None or self._stop is None:
+        if self._thread is None or self._loop is None:
             return
         self._grace = grace
         try:
@@ -240,76 +662,68 @@ class HttpServer:
         self._thread.join(grace + 2 * _CLOSE_SECONDS)
         self._thread = None
 
-    def _run(self) -> None:
+    def _run(self, listener: socket.socket) -> None:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(self._serve())
-        except Exception as error:
-            self.failure = error
+            with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve(listener))
+        except Exception:
             _logger.exception("%s ended", self._name)
         finally:
-            self._listener.close()
             self._ready.set()
 
-    async def _serve(self) -> None:
+    async def _serve(self, listener: socket.socket) -> None:
         loop = self._loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._log_loop_error)
-        self._stop = asyncio.Event()
-        self._listener.setblocking(False)
+        listener.setblocking(False)
         self._update_date()
-        tasks = [asyncio.create_task(each) for each in (self._accept(loop), self._expire_all(loop), self._stop.wait())]
-        self._ready.set()
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if tasks[2] in done:
-            await self._drain_requests()
-        for task in tasks:
-            task.cancel()
-        for connection in self._connections:
-            connection.abort()
-        await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
-        for task in tasks:
-            if task.done() and not task.cancelled():
-                task.result()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(each) for each in (self._accept(loop, listener), self._expire_all(loop))]
+                self._ready.set()
+                await self._stop.wait()
+                await self._drain_requests(loop)
+                for task in tasks:
+                    task.cancel()
+        finally:
+            for connection in self.connections:
+                connection.abort()
 
-    async def _drain_requests(self) -> None:
+    async def _drain_requests(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait until all accepted requests are answered; each connection ends with its response."""
-        assert self._loop is not None
         self.stopping = True
-        for connection in self._connections:
-            connection.shorten_deadline()
-        deadline = self._loop.time() + self._grace
-        while self._connections.busy_count and self._loop.time() < deadline:
+        for connection in self.connections:
+            if connection.phase is Phase.BODY:  # the rest of a body has little time now
+                connection.deadline = min(connection.deadline, loop.time() + self.limits.linger)
+        deadline = loop.time() + self._grace
+        while self.connections.busy_count and loop.time() < deadline:
             await asyncio.sleep(_DRAIN_SECONDS)
-        if self._connections.busy_count:
+        if self.connections.busy_count:
             _logger.warning("requests are still in flight after %s s; their senders get no answer", self._grace)
         await asyncio.sleep(_DRAIN_SECONDS)  # until the last responses are sent
 
-    async def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _accept(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
         burst = 0
         while True:
             try:
-                accepted, peer = await loop.sock_accept(self._listener)
+                accepted, peer = await loop.sock_accept(listener)
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     self._log_problem(f"no more connections now: {error.strerror}; raise the limit on open files")
-                    self._connections.make_room()
+                    self.connections.make_room()
                     await asyncio.sleep(_EXHAUSTED_SECONDS)
                 continue
             burst = (burst + 1) % _BURST
             if not burst:
                 await asyncio.sleep(0)
-            self._open_connection(loop, accepted, peer)
+            address = address_group(peer)
+            if self.connections.has_room(address):
+                connection = HttpConnection(self, address, loop)
+                self.connections.add(connection)
+                connection.opening = loop.create_task(self._open(loop, connection, _move_to_high_descriptor(accepted)))
+            else:
+                self._refuse_connection(accepted)
 
-    def _open_connection(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: Any) -> None:
-        address = address_group(peer)
-        if not self._connections.has_room(address):
-            self._refuse_connection(accepted)
-            return
-        connection = HttpConnection(self, address, loop)
-        self._connections.add(connection)
-        connection.opening = loop.create_task(self._connect(loop, connection, _move_to_high_descriptor(accepted)))
-
-    async def _connect(self, loop: asyncio.AbstractEventLoop, connection: HttpConnection, plain: socket.socket) -> None:
+    async def _open(self, loop: asyncio.AbstractEventLoop, connection: HttpConnection, plain: socket.socket) -> None:
         times: dict[str, Any] = {}
         if self._tls is not None:
             times = {"ssl_handshake_timeout": self.limits.header_timeout, "ssl_shutdown_timeout": self.limits.linger}
@@ -320,7 +734,7 @@ class HttpServer:
             # The client left, took too long, or does not speak TLS; nothing is wrong on our side.
             _logger.debug("a connection failed: %s", type(error).__name__)
             plain.close()
-            self._connections.remove(connection)
+            self.connections.remove(connection)
 
     def _refuse_connection(self, accepted: socket.socket) -> None:
         """Reply that there are too many connections, if possible without waiting."""
@@ -340,7 +754,7 @@ class HttpServer:
             await asyncio.sleep(_SWEEP_SECONDS)
             self._update_date()
             now = loop.time()
-            for connection in self._connections:
+            for connection in self.connections:
                 if now >= connection.deadline:
                     connection.end_expired_wait()
 

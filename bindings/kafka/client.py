@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from bindings.certificates import find_system_authorities
 from bindings.kafka.binding import security_protocol_of
 from catalog.parsing.regular import open_regular, read_regular
 
@@ -63,7 +63,7 @@ class SaslLogin:
         }
         if self.token_scope:
             configuration["sasl.oauthbearer.scope"] = self.token_scope
-        if trusted := self.token_ca or _find_system_ca():
+        if trusted := self.token_ca or find_system_authorities():
             configuration["https.ca.location"] = trusted
         return configuration
 
@@ -78,12 +78,6 @@ class SaslLogin:
                 credentials |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.token_ca}
         pairs = " ".join(f"{name}={_quote(value)}" for name, value in credentials.items())
         return f"{_MODULES[self.mechanism]} required {pairs};"
-
-
-def _find_system_ca() -> str | None:
-    """Return the path of this system's certificate authorities; librdkafka would use that of its build system."""
-    paths = ssl.get_default_verify_paths()
-    return paths.cafile or paths.capath
 
 
 def _quote(text: str) -> str:

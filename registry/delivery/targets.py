@@ -23,8 +23,16 @@ import httpx
 from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
-from bindings.http.client import ALLOWED_HEADER, ORIGIN_HEADER, ForbiddenHost, Version, create_client, redact_url
-from bindings.http.publisher import OutRequest, find_invalid_header, parse_retry_after, to_request
+from bindings.http.client import (
+    ALLOWED_HEADER,
+    ORIGIN_HEADER,
+    ForbiddenHost,
+    Version,
+    create_client,
+    parse_retry_after,
+    redact_url,
+)
+from bindings.http.publisher import OutRequest, find_invalid_header, to_request
 from bindings.kafka.client import KafkaClient, SaslLogin
 from bindings.kafka.publisher import KafkaPublisher
 from bindings.mqtt.publisher import MqttPublisher

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode
@@ -19,8 +20,8 @@ from urllib.parse import parse_qs, urlencode
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from bindings.http.connection import AcceptedRequest, AnswerCallback, body_too_large
-from bindings.http.request import HttpProblem, Reply, RequestHead
+from bindings.http.request import HttpProblem, Reply, RequestHead, body_too_large, unavailable_problem
+from bindings.http.server import AcceptedRequest, AnswerCallback
 from registry.core import changes
 from registry.core.service import RegistryService
 from registry.delivery.service import SubscriptionApi
@@ -126,9 +127,13 @@ class RegistryApplication:
             return problem.to_reply()
         except Refusal as refusal:
             return self._error_reply(head, refusal)
-        return _AcceptedCall(self, head, writer, most)
+        return AcceptedRequest(most, partial(self._perform, head, writer), partial(self._timeout_reply, head))
 
-    def perform(self, head: RequestHead, body: bytes, writer: RequestSender, answer: AnswerCallback) -> None:
+    def _timeout_reply(self, head: RequestHead) -> Reply:
+        detail = "the request timed out; a write may have taken effect"
+        return self.shown(head, unavailable_problem(detail, 5).to_reply())
+
+    def _perform(self, head: RequestHead, writer: RequestSender, body: bytes, answer: AnswerCallback) -> None:
         """Carry out a request on a worker thread, and pass the reply to the server's thread."""
         writing = head.method not in READ_METHODS
         with self._counting:
@@ -196,26 +201,6 @@ class RegistryApplication:
         host = head.header(b"host") or b"localhost"
         plain = all(0x21 <= byte < 0x7F and byte not in b'<>"\\^`{|}/?#@' for byte in host)
         return f"{self._scheme}://{host.decode('ascii') if plain else 'localhost'}"
-
-
-@dataclass(frozen=True, slots=True)
-class _AcceptedCall:
-    """An accepted request whose body has not arrived yet."""
-
-    application: RegistryApplication
-    head: RequestHead
-    writer: RequestSender
-    max_body: int
-
-    def handle_body(self, body: bytes, answer: AnswerCallback) -> None:
-        """Carry it out."""
-        self.application.perform(self.head, body, self.writer, answer)
-
-    def timeout_reply(self) -> Reply:
-        """Return the reply to a request that timed out and may have had an effect."""
-        detail = "the request timed out; a write may have taken effect"
-        reply = HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"5")).to_reply()
-        return self.application.shown(self.head, reply)
 
 
 def _post_reply(loop: asyncio.AbstractEventLoop, answer: Callable[[Reply], None], reply: Reply) -> None:

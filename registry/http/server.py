@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,25 +17,15 @@ from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.certificates import CertificateCollector
-from bindings.http.request import (
-    METRICS_LIMITS,
-    NO_STORE,
-    Access,
-    HttpProblem,
-    MetricsExposition,
-    Reply,
-    RequestHead,
-    ServerLimits,
-    create_server_tls,
-    open_listener,
-)
+from bindings.http.monitor import HealthCheck, MetricsServer
+from bindings.http.request import Access, ServerLimits, create_server_tls, open_listener
 from bindings.http.server import HttpServer
 from registry.backup import HistoryKeeper, HistoryLimits
 from registry.core.ancestry import Linter, Strictness
 from registry.core.service import RegistryService
 from registry.delivery.service import PERMISSIONS, SubscriptionApi
 from registry.delivery.subscriber_worker import Dispatch
-from registry.delivery.subscriptions import PATH, DeliverySettings, SubscriberTally, sources_of
+from registry.delivery.subscriptions import PATH, DeliverySettings, sources_of
 from registry.http.access import Authorizer, RegistryApiFactory, Roles, WriteRateLimiter
 from registry.http.application import (
     HistoryApi,
@@ -47,167 +35,114 @@ from registry.http.application import (
     SubscriptionsHttpApi,
 )
 from registry.http.openapi import HISTORY, build_openapi
-from registry.replication.peers import Peer, PeerTally, Replication
+from registry.replication.peers import Peer, Replication
 from registry.store.engine import Database, open_database, store_error
 
-# The monitoring server: ``/metrics`` (Prometheus or OpenMetrics), ``/healthz`` (the process is alive) and ``/readyz``
-# (it accepts requests).
-#
-# It has neither authentication nor TLS, so it listens on loopback by default.
 
-_STOP_SECONDS: Final = 1.0
+def create_metrics_server(
+    host: str, port: int, collectors: Iterable[Collector], is_ready: Callable[[], bool]
+) -> MetricsServer:
+    """Return the server of metrics and health; ``/readyz`` is whether the registry accepts requests.
 
-
-class MetricsServer:
-    """Serves metrics on its own thread; started once, stopped once. After the start ``port`` is the actual port.
-
-    *ready* is whether the registry accepts requests. It is ready even if the store is unavailable: another process with
-    the same store would not help, and the responses name the problem.
+    It is ready even if the store is unavailable: another process with the same store would not help, and the responses
+    name the problem.
     """
+    registry = CollectorRegistry(auto_describe=True)  # so that name[] filters work
+    for each in collectors:
+        registry.register(each)
 
-    def __init__(self, host: str, port: int, collectors: Iterable[Collector], ready: Callable[[], bool]) -> None:
-        self._host = host
-        self.port = port
-        self._ready = ready
-        registry = CollectorRegistry(auto_describe=True)  # so that name[] filters work
-        for each in collectors:
-            registry.register(each)
-        self._exposition = MetricsExposition(registry)
-        self._server: HttpServer | None = None
+    def ready() -> tuple[bool, dict[str, str]]:
+        return is_ready(), {"status": "ok" if is_ready() else "not serving"}
 
-    def start(self) -> None:
-        """Start listening.
-
-        Raises:
-            GatewayError: the address is taken.
-        """
-        listener = open_listener(self._host, self.port, "the registry's metrics")
-        self.port = listener.getsockname()[1]
-        self._server = HttpServer(listener, self, METRICS_LIMITS, name="registry-metrics")
-        self._server.start()
-
-    def stop(self) -> None:
-        """Stop listening; does nothing when not running."""
-        if self._server is not None:
-            self._server.stop(_STOP_SECONDS)
-            self._server = None
-
-    def admit(self, head: RequestHead) -> Reply:
-        """Answer a request."""
-        if head.method not in ("GET", "HEAD"):
-            return HttpProblem(
-                HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed", (b"Allow", b"GET, HEAD")
-            ).to_reply()
-        if head.path == b"/metrics":
-            return self._exposition.reply(head)
-        if head.path == b"/healthz":
-            return _status_reply(is_ok=True)
-        if head.path == b"/readyz":
-            return _status_reply(is_ok=self._ready())
-        return HttpProblem(HTTPStatus.NOT_FOUND, "available are /metrics, /healthz and /readyz").to_reply()
-
-
-def _status_reply(*, is_ok: bool) -> Reply:
-    status = HTTPStatus.OK if is_ok else HTTPStatus.SERVICE_UNAVAILABLE
-    body = json.dumps({"status": "ok" if is_ok else "not serving"}).encode("ascii") + b"\n"
-    return Reply(status, ((b"content-type", b"application/json"), NO_STORE), body)
+    checks: dict[bytes, HealthCheck] = {b"/healthz": lambda: (True, {"status": "ok"}), b"/readyz": ready}
+    return MetricsServer("registry's metrics", (host, port), registry, checks)
 
 
 # Metrics: delivery by subscriber, replication by peer, and history.
 
-_GAUGES: Final[tuple[tuple[str, str, Callable[[SubscriberTally, float], float]], ...]] = (
-    ("pending", "Events not delivered yet.", lambda each, now: each.pending),
+_Spec = tuple[type[GaugeMetricFamily] | type[CounterMetricFamily], str, str, Callable[[Any], float]]
+"""A metric of tallies: its kind, name and description, and its value for a tally."""
+
+
+def _iter_families(
+    prefix: str, labels: Sequence[str], specs: Sequence[_Spec], tallies: Iterable[tuple[Sequence[str], Any]]
+) -> Iterator[Metric]:
+    """Yield the metrics of tallies, which are labelled by their keys."""
+    for kind, name, description, value in specs:
+        family = kind(f"xrouter_registry_{prefix}_{name}", description, labels=labels)
+        for key, tally in tallies:
+            family.add_metric(key, value(tally))
+        yield family
+
+
+def _age(since: float) -> float:
+    return max(time.time() - since, 0.0)
+
+
+_DELIVERY: Final[Sequence[_Spec]] = (
+    (GaugeMetricFamily, "pending", "Events not delivered yet.", lambda each: each.pending),
     (
+        GaugeMetricFamily,
         "oldest_seconds",
         "Age of the oldest event not delivered yet, in seconds.",
-        lambda each, now: max(now - each.oldest, 0.0) if each.oldest else 0.0,
+        lambda each: _age(each.oldest) if each.oldest else 0.0,
     ),
     (
+        GaugeMetricFamily,
         "held",
         "Whether delivery is blocked, for an entity or for the whole subscriber.",
-        lambda each, now: each.state in ("holding", "away"),
+        lambda each: each.state in ("holding", "away"),
+    ),
+    (CounterMetricFamily, "delivered", "Events delivered to the subscriber.", lambda each: each.delivered),
+    (CounterMetricFamily, "failed", "Failed delivery attempts.", lambda each: each.failed),
+    (
+        CounterMetricFamily,
+        "dropped",
+        "Events dropped because they were too old or too many.",
+        lambda each: each.dropped,
     ),
 )
-_COUNTERS: Final[tuple[tuple[str, str, Callable[[SubscriberTally], int]], ...]] = (
-    ("delivered", "Events delivered to the subscriber.", lambda each: each.delivered),
-    ("failed", "Failed delivery attempts.", lambda each: each.failed),
-    ("dropped", "Events dropped because they were too old or too many.", lambda each: each.dropped),
+_REPLICATION: Final[Sequence[_Spec]] = (
+    (
+        GaugeMetricFamily,
+        "behind_seconds",
+        "Seconds since the last completed round began; before the first, since startup.",
+        lambda each: _age(each.equal_since),
+    ),
+    (
+        GaugeMetricFamily,
+        "last_success_timestamp_seconds",
+        "Unix time of the last completed round, 0 before the first.",
+        lambda each: each.success,
+    ),
+    (CounterMetricFamily, "changes", "Changes transferred.", lambda each: each.changes),
+    (CounterMetricFamily, "applied", "Changes that were new to the receiver.", lambda each: each.applied),
+    (CounterMetricFamily, "refused", "Changes refused by the receiver.", lambda each: each.refused),
+    (CounterMetricFamily, "failures", "Rounds that failed.", lambda each: each.failures),
 )
 
 
-class DeliveryCollector(Collector):
-    """Collects the current metrics of delivery."""
+class RegistryCollector(Collector):
+    """Collects the current metrics of delivery, replication and history."""
 
-    def __init__(self, dispatch: Dispatch) -> None:
+    def __init__(self, dispatch: Dispatch | None, replication: Replication, keeper: HistoryKeeper) -> None:
         self._dispatch = dispatch
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, labelled by subscriber id."""
-        tallies, now = self._dispatch.tallies.all_tallies().items(), time.time()
-        for name, description, value in _GAUGES:
-            gauge = GaugeMetricFamily(f"xrouter_registry_events_{name}", description, labels=("subscriber",))
-            for subscriber, tally in tallies:
-                gauge.add_metric((subscriber,), value(tally, now))
-            yield gauge
-        for name, description, count in _COUNTERS:
-            counter = CounterMetricFamily(f"xrouter_registry_events_{name}", description, labels=("subscriber",))
-            for subscriber, tally in tallies:
-                counter.add_metric((subscriber,), count(tally))
-            yield counter
-        description = "Whether this process delivers events, of those that share a database."
-        yield GaugeMetricFamily("xrouter_registry_delivers", description, value=float(self._dispatch.is_delivering))
-
-
-class HistoryCollector(Collector):
-    """Collects the metrics of the history."""
-
-    def __init__(self, keeper: HistoryKeeper) -> None:
+        self._replication = replication
         self._keeper = keeper
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics."""
+        """Yield all metrics; those of delivery only if this process may deliver."""
+        if self._dispatch is not None:
+            subscribers = [((name,), tally) for name, tally in self._dispatch.tallies.all_tallies().items()]
+            yield from _iter_families("events", ("subscriber",), _DELIVERY, subscribers)
+            description = "Whether this process delivers events, of those that share a database."
+            yield GaugeMetricFamily("xrouter_registry_delivers", description, value=float(self._dispatch.is_delivering))
+        peers = list(self._replication.tallies.items())
+        yield from _iter_families("replication", ("peer", "direction"), _REPLICATION, peers)
         description = "History entries after the last pruning."
         yield GaugeMetricFamily("xrouter_registry_history_entries", description, value=self._keeper.entries)
         description = "History entries pruned by this process because they were too old or too many."
         yield CounterMetricFamily("xrouter_registry_history_pruned", description, value=self._keeper.pruned)
-
-
-_PEER_COUNTERS: Final[tuple[tuple[str, str, Callable[[PeerTally], int]], ...]] = (
-    ("changes", "Changes transferred.", lambda each: each.changes),
-    ("applied", "Changes that were new to the receiver.", lambda each: each.applied),
-    ("refused", "Changes refused by the receiver.", lambda each: each.refused),
-    ("failures", "Rounds that failed.", lambda each: each.failures),
-)
-
-
-class ReplicationCollector(Collector):
-    """Collects the metrics of replication, for each peer and direction."""
-
-    def __init__(self, replication: Replication) -> None:
-        self._replication = replication
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, labelled by peer URL."""
-        tallies, now = list(self._replication.tallies.items()), time.time()
-        description = "Seconds since the last completed round began; before the first, since startup."
-        behind = GaugeMetricFamily(
-            "xrouter_registry_replication_behind_seconds", description, labels=("peer", "direction")
-        )
-        description = "Unix time of the last completed round, 0 before the first."
-        success = GaugeMetricFamily(
-            "xrouter_registry_replication_last_success_timestamp_seconds", description, labels=("peer", "direction")
-        )
-        for key, tally in tallies:
-            behind.add_metric(key, max(now - tally.equal_since, 0.0))
-            success.add_metric(key, tally.success)
-        yield from (behind, success)
-        for name, description, count in _PEER_COUNTERS:
-            counter = CounterMetricFamily(
-                f"xrouter_registry_replication_{name}", description, labels=("peer", "direction")
-            )
-            for key, tally in tallies:
-                counter.add_metric(key, count(tally))
-            yield counter
 
 
 _logger = logging.getLogger(__name__)
@@ -310,7 +245,7 @@ class RegistryServer:
         self._database, service = open_service(chosen)
         keeper = Authorizer(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
         pace = WriteRateLimiter(chosen.writes_per_second, chosen.write_burst)
-        self._listener = listener = open_listener(chosen.host, chosen.port, "the registry")
+        self._listener = listener = open_listener(chosen.host, chosen.port, "registry")
         self.port = listener.getsockname()[1]
         faces: dict[str, RegistryApiFactory] = {**chosen.faces, HISTORY: HistoryApi}
         if chosen.delivery is not None:
@@ -319,12 +254,21 @@ class RegistryServer:
             service, keeper, pace, chosen.limits, chosen.base, faces, secure=tls is not None, open_paths=(PERMISSIONS,)
         )
         self._server = HttpServer(
-            listener, self._application, chosen.server, name="registry", tls=tls, shown=self._application.shown
+            "registry",
+            (chosen.host, chosen.port),
+            self._application,
+            chosen.server,
+            tls=tls,
+            listener=listener,
+            finish_reply=self._application.shown,
         )
         self._history = HistoryKeeper(self._database, chosen.history)
         self._replication = Replication(service, chosen.peers)
         if chosen.metrics is not None:
-            self._metrics = MetricsServer(*chosen.metrics, self._iter_collectors(), lambda: self.is_alive)
+            collectors: list[Collector] = [RegistryCollector(self._dispatch, self._replication, self._history)]
+            if chosen.tls_certificate is not None:
+                collectors.append(CertificateCollector({"http.tls": chosen.tls_certificate}))
+            self._metrics = create_metrics_server(*chosen.metrics, collectors, lambda: self.is_alive)
             self._metrics.start()
             self.metrics_port = self._metrics.port
         if self._dispatch is not None:
@@ -332,17 +276,6 @@ class RegistryServer:
         self._server.start()
         self._replication.start()
         self._history.start()
-
-    def _iter_collectors(self) -> Iterator[Collector]:
-        """Yield the metrics collectors."""
-        if self._dispatch is not None:
-            yield DeliveryCollector(self._dispatch)
-        if self._replication is not None:
-            yield ReplicationCollector(self._replication)
-        if self._history is not None:
-            yield HistoryCollector(self._history)
-        if self._settings.tls_certificate is not None:
-            yield CertificateCollector({"http.tls": self._settings.tls_certificate})
 
     def _create_delivery(
         self, database: Database, chosen: DeliverySettings, *, secure: bool

@@ -430,8 +430,8 @@ class Intake:
         chosen = self._settings.http
         if port is not None:
             chosen = chosen.model_copy(update={"port": port})
-        gateway = HttpGateway(routes, inbox, to_server_config(chosen), counters=self._metrics)
         try:
+            gateway = HttpGateway(routes, inbox, to_server_config(chosen), counters=self._metrics)
             gateway.start()
         except GatewayError as error:
             hint = "correct http.port (0 for any free port) or http.tls"

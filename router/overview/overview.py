@@ -27,8 +27,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from bindings.http.connection import AcceptedRequest, AnswerCallback, body_too_large
-from bindings.http.request import HttpProblem, Reply, RequestHead, unavailable_problem
+from bindings.http.request import HttpProblem, Reply, RequestHead, body_too_large, unavailable_problem
+from bindings.http.server import AcceptedRequest, AnswerCallback
 from catalog.schemas.ids.client import RegistryUnavailableError
 from router.dead_letters.dead_letter import DeadLetter
 from router.errors import RouterError
@@ -547,7 +547,7 @@ class Overview:
     def _answer(self, head: RequestHead) -> AcceptedRequest | Reply | None:
         if head.path == b"/status.json":
             _require_method(head, *_READING)
-            return _QueuedRequest(self._figures_lane, lambda body: self._document.get_document(), 0)
+            return _queue(self._figures_lane, lambda body: self._document.get_document())
         if head.path == b"/":
             _require_method(head, *_READING)
             return self._page
@@ -566,7 +566,7 @@ class Overview:
         if head.path == b"/letters.json":
             _require_method(head, *_READING)
             self._door.admit_reading(head)
-            return _QueuedRequest(self._records_lane, lambda body: records.list_newest(self._require_plan()), 0)
+            return _queue(self._records_lane, lambda body: records.list_newest(self._require_plan()))
         if head.path == b"/verdict":
             _require_method(head, "POST")
             self._door.admit_reading(head)
@@ -579,16 +579,16 @@ class Overview:
         if letter[2] == b".json":
             _require_method(head, *_READING)
             self._door.admit_reading(head)
-            return _QueuedRequest(self._records_lane, lambda body: records.describe(self._require_plan(), letter_id), 0)
+            return _queue(self._records_lane, lambda body: records.describe(self._require_plan(), letter_id))
         _require_method(head, "POST")
         self._door.admit_replay(head)
         self._door.require_same_origin(head)
         return self._accept_body(head, lambda body: self._replay_letter(letter_id, records, replays))
 
-    def _accept_body(self, head: RequestHead, work: Work) -> _QueuedRequest:
+    def _accept_body(self, head: RequestHead, work: Work) -> AcceptedRequest:
         if head.length is not None and head.length > PASTED:
             raise body_too_large(PASTED)
-        return _QueuedRequest(self._records_lane, work, PASTED)
+        return _queue(self._records_lane, work, PASTED)
 
     def _replay_letter(self, letter: str, records: RecordViews, replays: Replays) -> dict[str, Any]:
         plan = self._require_plan()
@@ -600,31 +600,23 @@ class Overview:
         return self._plan
 
 
-@dataclass(frozen=True, slots=True)
-class _QueuedRequest:
-    """An accepted request whose body has not arrived yet."""
+def _queue(lane: _WorkerThread, work: Work, max_body: int = 0) -> AcceptedRequest:
+    """Accept a request: its work is done in the worker thread, and answered in the server's thread."""
 
-    lane: _WorkerThread
-    work: Work
-    max_body: int
-
-    def handle_body(self, body: bytes, answer: AnswerCallback) -> None:
-        """Do the work in the worker thread, and answer in the server's thread."""
+    def handle_body(body: bytes, answer: AnswerCallback) -> None:
         loop = asyncio.get_running_loop()
 
         def run() -> None:
-            reply = _make_reply(self.work, body)
+            reply = _make_reply(work, body)
             try:
                 loop.call_soon_threadsafe(answer, reply)
             except RuntimeError:
                 _log.debug("the status page client disconnected before the response")
 
-        if not self.lane.take(run):
+        if not lane.take(run):
             answer(unavailable_problem("too many requests wait; ask again", 1).to_reply())
 
-    def timeout_reply(self) -> Reply:
-        """Return the response for a request that took too long."""
-        return unavailable_problem("this takes too long now; ask again", 5).to_reply()
+    return AcceptedRequest(max_body, handle_body, unavailable_problem("this takes too long now; ask again", 5).to_reply)
 
 
 def _make_reply(work: Work, body: bytes) -> Reply:

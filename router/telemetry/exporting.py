@@ -7,7 +7,6 @@ process waits for both, at most :data:`_STOP_SECONDS` and half a second.
 from __future__ import annotations
 
 import logging
-import ssl
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,6 +39,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric as Family
 
 from bindings.background import Background
+from bindings.certificates import find_system_authorities
 from router.evaluation.plan import VERSION
 from router.logs import get_logger
 from router.settings.catalogs import OtlpSettings
@@ -273,16 +273,10 @@ def _exporter_options(settings: OtlpSettings, kind: str) -> dict[str, Any]:
         "timeout": _REQUEST_SECONDS,
         "compression": Compression.Gzip,
         "session": session,
-        "certificate_file": _system_ca_path() if tls is None or tls.ca is None else tls.ca,
+        "certificate_file": find_system_authorities() if tls is None or tls.ca is None else tls.ca,
         "client_certificate_file": None if tls is None else tls.cert,
         "client_key_file": None if tls is None else tls.key,
     }
-
-
-def _system_ca_path() -> str | None:
-    """Return the path of the system's CA certificates; None if there are none."""
-    paths = ssl.get_default_verify_paths()
-    return paths.cafile or paths.capath
 
 
 def _to_ns(seconds: float) -> int:

@@ -51,6 +51,11 @@ class _GatewayStatus:
     since: str
     reason: str = ""
 
+    @classmethod
+    def after(cls, before: _GatewayStatus | None, up: bool, reason: str) -> _GatewayStatus:
+        """Return the current status; its state began with the one *before*, if that was the same."""
+        return cls(up, before.since if before is not None and before.up == up else format_now(), reason)
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogEvent:
@@ -130,9 +135,7 @@ class RouterStatus:
     def gateway(self, name: str, up: bool, reason: str = "") -> None:
         """Set whether a gateway accepts messages."""
         with self._lock:
-            before = self._gateways.get(name)
-            since = before.since if before is not None and before.up == up else format_now()
-            self._gateways[name] = _GatewayStatus(up, since, reason)
+            self._gateways[name] = _GatewayStatus.after(self._gateways.get(name), up, reason)
 
     def remove_gateway(self, name: str) -> None:
         """Remove a gateway that no longer runs."""
@@ -142,9 +145,7 @@ class RouterStatus:
     def inbox(self, trouble: str) -> None:
         """Set why the inbox does not accept messages; '' if it does."""
         with self._lock:
-            before = self._inbox
-            since = before.since if before is not None and before.up == (not trouble) else format_now()
-            self._inbox = _GatewayStatus(not trouble, since, trouble)
+            self._inbox = _GatewayStatus.after(self._inbox, not trouble, trouble)
 
     def set_catalog(self, epoch: str, definitions: int) -> None:
         """Set the active catalog, and clear the findings of rejected ones."""

@@ -23,7 +23,7 @@ from bindings.background import fault_counts
 from bindings.gateways import GatewayError
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute, PathRoutes, ServerLimits
-from bindings.inbox import Inbox, InboxLimits
+from bindings.inbox import Inbox, InboxFull, InboxLimits, InboxRowError
 from bindings.inbox.source import InboxView
 from bindings.parts import InboxRow
 from catalog import load as catalog_load
@@ -219,6 +219,30 @@ def test_a_full_inbox_is_503_and_then_works_again(tmp_path: Path) -> None:
         inbox.close()
 
 
+@pytest.mark.parametrize(
+    ("error", "status"), [(InboxRowError("no row"), 400), (InboxFull("/var/x is full"), 503), (OSError("/var/x"), 503)]
+)
+def test_what_the_store_does_not_take_is_answered_without_its_reason(error: Exception, status: int) -> None:
+    class Failing(Held):
+        def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
+            done = super().append_many(rows)
+            if any(row.body == b"bad" for row in rows):
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+            return done
+
+    gateway = HttpGateway(ROUTES, Failing(), HttpGatewayConfig(port=0))
+    gateway.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False, timeout=SECONDS) as client:
+            for body, expected in ((b"good", 202), (b"bad", status), (b"good", 202)):
+                answer = client.post("/events", content=body)
+                assert answer.status_code == expected and "/var/x" not in answer.text
+    finally:
+        gateway.stop(grace=1)
+
+
 def test_nothing_is_answered_before_the_store_says_so_and_stop_finishes_it() -> None:
     store = Held()
     gateway = HttpGateway(ROUTES, store, HttpGatewayConfig(port=0, max_in_flight=1))
@@ -333,9 +357,10 @@ def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) 
             port = intake.http_port
             before = fault_counts()["gateway"]
             assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"1", timeout=SECONDS).status_code == 202
-            server = intake._http._server  # type: ignore[union-attr]
-            server._loop.call_soon_threadsafe(server._loop.stop)  # type: ignore[union-attr]
-            wait_until(lambda: not server.alive, SECONDS, "the end of the server")  # type: ignore[union-attr]
+            server = intake._http
+            assert server is not None and server._loop is not None
+            server._loop.call_soon_threadsafe(server._loop.stop)
+            wait_until(lambda: not server.alive, SECONDS, "the end of the server")
             intake.check_state()
             assert intake.http_port == port
             assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"2", timeout=SECONDS).status_code == 202

@@ -175,15 +175,15 @@ def test_the_handshake_of_webhooks_needs_no_credentials(client: httpx.Client, st
     assert not store.rows
 
 
-def test_an_upgrade_is_a_problem_too(gateway: HttpGateway) -> None:
+def test_an_offered_upgrade_is_ignored(gateway: HttpGateway) -> None:
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     answer = httpx.get(
         f"http://127.0.0.1:{gateway.port}/events",
-        headers={**upgrade, "Sec-WebSocket-Key": base64.b64encode(bytes(16)).decode()},
+        headers={**upgrade, "X-Meter-Key": KEY, "Sec-WebSocket-Key": base64.b64encode(bytes(16)).decode()},
         trust_env=False,
         timeout=SECONDS,
     )
-    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    assert (answer.status_code, answer.headers["content-type"]) == (405, "application/problem+json")
 
 
 def test_secrets_are_not_printed() -> None:

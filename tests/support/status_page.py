@@ -32,7 +32,7 @@ from registry.core.service import RegistryService
 from registry.delivery.service import SubscriptionApi
 from registry.delivery.subscriber_worker import Dispatch
 from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, sources_of
-from registry.http.server import DeliveryCollector, HistoryCollector, ReplicationCollector
+from registry.http.server import RegistryCollector
 from registry.replication.peers import Peer, Replication
 from registry.store.engine import open_database
 from router.evaluation.outputs import Tally
@@ -292,10 +292,6 @@ def _families_of_a_registry(store: str) -> Iterator[Metric]:
     subscriptions_of = SubscriptionApi(database, sources, DeliverySettings(), lambda: None).build_delivery
     dispatch = Dispatch(database, {}, subscriptions_of, sources, DeliveryLimits())
     dispatch.tallies.tally_of("subscriber")
-    for collector in (
-        DeliveryCollector(dispatch),
-        ReplicationCollector(Replication(service, [Peer("http://p")])),
-        HistoryCollector(HistoryKeeper(database, HistoryLimits())),
-    ):
-        yield from collector.collect()
+    keeper = HistoryKeeper(database, HistoryLimits())
+    yield from RegistryCollector(dispatch, Replication(service, [Peer("http://p")]), keeper).collect()
     database.close()

@@ -11,8 +11,9 @@ import httpx
 import pytest
 import yaml
 
+from bindings.http.server import HttpServer
 from catalog.load import load
-from registry.http.server import MetricsServer
+from registry.http.server import create_metrics_server
 from router.cli import run_command_line
 from router.commands.registry.settings import load_registry, require_access
 from router.evaluation.plan import Plan
@@ -134,11 +135,11 @@ def watch(request: pytest.FixtureRequest) -> Iterator[str]:
     status = RouterStatus(routes=False)
     status.set_catalog("e", 1)
     status.note_heartbeat()
-    server: MonitorServer | MetricsServer
+    server: HttpServer
     if request.param == "router":
         server = MonitorServer("127.0.0.1", 0, Metrics([], []), status)
     else:
-        server = MetricsServer("127.0.0.1", 0, (), lambda: True)
+        server = create_metrics_server("127.0.0.1", 0, (), lambda: True)
     server.start()
     yield f"http://127.0.0.1:{server.port}"
     server.stop()

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from registry.apis.apis import apis_by_path
-from registry.http.server import MetricsServer, RegistryServer, RegistrySettings
+from registry.http.server import RegistryServer, RegistrySettings, create_metrics_server
 from registry.replication.peers import Peer
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
@@ -63,7 +63,7 @@ def test_health_and_readiness_are_told_beside_the_metrics(tmp_path: Path) -> Non
 
 def test_a_registry_that_serves_no_more_is_not_ready() -> None:
     serves = [True]
-    watched = MetricsServer("127.0.0.1", 0, (), lambda: serves[0])
+    watched = create_metrics_server("127.0.0.1", 0, (), lambda: serves[0])
     watched.start()
     try:
         url = f"http://127.0.0.1:{watched.port}"

@@ -11,7 +11,8 @@ from email.utils import format_datetime
 
 import pytest
 
-from bindings.http.publisher import HttpPoster, OutRequest, find_invalid_header, parse_retry_after
+from bindings.http.client import parse_retry_after
+from bindings.http.publisher import HttpPoster, OutRequest, find_invalid_header
 from bindings.sending import MAX_CALLS_WITHOUT_PROOF, MessageRefusal, Unsettled
 from tests.support.ports import free_ports
 from tests.support.web import Answer, Taken, Webhook

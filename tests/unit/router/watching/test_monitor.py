@@ -16,7 +16,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bindings.http.request import METRICS_LIMITS
+from bindings.http.monitor import METRICS_LIMITS
 from catalog.model import Finding
 from router.errors import ConfigError
 from router.watching.metrics import DiskCollector, Metrics
