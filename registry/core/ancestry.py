@@ -22,7 +22,7 @@ from catalog.load import build_catalog
 from catalog.model import Finding
 from catalog.parsing.pointers import unescape_step
 from registry.core.requests import ResourcePath, parse_resource_path
-from registry.core.views import INLINE_ALL, INLINE_NONE, EntityView, Inline, ShownResource, ViewOptions, iter_shown
+from registry.core.views import INLINE_ALL, INLINE_NONE, EntityView, Inline, ShownResource, ViewOptions, find_shown
 from registry.errors import Refusal, invalid_value, join_values
 from registry.model.attributes import (
     GroupType,
@@ -489,7 +489,7 @@ class _LintDocument:
             self._group_document(place)
         elif place.kind == "resource":
             group = self._group_document(place.owner)
-            shown = next(iter(iter_shown(self._work.reader, place, "", place.rid)), None)
+            shown = find_shown(self._work.reader, place)
             entity = shown and self._viewer.render_resource(place, shown, _META, None, xid)
             if group is not None and shown and entity:
                 if "versionsurl" in entity:

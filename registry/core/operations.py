@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from registry.core.ancestry import parse_given_time
-from registry.core.requests import ABSENT, RegistryRequest, ResourcePath
+from registry.core.requests import ABSENT, RegistryRequest, ResourcePath, parse_epoch
 from registry.core.writing import EntityDeleter, EntityWriter
 from registry.errors import Refusal
 from registry.model.attributes import GroupType, Model, ModelAttribute, ResourceType, check_values
@@ -54,7 +54,7 @@ class WriteOperation:
         if self._place.is_collection:
             deleter.delete_all(self._place, None if request.body is ABSENT else request.body)
         else:
-            deleter.delete(self._place, _parse_epoch(request))
+            deleter.delete(self._place, parse_epoch(request.flags.epoch, request.path))
 
     def _update(self) -> Any:
         writer, place, body = self._writer, self._place, self._request.body
@@ -115,15 +115,6 @@ class WriteOperation:
             place.kind
         ]
         return write(place, body, patch=patch)
-
-
-def _parse_epoch(request: RegistryRequest) -> int | None:
-    text = request.flags.epoch
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise Refusal("bad_flag", request.path, detail="epoch must be an unsigned integer", flag="epoch")
-    return int(text)
 
 
 def set_exact_values(work: WriteTransaction, model: Model, tree: Mapping[str, Any]) -> None:

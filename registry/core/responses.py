@@ -30,11 +30,11 @@ from registry.core.views import (
     EntityView,
     Inline,
     PageRequest,
-    ShownResource,
     ViewOptions,
+    find_shown,
     inline_below,
-    iter_shown,
     parse_inline,
+    require_owner,
 )
 from registry.errors import Refusal, join_values
 from registry.model.attributes import Model
@@ -243,7 +243,7 @@ class ResponseBuilder:
         view = self.view_options(place)
         if place.is_collection:
             _check_cursor(request, number=sorting is not None)
-            self._require_owner(place)
+            require_owner(self._reader, place)
             viewer = EntityView(self._reader, self._model, view)
             page = PageRequest(request.limit, request.cursor, sorting)
             entries, after = viewer.render_page(place, page, view.inline)
@@ -313,7 +313,7 @@ class ResponseBuilder:
         return None if group is None or shown is None else Response(shown, etag=f'"{group.epoch}"')
 
     def _show_resource(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
-        resource = self._find_resource(place)
+        resource = find_shown(self._reader, place)
         shown = None if resource is None else viewer.render_resource(place, resource, view.inline, view.clauses, "")
         if resource is None or shown is None:
             return None
@@ -326,7 +326,7 @@ class ResponseBuilder:
         return self._replace_by_document(place, answer, default)
 
     def _show_meta(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
-        resource = self._find_resource(place.owner)
+        resource = find_shown(self._reader, place.owner)
         if resource is None:
             return None
         shown = viewer.render_meta(place.owner, resource, "")
@@ -335,7 +335,7 @@ class ResponseBuilder:
         return Response(shown, etag=f'"{resource.source.epoch}"' if resource.source is not None else "")
 
     def _show_version(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
-        owner = self._find_resource(place.owner)
+        owner = find_shown(self._reader, place.owner)
         if owner is None or owner.source is None:
             return None
         entity = self._reader.version(f"{owner.source.versions}/{place.vid}")
@@ -363,19 +363,10 @@ class ResponseBuilder:
             return replace(response, body=body, document=b"", document_url=str(url or ""))
         return replace(response, body=body, document=self._reader.document(version.xid) or b"")
 
-    def _find_resource(self, place: ResourcePath) -> ShownResource | None:
-        return next(iter_shown(self._reader, place, "", place.rid), None)
-
-    def _require_owner(self, place: ResourcePath) -> None:
-        if place.kind == "resources" and self._reader.group(place.owner.xid) is None:
-            raise Refusal("not_found", place.owner.xid)
-        if place.kind == "versions" and self._reader.resource(place.owner.xid) is None:
-            raise Refusal("not_found", place.owner.xid)
-
     def _count_entities(self, place: ResourcePath) -> int:
         if place.kind != "versions":
             return self._reader.count(place.xid)
-        resource = self._find_resource(place.owner)
+        resource = find_shown(self._reader, place.owner)
         return resource.count if resource is not None else 0
 
 

@@ -21,6 +21,7 @@ from registry.core.requests import (
     ResourcePath,
     Response,
     body_etag,
+    check_conditions,
     check_id,
     has_several_entities,
     parse_resource_path,
@@ -352,8 +353,7 @@ def _check_conditions(request: RegistryRequest, place: ResourcePath | str, build
         tags = {"*", builder.configuration(place).etag}
     else:
         tags = {"*"} if place.is_collection else builder.current_etags(place)
-    if (request.matches is not None and not tags & set(request.matches)) or tags & set(request.known):
-        raise Refusal("precondition_failed", f"/{place}" if isinstance(place, str) else place.xid)
+    check_conditions(tags, request.matches, request.known, f"/{place}" if isinstance(place, str) else place.xid)
 
 
 def methods_key(place: ResourcePath | str) -> str:

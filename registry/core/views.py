@@ -149,6 +149,47 @@ def iter_shown(
         yield from _iter_resolved(reader, collection, batch)
 
 
+def find_shown(reader: EntityReader, place: ResourcePath) -> ShownResource | None:
+    """Return the resource at *place*, or above it, None if it does not exist."""
+    return next(iter_shown(reader, place, "", place.rid), None)
+
+
+def require_shown(reader: EntityReader, place: ResourcePath) -> ShownResource:
+    """Return the resource at *place*, or above it.
+
+    Raises:
+        Refusal: ``not_found``.
+    """
+    shown = find_shown(reader, place)
+    if shown is None:
+        raise Refusal("not_found", place.xid if place.kind == "resource" else place.owner.xid)
+    return shown
+
+
+def require_group(reader: EntityReader, place: ResourcePath) -> GroupEntity:
+    """Return the group at *place*, or above it.
+
+    Raises:
+        Refusal: ``not_found``.
+    """
+    xid = ResourcePath("group", place.group, place.gid).xid
+    group = reader.group(xid)
+    if group is None:
+        raise Refusal("not_found", xid)
+    return group
+
+
+def require_owner(reader: EntityReader, place: ResourcePath) -> None:
+    """Raise unless the group of a collection of resources, or the resource of one of versions, exists.
+
+    Raises:
+        Refusal: ``not_found``.
+    """
+    find = {"resources": reader.group, "versions": reader.resource}.get(place.kind)
+    if find is not None and find(place.owner.xid) is None:
+        raise Refusal("not_found", place.owner.xid)
+
+
 def iter_named_resources(reader: EntityReader, place: ResourcePath, names: Sequence[str]) -> Iterator[ShownResource]:
     """Yield the named resources of a collection that exist."""
     yield from _iter_resolved(
@@ -197,6 +238,31 @@ class PageRequest:
     sorting: Sorting | None = None
 
 
+class ResponseBudget:
+    """Encodes the entities of one response as they become complete, and bounds the size of the response."""
+
+    def __init__(self, max_bytes: int, path: str) -> None:
+        self._left = max_bytes
+        self._path = path
+
+    def to_json(self, shown: Mapping[str, Any]) -> msgspec.Raw:
+        """Return an entity as JSON.
+
+        Raises:
+            Refusal: ``too_large``: the response would be too large.
+        """
+        text = msgspec.json.encode(shown)
+        for value in shown.values():
+            nested = value.values() if type(value) is dict else value if type(value) is list else ()
+            if nested and type(next(iter(nested))) is msgspec.Raw:
+                break  # nested entities were counted
+        else:
+            self._left -= len(text)
+            if self._left < 0:
+                raise Refusal("too_large", self._path, detail="use filters, inline less, or read page by page")
+        return msgspec.Raw(text)
+
+
 class EntityView:
     """Renders entities from a reader.
 
@@ -207,7 +273,7 @@ class EntityView:
         self._reader = reader
         self._model = model
         self._view = view
-        self._weight = 0
+        self._to_json = ResponseBudget(view.max_answer, view.path).to_json
 
     def render_registry(self, entity: Registry, capabilities: Mapping[str, Any]) -> dict[str, Any] | None:
         """Show the registry."""
@@ -369,10 +435,7 @@ class EntityView:
                 name = shown.resource.id
                 yield (name, self.render_resource(shown.place, shown, inline, clauses, self._pointer_to(pointer, name)))
         else:
-            owner = next(iter(iter_shown(reader, place.owner, "", place.rid)), None)
-            if owner is None:
-                raise Refusal("not_found", place.owner.xid)
-            yield from self._iter_versions(place, owner, after, inline, clauses, pointer, only)
+            yield from self._iter_versions(place, require_shown(reader, place), after, inline, clauses, pointer, only)
 
     def _iter_versions(
         self,
@@ -505,18 +568,3 @@ class EntityView:
 
     def _url(self, xid: str, *, details: bool = False) -> str:
         return f"{self._view.base}{xid}{'$details' if details else ''}"
-
-    def _to_json(self, shown: Mapping[str, Any]) -> msgspec.Raw:
-        text = msgspec.json.encode(shown)
-        for value in shown.values():
-            if type(value) is dict and value and _is_raw(value):
-                break
-        else:
-            self._weight += len(text)
-        if self._weight > self._view.max_answer:
-            raise Refusal("too_large", self._view.path, detail="use filters, inline less, or read page by page")
-        return msgspec.Raw(text)
-
-
-def _is_raw(value: Mapping[str, Any]) -> bool:
-    return isinstance(next(iter(value.values())), msgspec.Raw)

@@ -7,17 +7,19 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Final
 
-from bindings.http.request import Reply, RequestHead
+from bindings.http.request import Reply
 from registry.core.requests import ABSENT, RegistryRequest, ResourcePath, Response
 from registry.core.service import ChangeId, RegistryService
 from registry.errors import Refusal
 from registry.http.access import (
     READ_METHODS,
     ApiCall,
+    RegistryApi,
     RequestTarget,
     build_error_reply,
     build_reply,
     build_request,
+    common_headers,
     find_repeated_keys,
     json_reply,
     options_reply,
@@ -33,8 +35,8 @@ DISCOVERY_PATHS: Final = (b"/.well-known/xregistry", b"/.xregistry")
 """Paths of discovery (core ``spec.md``, xRegistry Discovery)."""
 
 
-class CoreApi:
-    """Implements :class:`registry.http.access.RegistryApi`."""
+class CoreApi(RegistryApi):
+    """The core API."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -45,7 +47,7 @@ class CoreApi:
         place: ResourcePath | str | None = None
         try:
             if call.head.path in DISCOVERY_PATHS and call.head.method in READ_METHODS:
-                return json_reply(call.url, {"registries": [call.url]})
+                return json_reply({"registries": [call.url]}, 200, common_headers(call.url))
             if call.head.method in ("GET", "HEAD"):
                 return self._read_cached(call)
             given = parse_target(call.head)
@@ -75,10 +77,6 @@ class CoreApi:
         reply = build_reply(call.head, *new)
         self._kept.put(key, new, len(reply.body))
         return reply
-
-    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Return the error reply to a refusal without a path."""
-        return build_error_reply(head, url, refusal)
 
 
 def _build_request(call: ApiCall, given: RequestTarget, place: ResourcePath | str) -> RegistryRequest:

@@ -29,7 +29,7 @@ from registry.core import search as looking
 from registry.core.requests import RegistryRequest, ResourcePath, Response, page_etag
 from registry.core.service import RegistryService, RegistrySession
 from registry.errors import Refusal
-from registry.http.access import ApiCall, matches_etag, parse_query, parse_target, single_value
+from registry.http.access import ApiCall, RegistryApi, matches_etag, parse_query, parse_target, single_value
 from registry.http.core import CoreApi
 
 T = TypeVar("T")
@@ -73,8 +73,8 @@ _DOCUMENT_HEADERS: Final = (
 """Headers of documents, which a browser would open as pages of this origin."""
 
 
-class PagesApi:
-    """The core API, with pages for those who ask for HTML; see :class:`registry.http.access.RegistryApi`."""
+class PagesApi(RegistryApi):
+    """The core API, with pages for those who ask for HTML."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -90,10 +90,6 @@ class PagesApi:
             return self._page_reply(call)
         reply = self._core.reply(call)
         return replace(reply, headers=(*reply.headers, _VARY, *(_DOCUMENT_HEADERS if wanted else ())))
-
-    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Return the error page or reply to a refusal without a path."""
-        return self._core.error_reply(head, url, refusal)
 
     def _wants_page(self, call: ApiCall) -> bool:
         """Whether a page is requested: an entity, a collection, or an unknown path, without flags of the API."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 from registry.core.ancestry import version_sort_key
 from registry.core.changes import new_uid, put_own_mark
-from registry.core.requests import RegistryRequest, Verb
+from registry.core.requests import RegistryRequest, RequestSender, Verb
 from registry.core.service import RegistrySession
 from registry.errors import Refusal
 from registry.model.attributes import format_time, parse_time
@@ -223,15 +223,6 @@ MAX_REPORTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeAuthor:
-    """The writer of changes: its name in history, and its permissions."""
-
-    name: str
-    administrator: bool = False
-    may_write: Callable[[str], bool] = lambda group: True
-
-
-@dataclass(frozen=True, slots=True)
 class AppliedPage:
     """The result of a page: how many changes took effect here, and how many were refused.
 
@@ -247,7 +238,7 @@ class AppliedPage:
 class ChangeApplier:
     """Applies changes within one writing session as *author*; *authority* is this catalog's."""
 
-    def __init__(self, session: RegistrySession, author: ChangeAuthor, authority: str) -> None:
+    def __init__(self, session: RegistrySession, author: RequestSender, authority: str) -> None:
         self._session = session
         self._reader = session.reader
         self._author = author

@@ -17,8 +17,9 @@ from catalog.documents.connecting import Logins
 from catalog.documents.fetching import Fetcher
 from catalog.documents.registry_api import post_json
 from catalog.findings import DocumentError
+from registry.core.requests import RequestSender
 from registry.core.service import RegistryService
-from registry.replication.applying import MAX_REPORTED, ChangeApplier, ChangeAuthor
+from registry.replication.applying import MAX_REPORTED, ChangeApplier
 from registry.replication.entities import (
     ChangePage,
     ReplicatedChange,
@@ -231,7 +232,7 @@ class PeerExchange:
         if page.more and page.position <= position:
             raise DocumentError(f"{peer.url} sends the same changes again and again", file=peer.url)
         with self._service.session(writing=True) as session:
-            applier = ChangeApplier(session, ChangeAuthor(f"replication of {peer.url}", True), self._own_authority)
+            applier = ChangeApplier(session, RequestSender(f"replication of {peer.url}", True), self._own_authority)
             if applier.marks.catalog == page.catalog:
                 raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
             taken = applier.apply(page)
