@@ -7,7 +7,7 @@ memory than its size, which is bounded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -281,15 +281,18 @@ class EntityView:
         shown: dict[str, Any] = {"specversion": SPECVERSION, "registryid": entity.id, "self": self._self_url("/", "")}
         shown |= {"xid": "/", "epoch": entity.epoch, **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
-        clauses = remaining_clauses(view.clauses, shown, self._model.groups, self._any_group_matches)
+        places = {plural: ResourcePath("groups", kind) for plural, kind in self._model.groups.items()}
+        clauses = remaining_clauses(
+            view.clauses, shown, places, lambda name, clause: self._any_matches(places[name], clause)
+        )
         if clauses == NO_CLAUSES:
             return None
         inlined = {"capabilities": capabilities, "model": None, "modelsource": entity.modelsource}
         for name, value in inlined.items():
             if name in view.inline:
                 shown[name] = self._model.document if name == "model" else value
-        for plural, kind in self._model.groups.items():
-            self._add_collection(shown, ResourcePath("groups", kind), plural, view.inline, clauses, "", f"/{plural}")
+        for place in places.values():
+            self._add_collection(shown, place, view.inline, clauses, "")
         return shown
 
     def render_group(
@@ -300,13 +303,12 @@ class EntityView:
         shown = {f"{kind.singular}id": entity.id, **self._identity_members(entity, pointer), **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
         left = remaining_clauses(
-            clauses, shown, kind.resources, lambda name, clause: self._any_matches(place, name, clause)
+            clauses, shown, kind.resources, lambda name, clause: self._any_matches(place.collection(name), clause)
         )
         if left == NO_CLAUSES:
             return None
         for plural in kind.resources:
-            where = place.collection(plural)
-            self._add_collection(shown, where, plural, inline, left, pointer, where.xid)
+            self._add_collection(shown, place.collection(plural), inline, left, pointer)
         return shown
 
     def render_resource(
@@ -326,7 +328,7 @@ class EntityView:
                 clauses,
                 {**shown, "meta": meta},
                 ("versions",),
-                lambda _, clause: self._any_version_matches(shown_resource, clause),
+                lambda _, clause: self._any_matches(place.collection("versions"), clause, shown_resource),
             )
             if left == NO_CLAUSES:
                 return None
@@ -339,7 +341,7 @@ class EntityView:
         if shown_meta and meta is not None:
             shown["meta"] = self._with_default_link(place, shown_resource, meta, inline, pointer)
         if not (self._view.doc and resource.xref) and shown_resource.source is not None:
-            self._add_versions(shown, place, shown_resource, inline, clauses, pointer)
+            self._add_collection(shown, place.collection("versions"), inline, clauses, pointer, shown_resource)
         return shown
 
     def render_meta(self, place: ResourcePath, shown_resource: ShownResource, pointer: str) -> dict[str, Any]:
@@ -411,17 +413,34 @@ class EntityView:
         return entries, str(end) if end < len(keys) else ""
 
     def _iter_shown(
-        self, place: ResourcePath, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names = None
+        self,
+        place: ResourcePath,
+        after: str,
+        inline: Inline,
+        clauses: Clauses,
+        pointer: str,
+        only: _Names = None,
+        owner: ShownResource | None = None,
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the entities of a collection that match the clauses, by id; *only* restricts to some, in any order."""
+        """Yield the entities of a collection that match the clauses, by id; *only* restricts to some, in any order.
+
+        *owner* is the resource of versions if it is known.
+        """
         if clauses == NO_CLAUSES:
             return
-        for name, shown in self._iter_entities(place, after, inline, clauses, pointer, only):
+        for name, shown in self._iter_entities(place, after, inline, clauses, pointer, only, owner):
             if shown is not None:
                 yield name, shown
 
     def _iter_entities(
-        self, place: ResourcePath, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names
+        self,
+        place: ResourcePath,
+        after: str,
+        inline: Inline,
+        clauses: Clauses,
+        pointer: str,
+        only: _Names,
+        owner: ShownResource | None,
     ) -> Iterator[tuple[str, dict[str, Any] | None]]:
         reader = self._reader
         if place.kind == "groups":
@@ -435,7 +454,8 @@ class EntityView:
                 name = shown.resource.id
                 yield (name, self.render_resource(shown.place, shown, inline, clauses, self._pointer_to(pointer, name)))
         else:
-            yield from self._iter_versions(place, require_shown(reader, place), after, inline, clauses, pointer, only)
+            owner = owner if owner is not None else require_shown(reader, place)
+            yield from self._iter_versions(place, owner, after, inline, clauses, pointer, only)
 
     def _iter_versions(
         self,
@@ -462,67 +482,37 @@ class EntityView:
             is_default = version.id == owner.source.defaultversionid
             yield version.id, self.render_version(where, version, inline, clauses, at, is_default=is_default)
 
-    def _add_versions(
-        self,
-        shown: dict[str, Any],
-        place: ResourcePath,
-        resource: ShownResource,
-        inline: Inline,
-        clauses: Clauses,
-        pointer: str,
-    ) -> None:
-        assert resource.source is not None
-        where = place.collection("versions")
-        deeper = inline_below(inline, "versions")
-        wanted: Clauses = None if clauses is None else clauses_within(clauses, "versions")
-        each = self._iter_versions(where, resource, "", deeper or INLINE_NONE, wanted, f"{pointer}/versions", None)
-        if deeper is not None:
-            inlined = {name: self._to_json(one) for name, one in each if one is not None}
-            count = len(inlined)
-        else:
-            count = resource.count if wanted is None else sum(one is not None for _, one in each)
-        shown["versionsurl"] = self._collection_url(where.xid, f"{pointer}/versions", deeper is not None, wanted, count)
-        shown["versionscount"] = count
-        if deeper is not None:
-            shown["versions"] = inlined
-
     def _add_collection(
         self,
         shown: dict[str, Any],
         place: ResourcePath,
-        plural: str,
         inline: Inline,
         clauses: Clauses,
         pointer: str,
-        xid: str,
+        owner: ShownResource | None = None,
     ) -> None:
         """Add the three attributes of a collection, counted and inlined after filtering."""
+        xid = place.xid
+        plural = xid.rpartition("/")[2]
         deeper = inline_below(inline, plural)
         wanted: Clauses = None if clauses is None else clauses_within(clauses, plural)
+        inlined: dict[str, Any] = {}
         if deeper is not None:
-            each = self._iter_shown(place, "", deeper, wanted, f"{pointer}/{plural}")
+            each = self._iter_shown(place, "", deeper, wanted, f"{pointer}/{plural}", None, owner)
             inlined = {name: self._to_json(one) for name, one in each}
             count = len(inlined)
-        elif wanted is None:
-            count = self._reader.count(xid)
+        elif wanted is not None:
+            count = sum(1 for _ in self._iter_shown(place, "", INLINE_NONE, wanted, "", None, owner))
         else:
-            count = sum(1 for _ in self._iter_shown(place, "", INLINE_NONE, wanted, ""))
+            count = self._reader.count(xid) if owner is None else owner.count
         shown[f"{plural}url"] = self._collection_url(xid, f"{pointer}/{plural}", deeper is not None, wanted, count)
         shown[f"{plural}count"] = count
         if deeper is not None:
             shown[plural] = inlined
 
-    def _any_group_matches(self, plural: str, clause: Clause) -> bool:
-        place = ResourcePath("groups", self._model.groups[plural])
-        return next(self._iter_shown(place, "", INLINE_NONE, (clause,), ""), None) is not None
-
-    def _any_matches(self, place: ResourcePath, plural: str, clause: Clause) -> bool:
-        return next(self._iter_shown(place.collection(plural), "", INLINE_NONE, (clause,), ""), None) is not None
-
-    def _any_version_matches(self, resource: ShownResource, clause: Clause) -> bool:
-        place = replace(resource.place, kind="versions")
-        each = self._iter_versions(place, resource, "", INLINE_NONE, (clause,), "", None)
-        return any(one is not None for _, one in each)
+    def _any_matches(self, place: ResourcePath, clause: Clause, owner: ShownResource | None = None) -> bool:
+        """Whether an entity of a collection matches a clause."""
+        return any(True for _ in self._iter_shown(place, "", INLINE_NONE, (clause,), "", None, owner))
 
     def _version_attributes(self, place: ResourcePath, version: Version, *, is_default: bool) -> dict[str, Any]:
         shown: dict[str, Any] = {"versionid": version.id, "epoch": version.epoch, "isdefault": is_default}

@@ -156,24 +156,13 @@ class PageSizes:
     most: int = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTarget:
-    """The parsed path and query of a request."""
-
-    path: str
-    segments: tuple[str, ...]
-    details: bool
-    flags: Flags
-    limit: int | None
-    cursor: str
-
-
-def parse_target(head: RequestHead) -> RequestTarget:
-    """Parse path and query.
+def parse_request(call: ApiCall) -> RegistryRequest:
+    """Return the request to the core API of a call, without its body.
 
     Raises:
-        Refusal: one of them is not valid.
+        Refusal: path or query is not valid.
     """
+    head = call.head
     path = decode_text(head.path, "/")
     segments = tuple(decode_text(part, path) for part in head.path.split(b"/") if part)
     if len(segments) > MAX_SEGMENTS:
@@ -185,71 +174,45 @@ def parse_target(head: RequestHead) -> RequestTarget:
         raise Refusal("bad_details", path)
     given = parse_query(head.query)
     single = {name: single_value(given, name, path) for name in _SINGLE_FLAGS}
-    flags = Flags(
-        inline=tuple(given.get("inline", ())),
-        filter=tuple(given.get("filter", ())),
-        ignore=tuple(given.get("ignore", ())),
-        sort=single["sort"],
-        epoch=single["epoch"],
-        setdefaultversionid=single["setdefaultversionid"],
-        specversion=single["specversion"],
-        doc="doc" in given,
-        collections="collections" in given,
-        binary="binary" in given,
-    )
-    return RequestTarget(
-        path.rstrip("/") or "/", segments, details, flags, parse_limit(single["limit"], path), single["cursor"] or ""
-    )
-
-
-def build_request(
-    head: RequestHead,
-    body: bytes,
-    given: RequestTarget,
-    place: ResourcePath | str,
-    base: str,
-    writer: RequestSender,
-    pages: PageSizes,
-    max_answer: int,
-) -> RegistryRequest:
-    """Return the registry request for an HTTP request to *place*.
-
-    Raises:
-        Refusal: it is not valid.
-    """
-    verb = VERBS[head.method]
-    document, tree = None, ABSENT
-    kind = place.resource_type if isinstance(place, ResourcePath) and place.kind in ("resource", "version") else None
-    if kind is not None and kind.hasdocument and not given.details and verb in ("replace", "patch", "add"):
-        if verb == "patch":
-            raise Refusal("details_required", given.path)
-        tree, document = _parse_document(head, body, place, given.path)
-    elif verb != "read":
-        tree = _parse_body(head, body, given.path)
-    return RegistryRequest(
+    limit, cursor = parse_limit(single.pop("limit"), path), single.pop("cursor")
+    several = {name: tuple(given.get(name, ())) for name in ("inline", "filter", "ignore")}
+    present = {name: name in given for name in ("doc", "collections", "binary")}
+    verb = VERBS.get(head.method, "read")
+    return call.core_request(
         verb,
-        given.segments,
-        given.path,
-        base,
-        given.flags,
-        given.details,
-        tree,
-        document,
-        _content_type(head, body) or "application/json",
-        min(given.limit or pages.usual, pages.most),
-        given.cursor,
-        writer.name,
-        writer.administrator,
-        writer.may_write,
-        parse_etags(head.header(b"if-match")) if verb != "read" else None,
-        max_answer,
-        parse_etags(head.header(b"if-none-match")) or (),
+        segments,
+        path=path.rstrip("/") or "/",
+        flags=Flags(**several, **single, **present),  # type: ignore[arg-type]
+        details=details,
+        limit=min(limit or call.pages.usual, call.pages.most),
+        cursor=cursor or "",
+        matches=parse_etags(head.header(b"if-match")) if verb != "read" else None,
+        known=parse_etags(head.header(b"if-none-match")) or (),
         from_client=True,
     )
 
 
-def _parse_document(head: RequestHead, body: bytes, place: Any, path: str) -> tuple[dict[str, Any], GivenDocument]:
-    kind = place.resource
+def with_body(request: RegistryRequest, call: ApiCall, place: ResourcePath | str) -> RegistryRequest:
+    """Return a request to *place* with the body of its call.
+
+    Raises:
+        Refusal: the body, or a header that belongs to it, is not valid.
+    """
+    verb, document, tree = request.verb, None, ABSENT
+    kind = place.resource_type if isinstance(place, ResourcePath) and place.kind in ("resource", "version") else None
+    if kind is not None and kind.hasdocument and not request.details and verb in ("replace", "patch", "add"):
+        if verb == "patch":
+            raise Refusal("details_required", request.path)
+        tree, document = _parse_document(call.head, call.body, kind, request.path)
+    elif verb != "read":
+        tree = _parse_body(call.head, call.body, request.path)
+    media = _content_type(call.head, call.body) or "application/json"
+    return replace(request, body=tree, document=document, contenttype=media)
+
+
+def _parse_document(
+    head: RequestHead, body: bytes, kind: ResourceType, path: str
+) -> tuple[dict[str, Any], GivenDocument]:
     attributes = attributes_in_headers(head.headers, kind, path)
     attributes["contenttype"] = _content_type(head, body)
     url = kind.document_names[2]
@@ -568,9 +531,9 @@ def build_reply(head: RequestHead, request: RegistryRequest, place: ResourcePath
     if response.body is None:
         return Reply(204, tuple(fields))
     if response.version:
-        fields.append((b"Content-Location", _encode_location(response.version)))
+        fields.append((b"Content-Location", encode_header(response.version)))
     if response.location:
-        fields.append((b"Location", _encode_location(response.location)))
+        fields.append((b"Location", encode_header(response.location)))
     status = 201 if response.location else 200
     if response.document is not None and isinstance(place, ResourcePath):
         return _document_reply(request, place, response, status, fields)
@@ -624,7 +587,7 @@ def _document_reply(
         status = 303
         fields.append((b"Location", encode_header(response.document_url)))
     if content is not None:
-        fields.insert(0, (b"Content-Type", _clean_content_type(content)))
+        fields.insert(0, (b"Content-Type", clean_content_type(content)))
     fields += headers_of_attributes(body, kind)
     fields.append((b"Content-Disposition", response.name.encode("ascii")))
     return Reply(status, tuple(fields), response.document)
@@ -656,11 +619,7 @@ def finding_header(finding: Mapping[str, str]) -> tuple[bytes, bytes]:
     return FINDING, encode_header(text).replace(b"%20", b" ")
 
 
-def _encode_location(url: str) -> bytes:
-    return encode_header(url)
-
-
-def _clean_content_type(text: str) -> bytes:
+def clean_content_type(text: str) -> bytes:
     """Return a content type without characters that are not allowed in a header."""
     return "".join(each if 0x20 <= ord(each) < 0x7F else "?" for each in text).encode("ascii")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -14,7 +15,6 @@ from registry.core.ancestry import IGNORE_VALUES
 from registry.core.requests import ResourcePath, Verb
 from registry.core.responses import CONFIGURATION_PATHS, is_enabled
 from registry.core.service import METHODS
-from registry.core.views import SPECVERSION
 from registry.delivery.service import PERMISSIONS
 from registry.delivery.subscriptions import PATH, SECRET_MEMBERS, subscriptions_document
 from registry.delivery.targets import PROTOCOLS
@@ -182,9 +182,22 @@ def _value_schema(attribute: ModelAttribute, *, given: bool) -> Schema:
 # The parameters of operations: ids in paths, flags, conditions, and attributes as headers.
 
 Parameter = dict[str, Any]
-_ETAG_SCHEMA: Final = {"type": "string", "pattern": '^(\\*|"[^"]*")$'}
-_EMPTY_VALUE: Final = {"type": "string", "maxLength": 0}
 _SHOWING_VERBS: Final = ("replace", "patch", "add", "read")
+
+
+@cache
+def _read_static() -> bytes:
+    return files("registry.http").joinpath("openapi.json").read_bytes()
+
+
+@cache
+def _parameter(name: str) -> Parameter:
+    parameter: Parameter = msgspec.json.decode(_read_static())["components"]["parameters"][name]
+    return parameter
+
+
+def _with_values(name: str, *values: str) -> Parameter:
+    return {**_parameter(name), "schema": {"type": "array", "items": {"type": "string", "enum": list(values)}}}
 
 
 def iter_path_parameters(place: ResourcePath) -> Iterator[Parameter]:
@@ -196,21 +209,18 @@ def iter_path_parameters(place: ResourcePath) -> Iterator[Parameter]:
 
 def iter_flags(place: ResourcePath, model: Model, verb: Verb) -> Iterator[Parameter]:
     """Yield the flags of requests to a path (core ``spec.md``, Request Flags)."""
-    yield _flag_param("specversion", {"type": "string", "enum": [SPECVERSION]}, "The version of the specification.")
+    names = ["specversion"]
     if verb in _SHOWING_VERBS:
-        yield from _iter_view_flags(place, model)
+        yield _with_values("inline", *_iter_inlineable(place, model))
+        names += ["filter", "doc", "binary"]
+        names += ["collections"] if place.kind in ("registry", "group") else []
     if verb == "read":
-        if place.is_collection:
-            yield _flag_param("sort", {"type": "string"}, "The attribute to sort by, optionally with =asc or =desc.")
-            yield _flag_param("limit", {"type": "integer", "minimum": 1}, "Maximum number of entities in a page.")
-            yield _flag_param("cursor", {"type": "string"}, "Where the page begins, as in the link to the next page.")
-        return
-    if verb == "delete" and not place.is_collection:
-        yield _flag_param("epoch", {"type": "integer", "minimum": 0}, "The expected epoch of the entity.")
-    yield _flag_param("ignore", _text_members("*", *IGNORE_VALUES), "Parts of the body to ignore.")
-    if place.kind in ("resource", "meta", "versions", "version"):
-        text = "The id of the new default version; null for none, or request for the version in the request."
-        yield _flag_param("setdefaultversionid", {"type": "string", "minLength": 1}, text)
+        names += ["sort", "limit", "cursor"] if place.is_collection else []
+    else:
+        names += ["epoch"] if verb == "delete" and not place.is_collection else []
+        names += ["setdefaultversionid"] if place.kind in ("resource", "meta", "versions", "version") else []
+        yield _with_values("ignore", "*", *IGNORE_VALUES)
+    yield from map(_parameter, names)
 
 
 def iter_enabled_params(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> Iterator[Parameter]:
@@ -218,15 +228,15 @@ def iter_enabled_params(parameters: Iterable[Parameter], capabilities: Mapping[s
     for each in parameters:
         flag = each["name"] if each["in"] == "query" else ""
         if is_enabled(flag, capabilities):
-            yield {**each, "schema": _text_members("*", *capabilities["ignores"])} if flag == "ignore" else each
+            yield _with_values(flag, "*", *capabilities["ignores"]) if flag == "ignore" else each
 
 
 def iter_conditions(verb: Verb, *, guarded: bool) -> Iterator[Parameter]:
     """Yield conditional headers (RFC 9110 section 13); for writes only if *guarded* by ETags."""
     if verb == "read":
-        yield _header_parameter("If-None-Match", _ETAG_SCHEMA, "ETags of the client's copies.")
+        yield _parameter("If-None-Match")
     elif guarded:
-        yield _header_parameter("If-Match", _ETAG_SCHEMA, "ETags, one of which must be the current one.")
+        yield _parameter("If-Match")
 
 
 def iter_attribute_headers(kind: ResourceType) -> Iterator[Parameter]:
@@ -234,15 +244,6 @@ def iter_attribute_headers(kind: ResourceType) -> Iterator[Parameter]:
     for name, each in kind.attributes.items():
         if each.is_scalar and not each.readonly and name not in ("contenttype", *kind.document_names[:2]):
             yield _header_parameter(f"xRegistry-{name}", _header_schema(each), each.description)
-
-
-def _iter_view_flags(place: ResourcePath, model: Model) -> Iterator[Parameter]:
-    yield _flag_param("inline", _text_members(*_iter_inlineable(place, model)), "Collections and attributes to inline.")
-    yield _flag_param("filter", {"type": "array", "items": {"type": "string"}}, "Filter expressions.")
-    yield _flag_param("doc", _EMPTY_VALUE, "Return the document view, with relative links.")
-    yield _flag_param("binary", _EMPTY_VALUE, "Return documents in base64.")
-    if place.kind in ("registry", "group"):
-        yield _flag_param("collections", _EMPTY_VALUE, "Return only collections, with everything in them.")
 
 
 def _iter_inlineable(place: ResourcePath, model: Model) -> Iterator[str]:
@@ -270,19 +271,6 @@ def _iter_below(name: str, place: ResourcePath, model: Model) -> Iterator[str]:
 
 def _document_names(kind: ResourceType) -> tuple[str, ...]:
     return (kind.singular,) if kind.hasdocument else ()
-
-
-def _text_members(*values: str) -> Mapping[str, Any]:
-    return {"type": "array", "items": {"type": "string", "enum": list(values)}}
-
-
-def _flag_param(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
-    parameter: Parameter = {"name": name, "in": "query", "description": description, "schema": schema}
-    if schema is _EMPTY_VALUE:
-        parameter["allowEmptyValue"] = True
-    if schema["type"] == "array":
-        parameter |= {"style": "form", "explode": True}
-    return parameter
 
 
 def _header_parameter(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
@@ -435,7 +423,7 @@ def build_openapi(
     Flags that *capabilities* do not list are left out. With *subscriptions* it includes their paths, instead of group
     types with the same paths.
     """
-    document: dict[str, Any] = msgspec.json.decode(files("registry.http").joinpath("openapi.json").read_bytes())
+    document: dict[str, Any] = msgspec.json.decode(_read_static())
     document["servers"] = [{"url": base or "/"}]
     components = document["components"]
     components["schemas"] |= all_schemas(model)

@@ -26,10 +26,11 @@ from bindings.http.request import Reply, RequestHead
 from catalog.findings import to_xml_text
 from registry.core import changes
 from registry.core import search as looking
+from registry.core.ancestry import ResolvedEntities
 from registry.core.requests import RegistryRequest, ResourcePath, Response, page_etag
 from registry.core.service import RegistryService, RegistrySession
 from registry.errors import Refusal
-from registry.http.access import ApiCall, RegistryApi, matches_etag, parse_query, parse_target, single_value
+from registry.http.access import ApiCall, RegistryApi, matches_etag, parse_query, parse_request, single_value
 from registry.http.core import CoreApi
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ class PagesApi(RegistryApi):
         if not parse_query(call.head.query).keys() <= set(FLAGS) or call.head.path.endswith(b"$details"):
             return False
         try:
-            given = parse_target(call.head)
+            given = parse_request(call)
             return not isinstance(self._service.parse_path(given.segments, given.path), str)
         except Refusal:
             return not call.head.path.startswith(b"/.")
@@ -104,7 +105,7 @@ class PagesApi(RegistryApi):
     def _page_reply(self, call: ApiCall) -> Reply:
         tag = ""
         try:
-            given = parse_target(call.head)
+            given = parse_request(call)
             values = {name: single_value(parse_query(call.head.query), name, given.path) or "" for name in FLAGS}
             if any("\0" in each for each in values.values()):  # not allowed in PostgreSQL texts
                 raise Refusal("bad_request", given.path, error_detail="a flag contains a NUL character")
@@ -213,8 +214,8 @@ class _Page:
             url = body.get(place.resource.document_names[2])
             page["document"] = {"url": url, "size": len(document or b""), "text": _readable_text(document)}
         if place.kind == "resource":
-            around = looking.resolve_entities(self._session, (place.xid,))
-            counts = looking.effective_definition(around, place.xid)
+            around = self._resolve((place.xid,))
+            counts = around.effective_definition(place.xid)
             meta = self._perform(replace(place, kind="meta")).body or {}
             hidden = {"self", "xid", "defaultversionurl", f"{place.resource.singular}id"}
             page |= {
@@ -243,7 +244,7 @@ class _Page:
             connection, cursor = self._session.reader.connection, self._given["cursor"]
             xids = looking.xids_after(connection, within, cursor, _ENTITIES_PER_PAGE + 1)
         more, xids = len(xids) > _ENTITIES_PER_PAGE, xids[:_ENTITIES_PER_PAGE]
-        found = looking.resolve_entities(self._session, xids).findings if xids else ()
+        found = self._resolve(xids).findings if xids else ()
         about = f"This page is about {len(xids)} entities, {xids[0]} to {xids[-1]}." if len(xids) > 1 else ""
         about = about or ("This page is about one entity." if xids else "No entities.")
         limited = _limit_findings(found, _FINDINGS_PER_ENTITY if len(xids) > 1 else 10 * _PAGE_ROWS)
@@ -280,6 +281,9 @@ class _Page:
     def _search(self, text: str) -> dict[str, Any]:
         hits, more = looking.search(self._session.reader.connection, text, self._given["cursor"], _PAGE_ROWS)
         return {"hits": hits, "after": more}
+
+    def _resolve(self, xids: Sequence[str]) -> ResolvedEntities:
+        return ResolvedEntities(self._session.reader.connection, self._session.model, xids)
 
     def _perform(self, place: ResourcePath, **more: Any) -> Response:
         segments = tuple(each for each in place.xid.split("/") if each)

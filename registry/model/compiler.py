@@ -73,7 +73,7 @@ _RULES: Final = ("backward", "backward_transitive", "forward", "forward_transiti
 
 def _attrs(text: str) -> dict[str, ModelAttribute]:
     """Return the attributes of a table."""
-    listed = (line.split() for line in text.splitlines() if line.strip())
+    listed = (line.split() for line in text.split("\n") if line.strip())
     return {name: _attr(name, kind, **dict.fromkeys(flags, True)) for name, kind, *flags in listed}
 
 

@@ -32,7 +32,7 @@ from registry.core.requests import ResourcePath
 from registry.core.service import RegistrySession
 from registry.core.views import ResponseBudget, ShownResource, iter_shown
 from registry.errors import Refusal
-from registry.http.access import decode_header, encode_header, json_reply
+from registry.http.access import clean_content_type, decode_header, encode_header, json_reply
 from registry.store.entities import PAGE_ROWS, Entity, GroupEntity, Version
 
 SPECVERSION: Final = "0.5-wip"
@@ -257,7 +257,6 @@ def attributes_in_headers(head: RequestHead, path: str) -> dict[str, str | None]
 # Replies: entities with headers, documents, and pages.
 
 Headers = Iterable[tuple[bytes, bytes]]
-_PRINTABLE: Final = frozenset(chr(code) for code in range(0x20, 0x7F))
 
 
 def etag_of(session: RegistrySession, subject: ResourceEdition | GroupEntity) -> str:
@@ -299,5 +298,4 @@ def resource_reply(
         return Reply(307, (*fields, (b"Location", encode_header(elsewhere)))) if redirect else Reply(status, fields)
     document = (session.reader.document(edition.version.xid) if edition.version is not None else None) or b""
     media = str(shown.get("contenttype") or guess_content_type(document))
-    plain = "".join(each if each in _PRINTABLE else "?" for each in media)
-    return Reply(status, ((b"Content-Type", plain.encode("ascii")), *fields), document)
+    return Reply(status, ((b"Content-Type", clean_content_type(media)), *fields), document)

@@ -331,9 +331,7 @@ class MessageCatalogApi(_ProblemsApi):
             raise Refusal("bad_request", "/", error_detail="changes must be a position")
         limit = parse_limit(query["limit"][0] if "limit" in query else None, "/") or PAGE_CHANGES
         with self._service.session(writing=False) as session:
-            page = changes_after(
-                session.reader, int(position), self._default_authority(call), limit, whole="whole" in query
-            )
+            page = changes_after(session.reader, int(position), self._default_authority(call), limit)
         return Reply(200, ((b"Content-Type", JSON),), encode_page(page))
 
     def _apply_changes(self, call: ApiCall) -> Reply:
@@ -355,7 +353,6 @@ class MessageCatalogApi(_ProblemsApi):
                 "applied": taken.applied,
                 "refused": taken.reported,
                 "refusedcount": taken.refused,
-                "whole": True,
             }
         )
 
