@@ -173,7 +173,6 @@ def _run_tool(program: str, address: URL, *arguments: str) -> None:
 # Pruning of history by a background thread, a few entries at a time.
 
 _logger = logging.getLogger(__name__)
-PASSES_PER_COUNT = 12
 _PAUSE_SECONDS = 0.01
 """Seconds between two transactions, so that waiting writers get a turn."""
 
@@ -193,15 +192,12 @@ class HistoryLimits:
 class HistoryKeeper:
     """Prunes history until stopped; several processes over one database may do so.
 
-    ``entries`` is how many were left after the last pass, ``pruned`` how many this process deleted. Counting is slow,
-    so it is done every COUNTED passes and estimated from entry numbers between.
+    ``entries`` is how many were left after the last pass, ``pruned`` how many this process deleted.
     """
 
     def __init__(self, database: Database, limits: HistoryLimits) -> None:
         self.entries = 0
         self.pruned = 0
-        self._looks = 0
-        self._newest = 0
         self._database = database
         self._limits = limits
         self._stopping = threading.Event()
@@ -251,13 +247,5 @@ class HistoryKeeper:
             more = at > 0
             self._stopping.wait(_PAUSE_SECONDS)
         self.pruned += gone
-        self._count_pruned(gone)
-
-    def _count_pruned(self, deleted: int) -> None:
         with self._database.reading() as connection:
-            last = history.newest_number(connection)
-            if self._looks % PASSES_PER_COUNT:
-                self.entries += last - self._newest - deleted
-            else:
-                self.entries = history.count_entries(connection)
-        self._looks, self._newest = self._looks + 1, last
+            self.entries = history.count_entries(connection)

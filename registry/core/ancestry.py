@@ -16,13 +16,14 @@ from sqlalchemy import Connection
 
 from catalog.documents.documents import Document
 from catalog.documents.fetching import Fetcher, HttpResponse
+from catalog.explaining import entity_to_json
 from catalog.findings import Declarations, DocumentError, Findings
 from catalog.linting.attributes import rejecting_errors
 from catalog.load import build_catalog
 from catalog.model import Finding
 from catalog.parsing.pointers import unescape_step
 from registry.core.requests import ResourcePath, parse_resource_path
-from registry.core.views import INLINE_ALL, INLINE_NONE, EntityView, Inline, ShownResource, ViewOptions, iter_shown
+from registry.core.views import INLINE_ALL, INLINE_NONE, EntityView, Inline, ShownResource, ViewOptions, find_shown
 from registry.errors import Refusal, invalid_value, join_values
 from registry.model.attributes import (
     GroupType,
@@ -314,15 +315,12 @@ class WriteOptions:
     """Options of one write.
 
     ``now`` is the time of the request, ``ignore`` the parts of its body to ignore. ``default`` is the value of
-    ``setdefaultversionid``, None without it. ``contenttype`` is the body's; ``administrator`` is whether the writer is
-    an administrator.
+    ``setdefaultversionid``, None without it.
     """
 
     now: str
     ignore: frozenset[str] = frozenset()
     default: str | None = None
-    contenttype: str = "application/json"
-    administrator: bool = False
 
 
 def as_object(value: object, subject: str) -> Mapping[str, Any]:
@@ -489,7 +487,7 @@ class _LintDocument:
             self._group_document(place)
         elif place.kind == "resource":
             group = self._group_document(place.owner)
-            shown = next(iter(iter_shown(self._work.reader, place, "", place.rid)), None)
+            shown = find_shown(self._work.reader, place)
             entity = shown and self._viewer.render_resource(place, shown, _META, None, xid)
             if group is not None and shown and entity:
                 if "versionsurl" in entity:
@@ -568,11 +566,16 @@ def _finding_to_dict(finding: Finding) -> dict[str, str]:
 class ResolvedEntities:
     """Entities parsed by the catalog's readers, with those that they refer to; ``catalog`` has all of them."""
 
-    def __init__(self, connection: Connection, model: Model, xids: set[str]) -> None:
-        self._xids = xids
+    def __init__(self, connection: Connection, model: Model, xids: Collection[str]) -> None:
+        self._xids = set(xids)
         self.declarations: Final = Declarations()
-        tree = _LintDocument(WriteTransaction(connection), model, xids).tree
+        tree = _LintDocument(WriteTransaction(connection), model, self._xids).tree
         self.catalog: Final = build_catalog([Document(_FILE, tree)], Findings(), self.declarations, _OfflineFetcher())
+
+    def effective_definition(self, xid: str) -> Mapping[str, Any] | None:
+        """Return a definition with inherited values and the origin of each; None if *xid* is not a definition."""
+        shown = entity_to_json(xid, self.catalog, self.declarations)
+        return shown if shown is not None and shown["kind"] == "message" else None
 
     @property
     def findings(self) -> tuple[Mapping[str, str], ...]:

@@ -185,27 +185,24 @@ def _iter_event_types(change: EntityChange) -> Iterator[tuple[str, str | None]]:
 
 def mark_changes(work: WriteTransaction) -> None:
     """Mark what a local write has changed; entities that it touched but did not change keep their marks."""
-    _mark_by_xid(work)
-    groups = [xid for xid in work.groups.touched if not is_by_xid(xid)]
-    versions = [xid for xid in work.versions.touched if not is_by_xid(xid)]
-    if not groups and not versions:
-        return
     marks = Marks(work.reader.connection)
+    versions = [xid for xid in work.versions.touched if not is_by_xid(xid)]
     owners = list(dict.fromkeys(xid.rpartition("/versions/")[0] for xid in versions))
     names = {xid.rpartition("/")[2] for xid in versions}
-    known = {owner: marks_by_version(each.values()) for owner, each in marks.version_marks(owners, names).items()}
+    found = marks.version_marks(owners, names).items() if owners else ()
+    known = {owner: marks_by_version(each.values()) for owner, each in found}
     # In mark order a group's content is removed before the group, and added after it.
-    for gone in (True, False):
-        for xid in versions:
-            if (work.versions.now[xid] is None) == gone:
-                _mark_version(marks, xid, work, known)
-        if gone:
-            for xid in groups:
-                _mark_group(marks, xid, work.groups.now[xid])
+    for xid in versions:
+        if work.versions.now[xid] is None:
+            _mark_version(marks, xid, work, known)
+    _mark_by_xid(marks, work)
+    for xid in versions:
+        if work.versions.now[xid] is not None:
+            _mark_version(marks, xid, work, known)
     marks.flush()
 
 
-def _mark_by_xid(work: WriteTransaction) -> None:
+def _mark_by_xid(marks: Marks, work: WriteTransaction) -> None:
     moved = set(_iter_owners(work.versions))
     gone = [
         xid
@@ -214,10 +211,8 @@ def _mark_by_xid(work: WriteTransaction) -> None:
         if each.now[xid] is None
     ]
     # The model comes before entities of its types.
-    live = (
-        {} if work.registry.modelsource == work.registry_before.modelsource else {MODEL_XID: work.registry.modelsource}
-    )
-    digests = {xid: digest_of_state(state) for xid, state in live.items()}
+    source = work.registry.modelsource
+    digests = {} if source == work.registry_before.modelsource else {MODEL_XID: digest_of_state(source)}
     touched = [
         *_iter_touched(work.groups),
         *_iter_touched(work.versions),
@@ -227,9 +222,6 @@ def _mark_by_xid(work: WriteTransaction) -> None:
         now = work.groups.now.get(xid) or work.versions.now.get(xid) or work.resources.now.get(xid)
         if now is not None:
             digests[xid] = digest_of_state(_state_of(work, now))
-    if not gone and not digests:
-        return
-    marks = Marks(work.reader.connection)
     known = marks.marks_by_xid([*gone, *digests])
     for xid in gone:
         if xid in known and not known[xid].deleted:
@@ -241,7 +233,6 @@ def _mark_by_xid(work: WriteTransaction) -> None:
             mine = mine if mine is not None else Mark("", "", "", 0, "", group=xid)
             mine.deleted, mine.digest = False, digest
             put_own_mark(marks, mine)
-    marks.flush()
 
 
 def _iter_touched(changes: PendingWrites[Any]) -> Iterator[str]:
@@ -280,19 +271,6 @@ def digest_of_state(state: Mapping[str, Any]) -> str:
     """Return a digest of a state; the ancestry of a resource's versions is left out."""
     plain = {name: value for name, value in state.items() if name not in ("ancestors", "ancestorid")}
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
-
-
-def _mark_group(marks: Marks, xid: str, now: Any) -> None:
-    group_mark = marks.mark_of(xid)
-    if group_mark is None:
-        if now is None:
-            return
-        group_mark = Mark("", "", "", 0, "", group=xid)
-    digest = "" if now is None else digest_of(now.attributes)
-    if group_mark.stamp and (now is None) == group_mark.deleted and digest == group_mark.digest:
-        return
-    group_mark.deleted, group_mark.digest = now is None, digest
-    put_own_mark(marks, group_mark)
 
 
 def _mark_version(marks: Marks, xid: str, work: WriteTransaction, known: dict[str, dict[str, Mark]]) -> None:

@@ -116,6 +116,16 @@ def _allow_all(group: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestSender:
+    """The sender of a request: name for history, and permissions; ``writes`` is whether it may write to any group."""
+
+    name: str
+    administrator: bool = False
+    may_write: Callable[[str], bool] = _allow_all
+    writes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RegistryRequest:
     """A request to the registry.
 
@@ -360,6 +370,29 @@ def body_etag(body: Mapping[str, Any]) -> str:
 @cache
 def _release_digest() -> str:
     return version(_DISTRIBUTION)
+
+
+def check_conditions(tags: set[str], matches: Sequence[str] | None, known: Sequence[str] | None, subject: str) -> None:
+    """Check ``If-Match`` and ``If-None-Match`` of a write against the current *tags*, none if there is no entity.
+
+    Raises:
+        Refusal: ``precondition_failed``.
+    """
+    if (matches is not None and not tags & set(matches)) or tags & set(known or ()):
+        raise Refusal("precondition_failed", subject)
+
+
+def parse_epoch(text: str | None, path: str) -> int | None:
+    """Return the flag ``epoch`` as a number, None without it.
+
+    Raises:
+        Refusal: it is not an unsigned integer.
+    """
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise Refusal("bad_flag", path, detail="epoch must be an unsigned integer", flag="epoch")
+    return int(text)
 
 
 # Filters: expressions in dot notation over entities and those below them (core ``spec.md``, Filter Flag).

@@ -1,8 +1,8 @@
-"""Resource-wide rules at the end of a request: ancestry, default version and checks; and creation of entities."""
+"""Resource-wide rules at the end of a request: ancestry, default version and checks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,20 +11,14 @@ from registry.compatibility.schemas import check_format
 from registry.core import ancestry as lineage
 from registry.core.ancestry import (
     WriteOptions,
-    add_constraint_defaults,
-    as_object,
     check_constraints,
-    compare_epoch,
-    compare_id,
     constraints_of,
-    merge_body,
-    set_times,
     value_at,
 )
-from registry.core.requests import GivenDocument, ResourcePath, check_id, parse_document
+from registry.core.requests import ResourcePath
 from registry.errors import Refusal, invalid_value, join_values
-from registry.model.attributes import Model, ModelAttribute, check_values
-from registry.store.entities import Entity, GroupEntity, Registry, Resource, Version, WriteTransaction
+from registry.model.attributes import Model, ModelAttribute
+from registry.store.entities import Entity, Resource, Version, WriteTransaction
 
 MAX_LOOKUPS: Final = 16
 """Up to this many versions are looked up one by one with their neighbours; beyond it, all are loaded."""
@@ -334,172 +328,3 @@ def _iter_matched_names(attributes: Mapping[str, ModelAttribute], path: tuple[st
             yield ".".join((*path, name))
         if each.attributes:
             yield from _iter_matched_names(each.attributes, (*path, name))
-
-
-# Creating entities and updating versions.
-
-
-class EntityCreator:
-    """Creates entities within one :class:`WriteTransaction`; ``pending`` are the resources to check at the end of the
-    request.
-    """
-
-    def __init__(self, work: WriteTransaction, model: Model, options: WriteOptions) -> None:
-        self.work = work
-        self.model = model
-        self.options = options
-        self.pending: dict[str, PendingResource] = {}
-        self._bumped: set[str] = set()
-
-    def raise_epoch(self, entity: Entity) -> None:
-        """Raise the epoch of an entity, once in a request."""
-        if entity.xid not in self._bumped:
-            entity.epoch += 1
-            self._bumped.add(entity.xid)
-
-    def mark_modified(self, entity: Registry | GroupEntity | Resource) -> None:
-        """Mark an entity as modified because of a change below it, and raise its epoch once."""
-        entity.modifiedat = self.options.now
-        self.raise_epoch(entity)
-        self.work.record_changed(entity)
-
-    def write_version(
-        self,
-        place: ResourcePath,
-        resource: Resource,
-        name: str | None,
-        body: Mapping[str, Any],
-        *,
-        patch: bool,
-        root: bool = False,
-        document: GivenDocument | None = None,
-    ) -> Version:
-        """Write a version of a resource; without a *name* it is a new one. *place* is the resource's."""
-        pending = self.pending_of(place, resource)
-        version = self.work.version(resource, name) if name is not None else None
-        if version is None:
-            version = self.create_version(place, resource, name)
-            pending.fresh.append(version.id)
-        else:
-            compare_epoch(body, version, version.xid, self.options)
-        if not (root and "id" in self.options.ignore):
-            compare_id(body, place.resource.singular, resource.id, version.xid)
-            compare_id(body, "version", version.id, version.xid)
-        self._set_ancestor(pending, version, body)
-        self._version_attributes(place, version, body, patch=patch, document=document)
-        set_times(version, body, version.xid, self.options)
-        self.raise_epoch(version)
-        self.work.versions.record_changed(version)
-        pending.written[version.id] = None
-        return version
-
-    def _version_attributes(
-        self,
-        place: ResourcePath,
-        version: Version,
-        body: Mapping[str, Any],
-        *,
-        patch: bool,
-        document: GivenDocument | None,
-    ) -> None:
-        kind = place.resource
-        own = {name: value for name, value in body.items() if name not in kind.resource}
-        values = merge_body(version.attributes, own, kind.attributes, patch=patch)
-        given = document or parse_document(kind, body, values, version.xid, patch=patch, media=self.options.contenttype)
-        values = add_constraint_defaults(
-            constraints_of(place.group, self.work.group(place.owner.xid)), kind.plural, values
-        )
-        version.attributes = check_values(version.xid, values, kind.attributes)
-        if given is not None:
-            self.work.set_document(version, given.body)
-        elif kind.hasdocument and not version.epoch and f"{kind.singular}url" not in version.attributes:
-            self.work.set_document(version, b"")
-
-    def _set_ancestor(self, pending: PendingResource, version: Version, body: Mapping[str, Any]) -> None:
-        given = body.get("ancestorid")
-        if given is None or given == version.ancestorid:
-            return
-        if not isinstance(given, str):
-            raise invalid_value(version.xid, "ancestorid", "must be a string")
-        version.ancestorid = version.id if given == "request" else given
-        pending.asked[version.id] = None
-
-    def create_group(self, place: ResourcePath) -> GroupEntity:
-        """Create a group, and mark the registry as modified."""
-        check_id(place.gid, place.xid)
-        parent = place.xid.rpartition("/")[0]
-        self._check_case(self.work.id_like(parent, place.gid), place.group.singular, place.gid, place.xid)
-        self.mark_modified(self.work.registry)
-        return GroupEntity(parent, place.gid, 0, self.options.now, self.options.now)
-
-    def create_resource(self, place: ResourcePath, group: GroupEntity) -> Resource:
-        """Create a resource of a group, without versions."""
-        check_id(place.rid, place.xid)
-        parent = place.xid.rpartition("/")[0]
-        like = self.work.id_like(parent, place.rid)
-        self._check_case(like, place.resource.singular, place.rid, place.xid)
-        self.mark_modified(group)
-        resource = Resource(parent, place.rid, 0, self.options.now, self.options.now)
-        resource.sticky = bool(place.resource.meta["defaultversionsticky"].default)
-        self.raise_epoch(resource)
-        self.work.add_resource(resource)
-        return resource
-
-    def create_version(self, place: ResourcePath, resource: Resource, name: str | None) -> Version:
-        """Create a version; without a *name* its id is the next number."""
-        if name is None:
-            while name is None or self.work.version(resource, name) is not None:
-                resource.counter += 1
-                name = str(resource.counter)
-        else:
-            check_id(name, f"{place.xid}/versions/{name}", version=True)
-            if not place.resource.setversionid:
-                raise Refusal("versionid_not_allowed", place.xid, plural=place.resource.plural)
-            self._check_case(self.work.version_id_like(resource, name), "version", name, place.xid)
-        self.mark_modified(resource)
-        version = Version(resource.versions, name, 0, self.options.now, self.options.now)
-        self.work.add_version(version)
-        return version
-
-    def _check_case(self, existing_id: str | None, singular: str, name: str, subject: str) -> None:
-        if existing_id is not None:
-            why = f"it differs only in case from the existing id {existing_id}"
-            raise Refusal("malformed_id", subject, id=name, error_detail=why)
-
-    def pending_of(self, place: ResourcePath, resource: Resource) -> PendingResource:
-        """Return the pending state of a resource, which is checked at the end of the request."""
-        pending = self.pending.get(place.xid)
-        if pending is None:
-            before = self.work.resources.before.get(place.xid)
-            pending = PendingResource(place, before is not None, before.epoch if before is not None else 0)
-            self.pending[place.xid] = pending
-        return pending
-
-    def is_writable(self, resource: Resource, *, root: bool) -> bool:
-        """Whether a resource may be written; False if it is read-only and must be skipped."""
-        if not resource.attributes.get("readonly") or self.options.administrator:
-            return True
-        if "readonly" not in self.options.ignore:
-            raise Refusal("readonly", resource.xid)
-        if root:
-            raise Refusal("bad_flag", resource.xid, flag="ignore")
-        return False
-
-    def parse_entries(self, place: ResourcePath, body: object) -> dict[str, Mapping[str, Any]]:
-        """Return the entities of a map by id.
-
-        Raises:
-            Refusal: it is not a map of entities, or has ids that differ only in case.
-        """
-        entries = as_object(body, place.xid)
-        _check_distinct_ids(place, entries)
-        return {name: as_object(each, f"{place.xid}/{name}") for name, each in entries.items()}
-
-
-def _check_distinct_ids(place: ResourcePath, names: Iterable[str]) -> None:
-    folded: dict[str, str] = {}
-    for name in names:
-        other = folded.setdefault(name.lower(), name)
-        if other != name:
-            why = f"it differs only in case from {other} in the same request"
-            raise Refusal("malformed_id", f"{place.xid}/{name}", id=name, error_detail=why)

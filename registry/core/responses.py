@@ -32,9 +32,10 @@ from registry.core.views import (
     PageRequest,
     ShownResource,
     ViewOptions,
+    find_shown,
     inline_below,
-    iter_shown,
     parse_inline,
+    require_owner,
 )
 from registry.errors import Refusal, join_values
 from registry.model.attributes import Model
@@ -243,7 +244,7 @@ class ResponseBuilder:
         view = self.view_options(place)
         if place.is_collection:
             _check_cursor(request, number=sorting is not None)
-            self._require_owner(place)
+            require_owner(self._reader, place)
             viewer = EntityView(self._reader, self._model, view)
             page = PageRequest(request.limit, request.cursor, sorting)
             entries, after = viewer.render_page(place, page, view.inline)
@@ -264,14 +265,7 @@ class ResponseBuilder:
 
     def show_entity(self, place: ResourcePath, view: ViewOptions) -> Response:
         """Return the response with one entity."""
-        viewer = EntityView(self._reader, self._model, view)
-        answer = {
-            "registry": self._show_registry,
-            "group": self._show_group,
-            "resource": self._show_resource,
-            "meta": self._show_meta,
-            "version": self._show_version,
-        }[place.kind](place, viewer, view)
+        answer = self._show_plain(place, EntityView(self._reader, self._model, view), view)
         if answer is None:
             raise Refusal("not_found", place.xid)
         if self._request.flags.collections and answer.body is not None:
@@ -303,54 +297,48 @@ class ResponseBuilder:
             return set()
         return {"*", etag} - {""}
 
-    def _show_registry(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
-        shown = viewer.render_registry(self._registry, effective_capabilities(self._registry.capabilities))
-        return None if shown is None else Response(shown, etag=f'"{self._registry.epoch}"')
+    def _show_plain(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
+        """Return the response with one entity without flags, None if it does not exist or does not match."""
+        if place.kind == "registry":
+            registry = self._registry
+            shown = viewer.render_registry(registry, effective_capabilities(registry.capabilities))
+            return None if shown is None else Response(shown, etag=f'"{registry.epoch}"')
+        if place.kind == "group":
+            group = self._reader.group(place.xid)
+            shown = None if group is None else viewer.render_group(place, group, view.inline, view.clauses, "")
+            return None if group is None or shown is None else Response(shown, etag=f'"{group.epoch}"')
+        resource = find_shown(self._reader, place)
+        if resource is None:
+            return None
+        if place.kind == "resource":
+            return self._show_resource(place, resource, viewer, view)
+        source = resource.source
+        if place.kind == "meta":
+            if view.clauses == NO_CLAUSES:
+                return None
+            etag = f'"{source.epoch}"' if source is not None else ""
+            return Response(viewer.render_meta(place.owner, resource, ""), etag=etag)
+        version = self._reader.version(f"{source.versions}/{place.vid}") if source is not None else None
+        if source is None or version is None:
+            return None
+        is_default = source.defaultversionid == place.vid
+        shown = viewer.render_version(place, version, view.inline, view.clauses, "", is_default=is_default)
+        url = f"{view.base}{place.xid}{'$details' if place.resource.hasdocument else ''}"
+        answer = Response(shown, name=place.rid, etag=f'"{version.epoch}"', version=url)
+        return None if shown is None else self._replace_by_document(place, answer, version)
 
-    def _show_group(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
-        group = self._reader.group(place.xid)
-        shown = None if group is None else viewer.render_group(place, group, view.inline, view.clauses, "")
-        return None if group is None or shown is None else Response(shown, etag=f'"{group.epoch}"')
-
-    def _show_resource(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
-        resource = self._find_resource(place)
-        shown = None if resource is None else viewer.render_resource(place, resource, view.inline, view.clauses, "")
-        if resource is None or shown is None:
+    def _show_resource(
+        self, place: ResourcePath, resource: ShownResource, viewer: EntityView, view: ViewOptions
+    ) -> Response | None:
+        shown = viewer.render_resource(place, resource, view.inline, view.clauses, "")
+        if shown is None:
             return None
         source, default = resource.source, resource.default
         etag = f'"{source.epoch}-{default.epoch}"' if source is not None and default is not None else ""
-        kind = place.resource
-        details = "$details" if kind.hasdocument else ""
+        details = "$details" if place.resource.hasdocument else ""
         version = f"{view.base}{place.xid}/versions/{default.id}{details}" if default is not None else ""
         answer = Response(shown, name=place.rid, etag=etag, version=version)
         return self._replace_by_document(place, answer, default)
-
-    def _show_meta(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
-        resource = self._find_resource(place.owner)
-        if resource is None:
-            return None
-        shown = viewer.render_meta(place.owner, resource, "")
-        if view.clauses == NO_CLAUSES:
-            return None
-        return Response(shown, etag=f'"{resource.source.epoch}"' if resource.source is not None else "")
-
-    def _show_version(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
-        owner = self._find_resource(place.owner)
-        if owner is None or owner.source is None:
-            return None
-        entity = self._reader.version(f"{owner.source.versions}/{place.vid}")
-        is_default = owner.source.defaultversionid == place.vid
-        shown = (
-            None
-            if entity is None
-            else viewer.render_version(place, entity, view.inline, view.clauses, "", is_default=is_default)
-        )
-        if entity is None or shown is None:
-            return None
-        details = "$details" if place.resource.hasdocument else ""
-        version = f"{view.base}{place.xid}{details}"
-        answer = Response(shown, name=place.rid, etag=f'"{entity.epoch}"', version=version)
-        return self._replace_by_document(place, answer, entity)
 
     def _replace_by_document(self, place: ResourcePath, response: Response, version: Version | None) -> Response:
         """Replace the response by the document if the document was requested."""
@@ -363,19 +351,10 @@ class ResponseBuilder:
             return replace(response, body=body, document=b"", document_url=str(url or ""))
         return replace(response, body=body, document=self._reader.document(version.xid) or b"")
 
-    def _find_resource(self, place: ResourcePath) -> ShownResource | None:
-        return next(iter_shown(self._reader, place, "", place.rid), None)
-
-    def _require_owner(self, place: ResourcePath) -> None:
-        if place.kind == "resources" and self._reader.group(place.owner.xid) is None:
-            raise Refusal("not_found", place.owner.xid)
-        if place.kind == "versions" and self._reader.resource(place.owner.xid) is None:
-            raise Refusal("not_found", place.owner.xid)
-
     def _count_entities(self, place: ResourcePath) -> int:
         if place.kind != "versions":
             return self._reader.count(place.xid)
-        resource = self._find_resource(place.owner)
+        resource = find_shown(self._reader, place.owner)
         return resource.count if resource is not None else 0
 
 

@@ -1,4 +1,4 @@
-"""Full-text search, effective definitions, and text diffs, for the registry's web pages.
+"""Full-text search, documents, and text diffs, for the registry's web pages.
 
 All are bounded: a search scans a limited number of rows and returns where to continue, and a diff is limited in lines
 and differences.
@@ -13,8 +13,6 @@ from typing import Any, Final, Literal
 import msgspec
 from sqlalchemy import Connection, and_, func, or_, select
 
-from catalog.explaining import entity_to_json
-from registry.core.ancestry import ResolvedEntities
 from registry.core.requests import RegistryRequest, ResourcePath
 from registry.core.service import RegistrySession
 from registry.store.engine import GROUPS, RESOURCES, VERSIONS
@@ -101,17 +99,6 @@ def xids_after(connection: Connection, within: str, after: str, limit: int) -> l
         chosen.append(query.order_by(table.c.xid).limit(limit))
     found = [xid for query in chosen for xid in connection.execute(query).scalars()]
     return sorted(found)[:limit]
-
-
-def resolve_entities(session: RegistrySession, xids: Sequence[str]) -> ResolvedEntities:
-    """Return entities parsed by the catalog's readers, with everything that they refer to."""
-    return ResolvedEntities(session.reader.connection, session.model, set(xids))
-
-
-def effective_definition(resolved: ResolvedEntities, xid: str) -> Mapping[str, Any] | None:
-    """Return a definition with inherited values and the origin of each; None if *xid* is not a definition."""
-    shown = entity_to_json(xid, resolved.catalog, resolved.declarations)
-    return shown if shown is not None and shown["kind"] == "message" else None
 
 
 def read_document(session: RegistrySession, place: ResourcePath) -> tuple[Mapping[str, Any], bytes | None]:

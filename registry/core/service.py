@@ -14,13 +14,14 @@ from sqlalchemy import Connection
 
 from registry.core.ancestry import Linter, WriteOptions
 from registry.core.changes import collect_changes, mark_changes
-from registry.core.operations import WriteOperation, WrittenEntity, change_model, set_exact_values
+from registry.core.model_changes import change_model, set_exact_values
 from registry.core.requests import (
     ABSENT,
     RegistryRequest,
     ResourcePath,
     Response,
     body_etag,
+    check_conditions,
     check_id,
     has_several_entities,
     parse_resource_path,
@@ -36,7 +37,7 @@ from registry.core.responses import (
     parse_capabilities,
     without_disabled_flags,
 )
-from registry.core.writing import EntityWriter
+from registry.core.transaction import Transaction, WrittenEntity
 from registry.errors import Refusal
 from registry.model.attributes import Model, current_time, later_time, model_source
 from registry.model.compiler import compile_model
@@ -95,7 +96,9 @@ class RegistrySession:
         Raises:
             Refusal: there is no such path.
         """
-        return self._service.parse_path_within(self.reader, segments, path)
+        if len(segments) == 1 and segments[0] in CONFIGURATION_PATHS:
+            return segments[0]
+        return parse_resource_path(self._service.registry_and_model(self.reader)[1], segments, path)
 
     def perform(self, request: RegistryRequest) -> Response:
         """Carry out a request; each write has its own interaction, history and events.
@@ -103,7 +106,132 @@ class RegistrySession:
         Raises:
             Refusal: it is refused; earlier requests stay in effect unless the error leaves the block.
         """
-        return self._service.perform_within(self._connection, request)
+        if request.verb != "read":
+            work = WriteTransaction(self._connection)
+            return self._write(work, without_disabled_flags(request, work.registry.capabilities))
+        reader, service = self.reader, self._service
+        registry, model = service.registry_and_model(reader)
+        request = without_disabled_flags(request, registry.capabilities)
+        place = self._parse_target(model, request)
+        tag = response_etag(reader, request) if has_several_entities(place, request.flags) else ""
+        if tag and tag in request.known:
+            return Response(None, etag=tag)
+        answerer = ResponseBuilder(reader, model, registry, request)
+        if place == OPENAPI:
+            described = service.describe(model, effective_capabilities(registry.capabilities), request.base)
+            answer = Response(described, etag=body_etag(described))
+        else:
+            answer = answerer.configuration(place) if isinstance(place, str) else answerer.read_response(place)
+        return replace(answer, etag=tag) if tag else answer
+
+    def _parse_target(self, model: Model, request: RegistryRequest) -> ResourcePath | str:
+        segments = request.segments
+        configured = len(segments) == 1 and segments[0] in CONFIGURATION_PATHS
+        place: ResourcePath | str = segments[0] if configured else parse_resource_path(model, segments, request.path)
+        if request.verb not in METHODS[methods_key(place)]:
+            raise Refusal("action_not_supported", request.path, action=request.verb)
+        return place
+
+    def _write(self, work: WriteTransaction, request: RegistryRequest) -> Response:
+        model = self._service.compiled_model(work.registry)
+        check_specversion(request.flags, request.path)
+        place = self._parse_target(model, request)
+        moment = later_time(current_time(), work.reader.last_change_time())
+        options = _options_of(request, place, ignorable_values(request, work.registry.capabilities), moment)
+        self._check_group_permission(place, request)
+        before = ResponseBuilder(work.reader, model, work.registry, request)
+        _check_conditions(request, place, before)
+        transaction = Transaction(work, model, request, options)
+        names: Any = None
+        if isinstance(place, str):
+            self._write_configuration(transaction, place)
+        else:
+            self._apply_model(transaction, place)
+            names = transaction.run(place)
+        transaction.finish()
+        model = transaction.model
+        self._check_permissions(work, request)
+        if request.exact is not None:
+            set_exact_values(work, model, request.exact)
+        work.flush()
+        findings: tuple[Mapping[str, str], ...] = ()
+        if not request.replicated:
+            mark_changes(work)
+            findings = self._service.linter.lint_write(work, model, request.path)
+        interaction = uuid.uuid4().hex
+        log = collect_changes(work)
+        history, events = (
+            log.history_rows(interaction, options.now, request.who),
+            log.event_rows(interaction, options.now),
+        )
+        work.store_history(history, events)
+        answer = self._response_to_write(work, model, place, request, names)
+        return replace(answer, interaction=interaction, findings=findings)
+
+    def _check_group_permission(self, place: ResourcePath | str, request: RegistryRequest) -> None:
+        """Raise early if the writer may not write to the requested group."""
+        if isinstance(place, str) or (place.kind == "registry" and request.verb != "add"):
+            if not request.administrator:
+                raise Refusal("forbidden", request.path, error_detail="only administrators may change this")
+        elif place.gid:
+            group = ResourcePath("group", place.group, place.gid).xid
+            if not request.may_write(group):
+                raise Refusal("forbidden", place.xid, error_detail=f"these credentials do not allow writes to {group}")
+
+    def _check_permissions(self, work: WriteTransaction, request: RegistryRequest) -> None:
+        """Raise if the writer may not write to a changed group."""
+        touched = {
+            "/".join(xid.split("/")[:3])
+            for each in (work.groups, work.resources, work.versions)
+            for xid in each.touched
+        }
+        for group in sorted(touched):
+            if not request.may_write(group):
+                raise Refusal("forbidden", group, error_detail=f"these credentials do not allow writes to {group}")
+
+    def _write_configuration(self, transaction: Transaction, name: str) -> None:
+        request, work = transaction.request, transaction.work
+        if request.body is ABSENT:
+            raise Refusal("missing_body", request.path)
+        if name == "capabilities":
+            if not isinstance(request.body, Mapping):
+                raise Refusal("capability_error", "/capabilities", error_detail="the capabilities must be an object")
+            _store_capabilities(work, request.body, request)
+        else:
+            change_model(transaction, request.body)
+            transaction.patch = True
+            transaction.write_registry({})
+        transaction.mark_modified(work.registry)
+
+    def _apply_model(self, transaction: Transaction, place: ResourcePath) -> None:
+        """Apply capabilities and model source first, if a write to the registry has them."""
+        request, registry, ignore = transaction.request, transaction.work.registry, transaction.options.ignore
+        body = request.body
+        if place.kind != "registry" or request.verb == "add" or not isinstance(body, Mapping):
+            return
+        if "capabilities" in body and "capabilities" not in ignore:
+            _store_capabilities(transaction.work, body["capabilities"], request)
+        source = body.get("modelsource", registry.modelsource)
+        if "modelsource" not in ignore and source != registry.modelsource:
+            change_model(transaction, source)
+
+    def _response_to_write(
+        self, work: WriteTransaction, model: Model, place: ResourcePath | str, request: RegistryRequest, names: Any
+    ) -> Response:
+        answerer = ResponseBuilder(work.reader, model, work.registry, request)
+        if isinstance(place, str):
+            return answerer.configuration(place)
+        if request.verb == "delete":
+            return Response(None)
+        if isinstance(names, WrittenEntity):
+            answer = answerer.show_entity(names.place, answerer.view_options(names.place))
+            answer = replace(answer, version=answer.version if names.version else "")
+            has_document = names.place.kind in ("resource", "version") and names.place.resource.hasdocument
+            details = "$details" if has_document and answer.document is None else ""
+            return replace(answer, location=f"{request.base}{names.place.xid}{details}" if names.created else "")
+        if place.is_collection:
+            return Response(answerer.show_entities(place, names))
+        return Response({plural: answerer.show_entities(where, ids) for plural, (where, ids) in names.items()})
 
 
 class RegistryService:
@@ -122,8 +250,8 @@ class RegistryService:
     ) -> None:
         self.authority: Final = authority
         self._database = database
-        self._linter = linter
-        self._describe = describe
+        self.linter: Final = linter
+        self.describe: Final = describe
         self._models: dict[bytes, Model] = {}
         self._compiled: tuple[Mapping[str, Any], Model] | None = None
         self._current: tuple[ChangeId, Registry, Model] | None = None
@@ -157,30 +285,10 @@ class RegistryService:
         with self._database.writing() if writing else self._database.reading() as connection:
             yield RegistrySession(self, connection)
 
-    def perform_within(self, connection: Connection, request: RegistryRequest) -> Response:
-        """Carry out a request within a transaction; for :class:`RegistrySession`."""
-        if request.verb != "read":
-            work = WriteTransaction(connection)
-            return self._write(work, without_disabled_flags(request, work.registry.capabilities))
-        reader = EntityReader(connection)
-        registry, model = self._registry_and_model(reader)
-        request = without_disabled_flags(request, registry.capabilities)
-        place = self._parse_target(model, request)
-        tag = response_etag(reader, request) if has_several_entities(place, request.flags) else ""
-        if tag and tag in request.known:
-            return Response(None, etag=tag)
-        answerer = ResponseBuilder(reader, model, registry, request)
-        if place == OPENAPI:
-            described = self._describe(model, effective_capabilities(registry.capabilities), request.base)
-            answer = Response(described, etag=body_etag(described))
-        else:
-            answer = answerer.configuration(place) if isinstance(place, str) else answerer.read_response(place)
-        return replace(answer, etag=tag) if tag else answer
-
     def group_types(self) -> set[str]:
         """Return the plural names of all group types."""
         with self._database.reading() as connection:
-            _, model = self._registry_and_model(EntityReader(connection))
+            _, model = self.registry_and_model(EntityReader(connection))
         return set(model.groups)
 
     def parse_path(self, segments: tuple[str, ...], path: str) -> ResourcePath | str:
@@ -192,13 +300,7 @@ class RegistryService:
         with self.session(writing=False) as session:
             return session.parse_path(segments, path)
 
-    def parse_path_within(self, reader: EntityReader, segments: tuple[str, ...], path: str) -> ResourcePath | str:
-        """Return the result of :meth:`parse_path` within a transaction; for :class:`RegistrySession`."""
-        if len(segments) == 1 and segments[0] in CONFIGURATION_PATHS:
-            return segments[0]
-        return parse_resource_path(self._registry_and_model(reader)[1], segments, path)
-
-    def _registry_and_model(self, reader: EntityReader) -> tuple[Registry, Model]:
+    def registry_and_model(self, reader: EntityReader) -> tuple[Registry, Model]:
         """Return the registry entity (read-only) and its model; both are cached until something changes."""
         change, kept = reader.last_change(), self._current
         if kept is None or kept[0] != change:
@@ -218,112 +320,6 @@ class RegistryService:
             self._models = {**dict(list(self._models.items())[1 - _CACHED_MODELS :]), key: model}
         self._compiled = source, model
         return model
-
-    def _parse_target(self, model: Model, request: RegistryRequest) -> ResourcePath | str:
-        segments = request.segments
-        configured = len(segments) == 1 and segments[0] in CONFIGURATION_PATHS
-        place: ResourcePath | str = segments[0] if configured else parse_resource_path(model, segments, request.path)
-        if request.verb not in METHODS[methods_key(place)]:
-            raise Refusal("action_not_supported", request.path, action=request.verb)
-        return place
-
-    def _write(self, work: WriteTransaction, request: RegistryRequest) -> Response:
-        model = self.compiled_model(work.registry)
-        check_specversion(request.flags, request.path)
-        place = self._parse_target(model, request)
-        moment = later_time(current_time(), work.reader.last_change_time())
-        options = _options_of(request, place, ignorable_values(request, work.registry.capabilities), moment)
-        self._check_group_permission(place, request)
-        before = ResponseBuilder(work.reader, model, work.registry, request)
-        _check_conditions(request, place, before)
-        writer = EntityWriter(work, model, options)
-        names: Any = None
-        if isinstance(place, str):
-            self._write_configuration(writer, place, request)
-        else:
-            self._apply_model(writer, place, request)
-            names = WriteOperation(writer, place, request).run()
-        writer.finish()
-        model = writer.model
-        self._check_permissions(work, request)
-        if request.exact is not None:
-            set_exact_values(work, model, request.exact)
-        work.flush()
-        findings: tuple[Mapping[str, str], ...] = ()
-        if not request.replicated:
-            mark_changes(work)
-            findings = self._linter.lint_write(work, model, request.path)
-        interaction = uuid.uuid4().hex
-        log = collect_changes(work)
-        history, events = (
-            log.history_rows(interaction, options.now, request.who),
-            log.event_rows(interaction, options.now),
-        )
-        work.store_history(history, events)
-        answer = self._response_to_write(work, model, place, request, names)
-        return replace(answer, interaction=interaction, findings=findings)
-
-    def _check_group_permission(self, place: ResourcePath | str, request: RegistryRequest) -> None:
-        """Raise early if the writer may not write to the requested group."""
-        if isinstance(place, str) or (place.kind == "registry" and request.verb != "add"):
-            if not request.administrator:
-                raise Refusal("forbidden", request.path, error_detail="only administrators may change this")
-        elif place.gid:
-            group = ResourcePath("group", place.group, place.gid).xid
-            if not request.may_write(group):
-                raise Refusal("forbidden", place.xid, error_detail=f"these credentials do not allow writes to {group}")
-
-    def _check_permissions(self, work: WriteTransaction, request: RegistryRequest) -> None:
-        """Raise if the writer may not write to a changed group."""
-        touched = {
-            "/".join(xid.split("/")[:3])
-            for each in (work.groups, work.resources, work.versions)
-            for xid in each.touched
-        }
-        for group in sorted(touched):
-            if not request.may_write(group):
-                raise Refusal("forbidden", group, error_detail=f"these credentials do not allow writes to {group}")
-
-    def _write_configuration(self, writer: EntityWriter, name: str, request: RegistryRequest) -> None:
-        if request.body is ABSENT:
-            raise Refusal("missing_body", request.path)
-        if name == "capabilities":
-            if not isinstance(request.body, Mapping):
-                raise Refusal("capability_error", "/capabilities", error_detail="the capabilities must be an object")
-            _store_capabilities(writer.work, request.body, request)
-        else:
-            change_model(writer, request.body)
-            writer.write_registry({}, patch=True)
-        writer.mark_modified(writer.work.registry)
-
-    def _apply_model(self, writer: EntityWriter, place: ResourcePath, request: RegistryRequest) -> None:
-        """Apply capabilities and model source first, if a write to the registry has them."""
-        body, ignore = request.body, writer.options.ignore
-        if place.kind != "registry" or request.verb == "add" or not isinstance(body, Mapping):
-            return
-        if "capabilities" in body and "capabilities" not in ignore:
-            _store_capabilities(writer.work, body["capabilities"], request)
-        source = body.get("modelsource", writer.work.registry.modelsource)
-        if "modelsource" not in ignore and source != writer.work.registry.modelsource:
-            change_model(writer, source)
-
-    def _response_to_write(
-        self, work: WriteTransaction, model: Model, place: ResourcePath | str, request: RegistryRequest, names: Any
-    ) -> Response:
-        answerer = ResponseBuilder(work.reader, model, work.registry, request)
-        if isinstance(place, str):
-            return answerer.configuration(place)
-        if request.verb == "delete":
-            return Response(None)
-        if isinstance(names, WrittenEntity):
-            answer = answerer.show_entity(names.place, answerer.view_options(names.place))
-            answer = replace(answer, version=answer.version if names.version else "")
-            has_document = names.place.kind in ("resource", "version") and names.place.resource.hasdocument
-            details = "$details" if has_document and answer.document is None else ""
-            return replace(answer, location=f"{request.base}{names.place.xid}{details}" if names.created else "")
-        if place.is_collection:
-            return Response(answerer.show_entities(place, names))
-        return Response({plural: answerer.show_entities(where, ids) for plural, (where, ids) in names.items()})
 
 
 def read_registry(reader: EntityReader) -> Registry:
@@ -352,8 +348,7 @@ def _check_conditions(request: RegistryRequest, place: ResourcePath | str, build
         tags = {"*", builder.configuration(place).etag}
     else:
         tags = {"*"} if place.is_collection else builder.current_etags(place)
-    if (request.matches is not None and not tags & set(request.matches)) or tags & set(request.known):
-        raise Refusal("precondition_failed", f"/{place}" if isinstance(place, str) else place.xid)
+    check_conditions(tags, request.matches, request.known, f"/{place}" if isinstance(place, str) else place.xid)
 
 
 def methods_key(place: ResourcePath | str) -> str:
@@ -375,9 +370,7 @@ def _options_of(request: RegistryRequest, place: ResourcePath | str, known: Sequ
                 raise Refusal("bad_ignore", request.path, value=value, error_detail="the value is unknown")
     if flags.setdefaultversionid is not None:
         _check_default_flag(flags.setdefaultversionid, request, place)
-    return WriteOptions(
-        moment, frozenset(ignore), flags.setdefaultversionid, request.contenttype, request.administrator
-    )
+    return WriteOptions(moment, frozenset(ignore), flags.setdefaultversionid)
 
 
 def _check_default_flag(value: str, request: RegistryRequest, place: ResourcePath | str) -> None:

@@ -7,7 +7,7 @@ memory than its size, which is bounded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -149,6 +149,47 @@ def iter_shown(
         yield from _iter_resolved(reader, collection, batch)
 
 
+def find_shown(reader: EntityReader, place: ResourcePath) -> ShownResource | None:
+    """Return the resource at *place*, or above it, None if it does not exist."""
+    return next(iter_shown(reader, place, "", place.rid), None)
+
+
+def require_shown(reader: EntityReader, place: ResourcePath) -> ShownResource:
+    """Return the resource at *place*, or above it.
+
+    Raises:
+        Refusal: ``not_found``.
+    """
+    shown = find_shown(reader, place)
+    if shown is None:
+        raise Refusal("not_found", place.xid if place.kind == "resource" else place.owner.xid)
+    return shown
+
+
+def require_group(reader: EntityReader, place: ResourcePath) -> GroupEntity:
+    """Return the group at *place*, or above it.
+
+    Raises:
+        Refusal: ``not_found``.
+    """
+    xid = ResourcePath("group", place.group, place.gid).xid
+    group = reader.group(xid)
+    if group is None:
+        raise Refusal("not_found", xid)
+    return group
+
+
+def require_owner(reader: EntityReader, place: ResourcePath) -> None:
+    """Raise unless the group of a collection of resources, or the resource of one of versions, exists.
+
+    Raises:
+        Refusal: ``not_found``.
+    """
+    find = {"resources": reader.group, "versions": reader.resource}.get(place.kind)
+    if find is not None and find(place.owner.xid) is None:
+        raise Refusal("not_found", place.owner.xid)
+
+
 def iter_named_resources(reader: EntityReader, place: ResourcePath, names: Sequence[str]) -> Iterator[ShownResource]:
     """Yield the named resources of a collection that exist."""
     yield from _iter_resolved(
@@ -197,6 +238,31 @@ class PageRequest:
     sorting: Sorting | None = None
 
 
+class ResponseBudget:
+    """Encodes the entities of one response as they become complete, and bounds the size of the response."""
+
+    def __init__(self, max_bytes: int, path: str) -> None:
+        self._left = max_bytes
+        self._path = path
+
+    def to_json(self, shown: Mapping[str, Any]) -> msgspec.Raw:
+        """Return an entity as JSON.
+
+        Raises:
+            Refusal: ``too_large``: the response would be too large.
+        """
+        text = msgspec.json.encode(shown)
+        for value in shown.values():
+            nested = value.values() if type(value) is dict else value if type(value) is list else ()
+            if nested and type(next(iter(nested))) is msgspec.Raw:
+                break  # nested entities were counted
+        else:
+            self._left -= len(text)
+            if self._left < 0:
+                raise Refusal("too_large", self._path, detail="use filters, inline less, or read page by page")
+        return msgspec.Raw(text)
+
+
 class EntityView:
     """Renders entities from a reader.
 
@@ -207,7 +273,7 @@ class EntityView:
         self._reader = reader
         self._model = model
         self._view = view
-        self._weight = 0
+        self._to_json = ResponseBudget(view.max_answer, view.path).to_json
 
     def render_registry(self, entity: Registry, capabilities: Mapping[str, Any]) -> dict[str, Any] | None:
         """Show the registry."""
@@ -215,15 +281,18 @@ class EntityView:
         shown: dict[str, Any] = {"specversion": SPECVERSION, "registryid": entity.id, "self": self._self_url("/", "")}
         shown |= {"xid": "/", "epoch": entity.epoch, **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
-        clauses = remaining_clauses(view.clauses, shown, self._model.groups, self._any_group_matches)
+        places = {plural: ResourcePath("groups", kind) for plural, kind in self._model.groups.items()}
+        clauses = remaining_clauses(
+            view.clauses, shown, places, lambda name, clause: self._any_matches(places[name], clause)
+        )
         if clauses == NO_CLAUSES:
             return None
         inlined = {"capabilities": capabilities, "model": None, "modelsource": entity.modelsource}
         for name, value in inlined.items():
             if name in view.inline:
                 shown[name] = self._model.document if name == "model" else value
-        for plural, kind in self._model.groups.items():
-            self._add_collection(shown, ResourcePath("groups", kind), plural, view.inline, clauses, "", f"/{plural}")
+        for place in places.values():
+            self._add_collection(shown, place, view.inline, clauses, "")
         return shown
 
     def render_group(
@@ -234,13 +303,12 @@ class EntityView:
         shown = {f"{kind.singular}id": entity.id, **self._identity_members(entity, pointer), **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
         left = remaining_clauses(
-            clauses, shown, kind.resources, lambda name, clause: self._any_matches(place, name, clause)
+            clauses, shown, kind.resources, lambda name, clause: self._any_matches(place.collection(name), clause)
         )
         if left == NO_CLAUSES:
             return None
         for plural in kind.resources:
-            where = place.collection(plural)
-            self._add_collection(shown, where, plural, inline, left, pointer, where.xid)
+            self._add_collection(shown, place.collection(plural), inline, left, pointer)
         return shown
 
     def render_resource(
@@ -260,7 +328,7 @@ class EntityView:
                 clauses,
                 {**shown, "meta": meta},
                 ("versions",),
-                lambda _, clause: self._any_version_matches(shown_resource, clause),
+                lambda _, clause: self._any_matches(place.collection("versions"), clause, shown_resource),
             )
             if left == NO_CLAUSES:
                 return None
@@ -273,7 +341,7 @@ class EntityView:
         if shown_meta and meta is not None:
             shown["meta"] = self._with_default_link(place, shown_resource, meta, inline, pointer)
         if not (self._view.doc and resource.xref) and shown_resource.source is not None:
-            self._add_versions(shown, place, shown_resource, inline, clauses, pointer)
+            self._add_collection(shown, place.collection("versions"), inline, clauses, pointer, shown_resource)
         return shown
 
     def render_meta(self, place: ResourcePath, shown_resource: ShownResource, pointer: str) -> dict[str, Any]:
@@ -345,17 +413,34 @@ class EntityView:
         return entries, str(end) if end < len(keys) else ""
 
     def _iter_shown(
-        self, place: ResourcePath, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names = None
+        self,
+        place: ResourcePath,
+        after: str,
+        inline: Inline,
+        clauses: Clauses,
+        pointer: str,
+        only: _Names = None,
+        owner: ShownResource | None = None,
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the entities of a collection that match the clauses, by id; *only* restricts to some, in any order."""
+        """Yield the entities of a collection that match the clauses, by id; *only* restricts to some, in any order.
+
+        *owner* is the resource of versions if it is known.
+        """
         if clauses == NO_CLAUSES:
             return
-        for name, shown in self._iter_entities(place, after, inline, clauses, pointer, only):
+        for name, shown in self._iter_entities(place, after, inline, clauses, pointer, only, owner):
             if shown is not None:
                 yield name, shown
 
     def _iter_entities(
-        self, place: ResourcePath, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names
+        self,
+        place: ResourcePath,
+        after: str,
+        inline: Inline,
+        clauses: Clauses,
+        pointer: str,
+        only: _Names,
+        owner: ShownResource | None,
     ) -> Iterator[tuple[str, dict[str, Any] | None]]:
         reader = self._reader
         if place.kind == "groups":
@@ -369,9 +454,7 @@ class EntityView:
                 name = shown.resource.id
                 yield (name, self.render_resource(shown.place, shown, inline, clauses, self._pointer_to(pointer, name)))
         else:
-            owner = next(iter(iter_shown(reader, place.owner, "", place.rid)), None)
-            if owner is None:
-                raise Refusal("not_found", place.owner.xid)
+            owner = owner if owner is not None else require_shown(reader, place)
             yield from self._iter_versions(place, owner, after, inline, clauses, pointer, only)
 
     def _iter_versions(
@@ -399,67 +482,37 @@ class EntityView:
             is_default = version.id == owner.source.defaultversionid
             yield version.id, self.render_version(where, version, inline, clauses, at, is_default=is_default)
 
-    def _add_versions(
-        self,
-        shown: dict[str, Any],
-        place: ResourcePath,
-        resource: ShownResource,
-        inline: Inline,
-        clauses: Clauses,
-        pointer: str,
-    ) -> None:
-        assert resource.source is not None
-        where = place.collection("versions")
-        deeper = inline_below(inline, "versions")
-        wanted: Clauses = None if clauses is None else clauses_within(clauses, "versions")
-        each = self._iter_versions(where, resource, "", deeper or INLINE_NONE, wanted, f"{pointer}/versions", None)
-        if deeper is not None:
-            inlined = {name: self._to_json(one) for name, one in each if one is not None}
-            count = len(inlined)
-        else:
-            count = resource.count if wanted is None else sum(one is not None for _, one in each)
-        shown["versionsurl"] = self._collection_url(where.xid, f"{pointer}/versions", deeper is not None, wanted, count)
-        shown["versionscount"] = count
-        if deeper is not None:
-            shown["versions"] = inlined
-
     def _add_collection(
         self,
         shown: dict[str, Any],
         place: ResourcePath,
-        plural: str,
         inline: Inline,
         clauses: Clauses,
         pointer: str,
-        xid: str,
+        owner: ShownResource | None = None,
     ) -> None:
         """Add the three attributes of a collection, counted and inlined after filtering."""
+        xid = place.xid
+        plural = xid.rpartition("/")[2]
         deeper = inline_below(inline, plural)
         wanted: Clauses = None if clauses is None else clauses_within(clauses, plural)
+        inlined: dict[str, Any] = {}
         if deeper is not None:
-            each = self._iter_shown(place, "", deeper, wanted, f"{pointer}/{plural}")
+            each = self._iter_shown(place, "", deeper, wanted, f"{pointer}/{plural}", None, owner)
             inlined = {name: self._to_json(one) for name, one in each}
             count = len(inlined)
-        elif wanted is None:
-            count = self._reader.count(xid)
+        elif wanted is not None:
+            count = sum(1 for _ in self._iter_shown(place, "", INLINE_NONE, wanted, "", None, owner))
         else:
-            count = sum(1 for _ in self._iter_shown(place, "", INLINE_NONE, wanted, ""))
+            count = self._reader.count(xid) if owner is None else owner.count
         shown[f"{plural}url"] = self._collection_url(xid, f"{pointer}/{plural}", deeper is not None, wanted, count)
         shown[f"{plural}count"] = count
         if deeper is not None:
             shown[plural] = inlined
 
-    def _any_group_matches(self, plural: str, clause: Clause) -> bool:
-        place = ResourcePath("groups", self._model.groups[plural])
-        return next(self._iter_shown(place, "", INLINE_NONE, (clause,), ""), None) is not None
-
-    def _any_matches(self, place: ResourcePath, plural: str, clause: Clause) -> bool:
-        return next(self._iter_shown(place.collection(plural), "", INLINE_NONE, (clause,), ""), None) is not None
-
-    def _any_version_matches(self, resource: ShownResource, clause: Clause) -> bool:
-        place = replace(resource.place, kind="versions")
-        each = self._iter_versions(place, resource, "", INLINE_NONE, (clause,), "", None)
-        return any(one is not None for _, one in each)
+    def _any_matches(self, place: ResourcePath, clause: Clause, owner: ShownResource | None = None) -> bool:
+        """Whether an entity of a collection matches a clause."""
+        return any(True for _ in self._iter_shown(place, "", INLINE_NONE, (clause,), "", None, owner))
 
     def _version_attributes(self, place: ResourcePath, version: Version, *, is_default: bool) -> dict[str, Any]:
         shown: dict[str, Any] = {"versionid": version.id, "epoch": version.epoch, "isdefault": is_default}
@@ -505,18 +558,3 @@ class EntityView:
 
     def _url(self, xid: str, *, details: bool = False) -> str:
         return f"{self._view.base}{xid}{'$details' if details else ''}"
-
-    def _to_json(self, shown: Mapping[str, Any]) -> msgspec.Raw:
-        text = msgspec.json.encode(shown)
-        for value in shown.values():
-            if type(value) is dict and value and _is_raw(value):
-                break
-        else:
-            self._weight += len(text)
-        if self._weight > self._view.max_answer:
-            raise Refusal("too_large", self._view.path, detail="use filters, inline less, or read page by page")
-        return msgspec.Raw(text)
-
-
-def _is_raw(value: Mapping[str, Any]) -> bool:
-    return isinstance(next(iter(value.values())), msgspec.Raw)

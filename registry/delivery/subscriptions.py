@@ -6,7 +6,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final, Literal, Protocol
+
+import jsonschema_rs
+import msgspec
 
 from bindings.envelope import STRUCTURED, build_attribute_part
 from bindings.events import encode_event
@@ -276,7 +281,6 @@ Filter = Callable[[Mapping[str, str]], bool]
 """Whether an event matches, by its attributes."""
 MAX_DEPTH: Final = 8
 MAX_EXPRESSIONS: Final = 64
-MAX_FILTER_TEXT: Final = 1024
 _COMPARISONS: Final[Mapping[str, Callable[[str, str], bool]]] = {
     "exact": str.__eq__,
     "prefix": str.startswith,
@@ -294,58 +298,44 @@ def parse_filter(document: Any) -> Filter:
     Raises:
         SubscriptionFilterError: an unknown dialect, a wrong type, or a limit is exceeded.
     """
-    reading = _FilterParser()
-    return _match_all(
-        reading.parse_filters("filters", document if isinstance(document, list) else [document], 0, min_count=0)
-    )
+    filters = document if isinstance(document, list) else [document]
+    if _count_expressions(filters) > MAX_EXPRESSIONS:
+        raise SubscriptionFilterError(f"there are more than {MAX_EXPRESSIONS} filters, or they are nested too deep")
+    member, fault = _find_fault("Filters", filters)
+    if fault:
+        raise SubscriptionFilterError(f"{member} {fault}")
+    return _match_all([_compile_filter(each) for each in filters])
 
 
-class _FilterParser:
-    """Parses one array of filters, and counts its expressions."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def parse_filters(self, name: str, items: Any, depth: int, *, min_count: int = 1) -> list[Filter]:
-        if not isinstance(items, list) or len(items) < min_count:
-            raise SubscriptionFilterError(f"{name} must be an array with at least one filter")
-        return [self.parse_one(each, depth + 1) for each in items]
-
-    def parse_one(self, item: Any, depth: int) -> Filter:
-        self._count += 1
-        if depth > MAX_DEPTH or self._count > MAX_EXPRESSIONS:
-            raise SubscriptionFilterError(f"there are more than {MAX_EXPRESSIONS} filters, or they are nested too deep")
-        if not isinstance(item, dict) or not item:
-            raise SubscriptionFilterError("a filter must be an object with the name of a dialect")
-        return _match_all([self._parse_dialect(name, value, depth) for name, value in item.items()])
-
-    def _parse_dialect(self, name: str, value: Any, depth: int) -> Filter:
-        if name in _COMPARISONS:
-            return self._parse_comparison(name, value)
-        if name == "all":
-            return _match_all(self.parse_filters(name, value, depth))
-        if name == "any":
-            inner = self.parse_filters(name, value, depth)
-            return lambda attributes: any(each(attributes) for each in inner)
-        if name == "not":
-            negated = self.parse_one(value, depth + 1)
-            return lambda attributes: not negated(attributes)
-        known = ", ".join((*_COMPARISONS, "all", "any", "not"))
-        raise SubscriptionFilterError(f"{name[:40]!r} is not a supported filter dialect; supported are {known}")
-
-    def _parse_comparison(self, name: str, value: Any) -> Filter:
-        if not isinstance(value, dict) or not value:
-            raise SubscriptionFilterError(f"{name} must be an object of attributes and values")
-        self._count += len(value)
-        for attribute, text in value.items():
-            if not attribute or not isinstance(text, str) or not 0 < len(text) <= MAX_FILTER_TEXT:
-                raise SubscriptionFilterError(
-                    f"{name} needs a string of 1 to {MAX_FILTER_TEXT} characters for each attribute"
-                )
-        compare, wanted = _COMPARISONS[name], dict(value)
-        return lambda attributes: all(
-            attribute in attributes and compare(attributes[attribute], text) for attribute, text in wanted.items()
+def _count_expressions(filters: list[Any], depth: int = 1) -> int:
+    """Return the number of expressions of filters, more than allowed if they are nested too deep."""
+    if depth > MAX_DEPTH:
+        return MAX_EXPRESSIONS + 1
+    count = len(filters)
+    for each in (one for one in filters if isinstance(one, dict)):
+        count += sum(len(each[name]) for name in _COMPARISONS if isinstance(each.get(name), dict))
+        count += sum(
+            _count_expressions(each[name], depth + 1) for name in ("all", "any") if isinstance(each.get(name), list)
         )
+        count += _count_expressions([each["not"]], depth + 2) if "not" in each else 0
+    return count
+
+
+def _compile_filter(item: Mapping[str, Any]) -> Filter:
+    return _match_all([_compile_dialect(name, value) for name, value in item.items()])
+
+
+def _compile_dialect(name: str, value: Any) -> Filter:
+    if name == "not":
+        negated = _compile_filter(value)
+        return lambda attributes: not negated(attributes)
+    if name in ("all", "any"):
+        inner, combine = [_compile_filter(each) for each in value], all if name == "all" else any
+        return lambda attributes: combine(each(attributes) for each in inner)
+    compare = _COMPARISONS[name]
+    return lambda attributes: all(
+        attribute in attributes and compare(attributes[attribute], text) for attribute, text in value.items()
+    )
 
 
 def _match_all(filters: list[Filter]) -> Filter:
@@ -404,14 +394,29 @@ class SubscriberDelivery:
 PATH: Final = "/subscriptions"
 MAX_BYTES: Final = 64 * 2**10
 """Bytes of one document."""
-MAX_TYPES: Final = 64
-MAX_TEXT: Final = 2048
-_KNOWN_MEMBERS: Final = frozenset(
-    ("id", "source", "types", "filter", "filters", "config", "sink", "protocol", "protocolsettings")
-) | {"sinkCredential", "expiration"}
-_SECRET_MEMBERS: Final = ("secret", "accessToken")
-CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {"PLAIN": ("identifier", "secret"), "ACCESSTOKEN": ("accessToken",)}
-_TOKEN_MEMBERS: Final = frozenset(("accessTokenType", "accessTokenExpiresUtc"))
+SECRET_MEMBERS: Final = ("secret", "accessToken")
+
+
+def subscriptions_document() -> dict[str, Any]:
+    """Return the part of the OpenAPI document about subscriptions, whose schemas validate them."""
+    document: dict[str, Any] = msgspec.json.decode(
+        files("registry.delivery").joinpath("subscriptions.json").read_bytes()
+    )
+    return document
+
+
+@cache
+def _validator(name: str) -> jsonschema_rs.Draft202012Validator:
+    document = {**subscriptions_document(), "$ref": f"#/components/schemas/{name}"}
+    return jsonschema_rs.Draft202012Validator(document, mask="it")  # values may be secrets
+
+
+def _find_fault(name: str, value: Any) -> tuple[str, str]:
+    """Return the member of *value* that does not comply with a schema, and why; '' for both if all do."""
+    error = next(_validator(name).iter_errors(value), None)
+    return (
+        ("", "") if error is None else ("/".join(map(str, error.instance_path))[:80], f"is not valid: {error.message}")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,25 +440,22 @@ def parse_subscription(given: Any, sources: Sources) -> Subscription:
     """
     if not isinstance(given, dict):
         raise Refusal("bad_request", PATH, error_detail="a subscription must be a JSON object")
-    unknown = sorted(set(given) - _KNOWN_MEMBERS)
-    if unknown:
-        raise invalid_value(PATH, unknown[0][:40], "is not a member of subscriptions here")
     document = {name: value for name, value in given.items() if name != "id" and value is not None}
-    if document.get("config", {}) != {}:
-        raise invalid_value(PATH, "config", "is not supported: there is nothing to configure")
-    settings = document.get("protocolsettings", {})
-    if not isinstance(settings, dict):
-        raise invalid_value(PATH, "protocolsettings", "must be an object")
+    member, fault = _find_fault(
+        "Subscription.given", {name: each for name, each in document.items() if name not in ("filter", "filters")}
+    )
+    if fault:
+        raise invalid_value(PATH, member or "/", fault)
     expires = _parse_expiration(document)
     if expires is not None:
         document["expiration"] = expires
     return Subscription(
         document,
         _parse_event_filter(document, sources),
-        _require_text(document, "protocol"),
-        _require_text(document, "sink"),
-        settings,
-        _parse_credential(document),
+        document["protocol"],
+        document["sink"],
+        document.get("protocolsettings", {}),
+        document.get("sinkCredential", {}),
         expires,
     )
 
@@ -463,24 +465,13 @@ def without_secrets(identifier: str, document: Mapping[str, Any]) -> dict[str, A
     subscription = {"id": identifier, **document}
     if "sinkCredential" in subscription:
         subscription["sinkCredential"] = {
-            name: each for name, each in subscription["sinkCredential"].items() if name not in _SECRET_MEMBERS
+            name: each for name, each in subscription["sinkCredential"].items() if name not in SECRET_MEMBERS
         }
     return subscription
 
 
-def _require_text(document: Mapping[str, Any], name: str) -> str:
-    value = document.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT:
-        raise invalid_value(PATH, name, f"must be a string of 1 to {MAX_TEXT} characters")
-    return value
-
-
 def _parse_event_filter(document: Mapping[str, Any], sources: Sources) -> EventFilter:
     types = document.get("types", [])
-    if not isinstance(types, list) or len(types) > MAX_TYPES or not all(isinstance(each, str) for each in types):
-        raise invalid_value(PATH, "types", f"must be an array of up to {MAX_TYPES} strings")
-    if not all(0 < len(each) <= MAX_TEXT for each in types):
-        raise invalid_value(PATH, "types", f"must contain strings of 1 to {MAX_TEXT} characters")
     if "filter" in document and "filters" in document:
         raise invalid_value(PATH, "filter", "is the older name of filters; use only one of them")
     given = document.get("filters", document.get("filter", []))
@@ -512,7 +503,7 @@ def _requested_kinds(document: Mapping[str, Any], types: list[str], filters: Any
 def _kinds_of_source(document: Mapping[str, Any], sources: Sources) -> tuple[Kind, ...]:
     if "source" not in document:
         return "xregistry", "messagecatalog"
-    source = _require_text(document, "source").rstrip("/")
+    source = document["source"].rstrip("/")
     pairs: tuple[tuple[Kind, str], ...] = (("xregistry", sources.registry), ("messagecatalog", sources.catalog))
     kinds = tuple(kind for kind, url in pairs if url == source)
     if not kinds:
@@ -530,30 +521,10 @@ def _requires_catalog(filters: Any, path: str) -> bool:
     return False
 
 
-def _parse_credential(document: Mapping[str, Any]) -> dict[str, str]:
-    given = document.get("sinkCredential")
-    if given is None:
-        return {}
-    if not isinstance(given, dict) or not all(isinstance(each, str) and len(each) <= 16_384 for each in given.values()):
-        raise invalid_value(PATH, "sinkCredential", "must be an object of strings")
-    needed = CREDENTIALS.get(given.get("credentialType", ""))
-    if needed is None:
-        raise invalid_value(PATH, "sinkCredential", f"must have a credentialType of {' or '.join(CREDENTIALS)}")
-    lacking = [name for name in needed if not given.get(name)]
-    unknown = set(given) - {"credentialType", *needed} - (_TOKEN_MEMBERS if needed[0] == "accessToken" else set())
-    if lacking or unknown:
-        raise invalid_value(PATH, "sinkCredential", f"must have {', '.join(needed)} for this credentialType")
-    if given.get("accessTokenType", "bearer").lower() != "bearer":
-        raise invalid_value(PATH, "sinkCredential", "must have the accessTokenType bearer")
-    if any(not 0x20 <= ord(each) < 0x7F for name in needed for each in given[name]):
-        raise invalid_value(PATH, "sinkCredential", "must contain only ASCII characters")
-    return dict(given)
-
-
 def _parse_expiration(document: Mapping[str, Any]) -> str | None:
     if "expiration" not in document:
         return None
-    moment = parse_time(_require_text(document, "expiration"))
+    moment = parse_time(document["expiration"])
     if moment is None or moment <= datetime.now(UTC):
         raise invalid_value(PATH, "expiration", "must be an RFC 3339 timestamp in the future")
     return format_time(moment)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote_plus, unquote_to_bytes, urlencode
 
 import msgspec
@@ -15,7 +16,17 @@ import msgspec
 from bindings.http.request import Access, Guard, HttpProblem, Reply, RequestHead
 from catalog.findings import DocumentError
 from catalog.parsing.texts import parse_text
-from registry.core.requests import ABSENT, Flags, GivenDocument, RegistryRequest, ResourcePath, Response, Verb
+from registry.core.requests import (
+    ABSENT,
+    Flags,
+    GivenDocument,
+    RegistryRequest,
+    RequestSender,
+    ResourcePath,
+    Response,
+    Verb,
+    check_conditions,
+)
 from registry.core.service import METHODS, RegistryService, methods_key
 from registry.errors import Refusal
 from registry.model.attributes import ModelAttribute, ResourceType
@@ -138,16 +149,6 @@ _SINGLE_FLAGS: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "
 
 
 @dataclass(frozen=True, slots=True)
-class RequestSender:
-    """The sender of a request: name for history, and permissions; ``writes`` is whether it may write to any group."""
-
-    name: str
-    administrator: bool
-    may_write: Callable[[str], bool]
-    writes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class PageSizes:
     """Entities per page: the default, and the maximum."""
 
@@ -155,24 +156,13 @@ class PageSizes:
     most: int = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTarget:
-    """The parsed path and query of a request."""
-
-    path: str
-    segments: tuple[str, ...]
-    details: bool
-    flags: Flags
-    limit: int | None
-    cursor: str
-
-
-def parse_target(head: RequestHead) -> RequestTarget:
-    """Parse path and query.
+def parse_request(call: ApiCall) -> RegistryRequest:
+    """Return the request to the core API of a call, without its body.
 
     Raises:
-        Refusal: one of them is not valid.
+        Refusal: path or query is not valid.
     """
+    head = call.head
     path = decode_text(head.path, "/")
     segments = tuple(decode_text(part, path) for part in head.path.split(b"/") if part)
     if len(segments) > MAX_SEGMENTS:
@@ -184,71 +174,45 @@ def parse_target(head: RequestHead) -> RequestTarget:
         raise Refusal("bad_details", path)
     given = parse_query(head.query)
     single = {name: single_value(given, name, path) for name in _SINGLE_FLAGS}
-    flags = Flags(
-        inline=tuple(given.get("inline", ())),
-        filter=tuple(given.get("filter", ())),
-        ignore=tuple(given.get("ignore", ())),
-        sort=single["sort"],
-        epoch=single["epoch"],
-        setdefaultversionid=single["setdefaultversionid"],
-        specversion=single["specversion"],
-        doc="doc" in given,
-        collections="collections" in given,
-        binary="binary" in given,
-    )
-    return RequestTarget(
-        path.rstrip("/") or "/", segments, details, flags, parse_limit(single["limit"], path), single["cursor"] or ""
-    )
-
-
-def build_request(
-    head: RequestHead,
-    body: bytes,
-    given: RequestTarget,
-    place: ResourcePath | str,
-    base: str,
-    writer: RequestSender,
-    pages: PageSizes,
-    max_answer: int,
-) -> RegistryRequest:
-    """Return the registry request for an HTTP request to *place*.
-
-    Raises:
-        Refusal: it is not valid.
-    """
-    verb = VERBS[head.method]
-    document, tree = None, ABSENT
-    kind = place.resource_type if isinstance(place, ResourcePath) and place.kind in ("resource", "version") else None
-    if kind is not None and kind.hasdocument and not given.details and verb in ("replace", "patch", "add"):
-        if verb == "patch":
-            raise Refusal("details_required", given.path)
-        tree, document = _parse_document(head, body, place, given.path)
-    elif verb != "read":
-        tree = _parse_body(head, body, given.path)
-    return RegistryRequest(
+    limit, cursor = parse_limit(single.pop("limit"), path), single.pop("cursor")
+    several = {name: tuple(given.get(name, ())) for name in ("inline", "filter", "ignore")}
+    present = {name: name in given for name in ("doc", "collections", "binary")}
+    verb = VERBS.get(head.method, "read")
+    return call.core_request(
         verb,
-        given.segments,
-        given.path,
-        base,
-        given.flags,
-        given.details,
-        tree,
-        document,
-        _content_type(head, body) or "application/json",
-        min(given.limit or pages.usual, pages.most),
-        given.cursor,
-        writer.name,
-        writer.administrator,
-        writer.may_write,
-        parse_etags(head.header(b"if-match")) if verb != "read" else None,
-        max_answer,
-        parse_etags(head.header(b"if-none-match")) or (),
+        segments,
+        path=path.rstrip("/") or "/",
+        flags=Flags(**several, **single, **present),  # type: ignore[arg-type]
+        details=details,
+        limit=min(limit or call.pages.usual, call.pages.most),
+        cursor=cursor or "",
+        matches=parse_etags(head.header(b"if-match")) if verb != "read" else None,
+        known=parse_etags(head.header(b"if-none-match")) or (),
         from_client=True,
     )
 
 
-def _parse_document(head: RequestHead, body: bytes, place: Any, path: str) -> tuple[dict[str, Any], GivenDocument]:
-    kind = place.resource
+def with_body(request: RegistryRequest, call: ApiCall, place: ResourcePath | str) -> RegistryRequest:
+    """Return a request to *place* with the body of its call.
+
+    Raises:
+        Refusal: the body, or a header that belongs to it, is not valid.
+    """
+    verb, document, tree = request.verb, None, ABSENT
+    kind = place.resource_type if isinstance(place, ResourcePath) and place.kind in ("resource", "version") else None
+    if kind is not None and kind.hasdocument and not request.details and verb in ("replace", "patch", "add"):
+        if verb == "patch":
+            raise Refusal("details_required", request.path)
+        tree, document = _parse_document(call.head, call.body, kind, request.path)
+    elif verb != "read":
+        tree = _parse_body(call.head, call.body, request.path)
+    media = _content_type(call.head, call.body) or "application/json"
+    return replace(request, body=tree, document=document, contenttype=media)
+
+
+def _parse_document(
+    head: RequestHead, body: bytes, kind: ResourceType, path: str
+) -> tuple[dict[str, Any], GivenDocument]:
     attributes = attributes_in_headers(head.headers, kind, path)
     attributes["contenttype"] = _content_type(head, body)
     url = kind.document_names[2]
@@ -486,10 +450,48 @@ class ApiCall:
     pages: PageSizes
     max_answer: int
 
+    def core_request(
+        self, verb: Verb, segments: tuple[str, ...], body: Any = ABSENT, *, path: str = "", **more: Any
+    ) -> RegistryRequest:
+        """Return a request to the core on behalf of the sender; *path* is for errors."""
+        sender = self.sender
+        return RegistryRequest(
+            verb,
+            segments,
+            path or f"/{'/'.join(segments)}",
+            self.registry,
+            body=body,
+            who=sender.name,
+            administrator=sender.administrator,
+            may_write=sender.may_write,
+            max_answer=self.max_answer,
+            **more,
+        )
 
-class RegistryApi(Protocol):
+    def check_conditions(self, tags: set[str], subject: str) -> None:
+        """Check ``If-Match`` and ``If-None-Match`` against the current *tags*.
+
+        Raises:
+            Refusal: ``precondition_failed``.
+        """
+        matches, known = (parse_etags(self.head.header(name)) for name in (b"if-match", b"if-none-match"))
+        check_conditions(tags, matches, known, subject)
+
+    def parse_page(self, limit: str | None, cursor: str | None, path: str) -> tuple[int, str]:
+        """Return how many entries a page has, and where it begins.
+
+        Raises:
+            Refusal: one of them is not valid.
+        """
+        if cursor and not (cursor.isascii() and cursor.isprintable()):
+            raise Refusal("bad_request", path, error_detail="the cursor is not valid for this registry")
+        return min(parse_limit(limit, path) or self.pages.usual, self.pages.most), cursor or ""
+
+
+class RegistryApi(ABC):
     """An API over the store. Thread-safe; at most one thread at a time writes."""
 
+    @abstractmethod
     def reply(self, call: ApiCall) -> Reply:
         """Carry out a request, including OPTIONS.
 
@@ -498,7 +500,8 @@ class RegistryApi(Protocol):
         """
 
     def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Return the error reply of this API; *url* is the API's own. Does not raise."""
+        """Return the error reply, by default like the core API's; *url* is the API's own. Does not raise."""
+        return build_error_reply(head, url, refusal)
 
 
 RegistryApiFactory = Callable[[RegistryService], RegistryApi]
@@ -517,7 +520,7 @@ _Headers = list[tuple[bytes, bytes]]
 
 def build_reply(head: RequestHead, request: RegistryRequest, place: ResourcePath | str, response: Response) -> Reply:
     """Return the reply to a request that was carried out."""
-    fields = _common_headers(request.base)
+    fields = common_headers(request.base)
     if response.interaction:
         fields.append((b"xRegistry-xregcorrelationid", response.interaction.encode("ascii")))
     fields += [finding_header(each) for each in response.findings[:MAX_FINDINGS]]
@@ -528,20 +531,22 @@ def build_reply(head: RequestHead, request: RegistryRequest, place: ResourcePath
     if response.body is None:
         return Reply(204, tuple(fields))
     if response.version:
-        fields.append((b"Content-Location", _encode_location(response.version)))
+        fields.append((b"Content-Location", encode_header(response.version)))
     if response.location:
-        fields.append((b"Location", _encode_location(response.location)))
+        fields.append((b"Location", encode_header(response.location)))
     status = 201 if response.location else 200
     if response.document is not None and isinstance(place, ResourcePath):
         return _document_reply(request, place, response, status, fields)
     if response.paging is not None and response.paging.after:
-        fields.append((b"Link", _next_link(head, request, response)))
-    return Reply(status, ((b"Content-Type", JSON), *fields), msgspec.json.encode(response.body))
+        url = "/".join((request.base, *request.segments))
+        page = response.paging
+        fields.append(next_link(url, iter_query(head), request.limit, page.after, page.count))
+    return json_reply(response.body, status, fields)
 
 
 def build_error_reply(head: RequestHead, base: str, refusal: Refusal, place: ResourcePath | str | None = None) -> Reply:
     """Return the reply to a request that was refused."""
-    fields = _common_headers(base)
+    fields = common_headers(base)
     if refusal.name == "action_not_supported":
         refusal.title_args["action"] = head.method
     if refusal.status == 405 and place is not None:
@@ -553,15 +558,16 @@ def build_error_reply(head: RequestHead, base: str, refusal: Refusal, place: Res
     return Reply(refusal.status, ((b"Content-Type", content), *fields), msgspec.json.encode(refusal.problem_json()))
 
 
-def json_reply(base: str, body: Mapping[str, Any]) -> Reply:
-    """Return the reply with a JSON document."""
-    return Reply(200, ((b"Content-Type", JSON), *_common_headers(base)), msgspec.json.encode(body))
+def json_reply(body: Any, status: int = 200, headers: Iterable[tuple[bytes, bytes]] = (), tag: str = "") -> Reply:
+    """Return the reply with a JSON document, and its ETag if it has one."""
+    tags = ((b"ETag", tag.encode("ascii")),) if tag else ()
+    return Reply(status, ((b"Content-Type", JSON), *tags, *headers), msgspec.json.encode(body))
 
 
 def options_reply(base: str, place: ResourcePath | str) -> Reply:
     """Return the reply to OPTIONS."""
     methods = allowed_methods(place)
-    return Reply(200, ((b"Allow", methods), (b"Access-Control-Allow-Methods", methods), *_common_headers(base)))
+    return Reply(200, ((b"Allow", methods), (b"Access-Control-Allow-Methods", methods), *common_headers(base)))
 
 
 def allowed_methods(place: ResourcePath | str) -> bytes:
@@ -581,24 +587,30 @@ def _document_reply(
         status = 303
         fields.append((b"Location", encode_header(response.document_url)))
     if content is not None:
-        fields.insert(0, (b"Content-Type", _clean_content_type(content)))
+        fields.insert(0, (b"Content-Type", clean_content_type(content)))
     fields += headers_of_attributes(body, kind)
     fields.append((b"Content-Disposition", response.name.encode("ascii")))
     return Reply(status, tuple(fields), response.document)
 
 
-def _common_headers(base: str) -> _Headers:
+def common_headers(base: str) -> _Headers:
+    """Return the headers of all replies of the core API."""
     return [(b"Link", f"<{base}/>;rel=xregistry-root".encode("latin-1", "replace"))]
 
 
-def _next_link(head: RequestHead, request: RegistryRequest, response: Response) -> bytes:
-    assert response.paging is not None
-    given = parse_qsl(head.query.decode("latin-1"), keep_blank_values=True)
-    query = [(name, value) for name, value in given if name not in ("cursor", "limit")]
-    query += [("limit", str(request.limit)), ("cursor", response.paging.after)]
-    path = "/".join(("", *request.segments))
-    count = f";count={response.paging.count}" if response.paging.count is not None else ""
-    return f"<{request.base}{path}?{urlencode(query)}>;rel=next{count}".encode("ascii", "replace")
+def next_link(
+    url: str, query: Iterable[tuple[str, str]], limit: int | None, cursor: str, count: int | None = None
+) -> tuple[bytes, bytes]:
+    """Return the header with the link to the next page; *query* is the request's."""
+    kept = [(name, value) for name, value in query if name not in ("cursor", "limit")]
+    more = urlencode([*kept, ("limit", str(limit)), ("cursor", cursor)])
+    total = f";count={count}" if count is not None else ""
+    return b"Link", f"<{url}?{more}>;rel=next{total}".encode("ascii", "replace")
+
+
+def iter_query(head: RequestHead) -> list[tuple[str, str]]:
+    """Return the names and values of a query in order."""
+    return parse_qsl(head.query.decode("latin-1"), keep_blank_values=True)
 
 
 def finding_header(finding: Mapping[str, str]) -> tuple[bytes, bytes]:
@@ -607,11 +619,7 @@ def finding_header(finding: Mapping[str, str]) -> tuple[bytes, bytes]:
     return FINDING, encode_header(text).replace(b"%20", b" ")
 
 
-def _encode_location(url: str) -> bytes:
-    return encode_header(url)
-
-
-def _clean_content_type(text: str) -> bytes:
+def clean_content_type(text: str) -> bytes:
     """Return a content type without characters that are not allowed in a header."""
     return "".join(each if 0x20 <= ord(each) < 0x7F else "?" for each in text).encode("ascii")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,13 +23,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from bindings.http.request import HttpProblem, Reply, RequestHead, body_too_large, unavailable_problem
 from bindings.http.server import AcceptedRequest, AnswerCallback
 from registry.core import changes
+from registry.core.requests import RequestSender
 from registry.core.service import RegistryService
 from registry.delivery.service import SubscriptionApi
 from registry.delivery.subscriptions import MAX_BYTES
 from registry.delivery.targets import RATE, parse_rate
 from registry.errors import Refusal
 from registry.http.access import (
-    JSON,
     READ_METHODS,
     VERBS,
     ApiCall,
@@ -38,9 +38,11 @@ from registry.http.access import (
     PageSizes,
     RegistryApi,
     RegistryApiFactory,
-    RequestSender,
     WriteRateLimiter,
     build_error_reply,
+    common_headers,
+    json_reply,
+    next_link,
     parse_limit,
     parse_query,
     single_value,
@@ -218,8 +220,8 @@ _PAGE_BYTES: Final = 8 * 2**20
 _MAX_NUMBER: Final = 2**63 - 1
 
 
-class HistoryApi:
-    """Implements :class:`registry.http.access.RegistryApi`; anonymous readers do not see the names of writers."""
+class HistoryApi(RegistryApi):
+    """The history; anonymous readers do not see the names of writers."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -251,17 +253,12 @@ class HistoryApi:
         )
         with self._service.session(writing=False) as session:
             found, more = changes.history_page(session.reader.connection, asked, min(call.max_answer, _PAGE_BYTES))
-        links = [(b"Link", f"<{call.registry}/>;rel=xregistry-root".encode("latin-1", "replace"))]
+        links = common_headers(call.registry)
         if more:
             kept = {name: text for name, text in values.items() if text is not None and name in ("xid", "sort")}
             query = {**kept, **({"below": ""} if asked.below else {})}
-            query |= {"limit": str(asked.limit), "cursor": str(found[-1]["number"])}
-            links.append((b"Link", f"<{call.url}?{urlencode(query)}>;rel=next".encode("latin-1", "replace")))
-        return Reply(200, ((b"Content-Type", JSON), *links), msgspec.json.encode(found))
-
-    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Return the error reply, like the core API."""
-        return build_error_reply(head, url, refusal)
+            links.append(next_link(call.url, query.items(), asked.limit, str(found[-1]["number"])))
+        return json_reply(found, 200, links)
 
 
 def _parse_cursor(text: str | None, path: str) -> int | None:
@@ -283,10 +280,8 @@ _ITEM_METHODS: Final = (b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS")
 _RATE_HEADER: Final = RATE.lower().encode("ascii")
 
 
-class SubscriptionsHttpApi:
-    """Implements :class:`registry.http.access.RegistryApi`, for writers (own subscriptions) and administrators
-    (all).
-    """
+class SubscriptionsHttpApi(RegistryApi):
+    """Subscriptions, for writers (their own) and administrators (all)."""
 
     def __init__(self, subscriptions: SubscriptionApi) -> None:
         self._subscriptions = subscriptions
@@ -307,29 +302,25 @@ class SubscriptionsHttpApi:
         who = None if call.sender.administrator else call.sender.name
         return self._reply_of_one(call, name, who) if name else self._reply_of_all(call, who)
 
-    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Return the error reply, like the core API."""
-        return build_error_reply(head, url, refusal)
-
     def _reply_of_all(self, call: ApiCall, who: str | None) -> Reply:
         if call.head.method != "POST":
-            return _json_reply(HTTPStatus.OK, self._subscriptions.list_all(who))
+            return json_reply(self._subscriptions.list_all(who))
         fault = _fault_reply(call)
         if fault is not None:
             return fault
         identifier, created = self._subscriptions.create(_parse_body(call), call.sender.name)
         location = (b"Location", f"{call.url}/{identifier}".encode("latin-1", "replace"))
-        return _json_reply(HTTPStatus.CREATED, created, location)
+        return json_reply(created, 201, (location,))
 
     def _reply_of_one(self, call: ApiCall, name: str, who: str | None) -> Reply:
         if call.head.method == "PUT":
             fault = _fault_reply(call)
-            return fault or _json_reply(HTTPStatus.OK, self._subscriptions.replace(name, _parse_body(call), who))
+            return fault or json_reply(self._subscriptions.replace(name, _parse_body(call), who))
         act = self._subscriptions.delete if call.head.method == "DELETE" else self._subscriptions.read
-        return _json_reply(HTTPStatus.OK, act(name, who))
+        return json_reply(act(name, who))
 
 
-class PermissionApi:
+class PermissionApi(RegistryApi):
     """Receives permissions by ``WebHook-Request-Callback``, authorized by a key instead of credentials."""
 
     def __init__(self, subscriptions: SubscriptionApi) -> None:
@@ -346,10 +337,6 @@ class PermissionApi:
         if not self._subscriptions.grant_permission(_subscription_id(call), key, rate):
             return HttpProblem(HTTPStatus.NOT_FOUND, "no such permission was requested").to_reply()
         return Reply(HTTPStatus.NO_CONTENT, ((b"Cache-Control", b"no-store"),))
-
-    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Return the error reply, like the core API."""
-        return build_error_reply(head, url, refusal)
 
 
 def _subscription_id(call: ApiCall) -> str:
@@ -375,7 +362,3 @@ def _parse_body(call: ApiCall) -> Any:
         return msgspec.json.decode(call.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal("parsing_data", "/subscriptions", error_detail=str(error)) from None
-
-
-def _json_reply(status: HTTPStatus, content: Any, *headers: tuple[bytes, bytes]) -> Reply:
-    return Reply(status, ((b"Content-Type", JSON), *headers), msgspec.json.encode(content))

@@ -7,21 +7,22 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Final
 
-from bindings.http.request import Reply, RequestHead
+from bindings.http.request import Reply
 from registry.core.requests import ABSENT, RegistryRequest, ResourcePath, Response
 from registry.core.service import ChangeId, RegistryService
 from registry.errors import Refusal
 from registry.http.access import (
     READ_METHODS,
     ApiCall,
-    RequestTarget,
+    RegistryApi,
     build_error_reply,
     build_reply,
-    build_request,
+    common_headers,
     find_repeated_keys,
     json_reply,
     options_reply,
-    parse_target,
+    parse_request,
+    with_body,
 )
 
 _CacheKey = tuple[ChangeId, str, bytes, bytes]
@@ -33,8 +34,8 @@ DISCOVERY_PATHS: Final = (b"/.well-known/xregistry", b"/.xregistry")
 """Paths of discovery (core ``spec.md``, xRegistry Discovery)."""
 
 
-class CoreApi:
-    """Implements :class:`registry.http.access.RegistryApi`."""
+class CoreApi(RegistryApi):
+    """The core API."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -45,14 +46,14 @@ class CoreApi:
         place: ResourcePath | str | None = None
         try:
             if call.head.path in DISCOVERY_PATHS and call.head.method in READ_METHODS:
-                return json_reply(call.url, {"registries": [call.url]})
+                return json_reply({"registries": [call.url]}, 200, common_headers(call.url))
             if call.head.method in ("GET", "HEAD"):
                 return self._read_cached(call)
-            given = parse_target(call.head)
-            place = self._service.parse_path(given.segments, given.path)
+            request = parse_request(call)
+            place = self._service.parse_path(request.segments, request.path)
             if call.head.method == "OPTIONS":
                 return options_reply(call.url, place)
-            request = _build_request(call, given, place)
+            request = with_body(request, call, place)
             answer = self._service.perform(request)
             if request.document is None and request.body is not ABSENT:
                 answer = replace(answer, findings=(*find_repeated_keys(call.body), *answer.findings))
@@ -66,23 +67,14 @@ class CoreApi:
             key = session.last_change, call.url, call.head.path, call.head.query
             kept = self._kept.get(key)
             if kept is None:
-                given = parse_target(call.head)
-                place = session.parse_path(given.segments, given.path)
-                request = _build_request(call, given, place)
+                request = parse_request(call)
+                place = session.parse_path(request.segments, request.path)
                 new = request, place, session.perform(request)
         if kept is not None:
             return build_reply(call.head, *kept)
         reply = build_reply(call.head, *new)
         self._kept.put(key, new, len(reply.body))
         return reply
-
-    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Return the error reply to a refusal without a path."""
-        return build_error_reply(head, url, refusal)
-
-
-def _build_request(call: ApiCall, given: RequestTarget, place: ResourcePath | str) -> RegistryRequest:
-    return build_request(call.head, call.body, given, place, call.url, call.sender, call.pages, call.max_answer)
 
 
 class _ResponseCache:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final
+
+import msgspec
 
 from bindings.http.request import Access
 from registry.core.ancestry import IGNORE_VALUES
 from registry.core.requests import ResourcePath, Verb
 from registry.core.responses import CONFIGURATION_PATHS, is_enabled
 from registry.core.service import METHODS
-from registry.core.views import SPECVERSION
 from registry.delivery.service import PERMISSIONS
-from registry.delivery.subscriptions import CREDENTIALS, MAX_EXPRESSIONS, MAX_TEXT, MAX_TYPES, PATH
-from registry.delivery.subscriptions import MAX_FILTER_TEXT as MAX_VALUE
+from registry.delivery.subscriptions import PATH, SECRET_MEMBERS, subscriptions_document
 from registry.delivery.targets import PROTOCOLS
 from registry.http.access import DETAILS, VERBS
 from registry.model.attributes import WILDCARD, GroupType, Model, ModelAttribute, ResourceType
@@ -180,9 +182,22 @@ def _value_schema(attribute: ModelAttribute, *, given: bool) -> Schema:
 # The parameters of operations: ids in paths, flags, conditions, and attributes as headers.
 
 Parameter = dict[str, Any]
-_ETAG_SCHEMA: Final = {"type": "string", "pattern": '^(\\*|"[^"]*")$'}
-_EMPTY_VALUE: Final = {"type": "string", "maxLength": 0}
 _SHOWING_VERBS: Final = ("replace", "patch", "add", "read")
+
+
+@cache
+def _read_static() -> bytes:
+    return files("registry.http").joinpath("openapi.json").read_bytes()
+
+
+@cache
+def _parameter(name: str) -> Parameter:
+    parameter: Parameter = msgspec.json.decode(_read_static())["components"]["parameters"][name]
+    return parameter
+
+
+def _with_values(name: str, *values: str) -> Parameter:
+    return {**_parameter(name), "schema": {"type": "array", "items": {"type": "string", "enum": list(values)}}}
 
 
 def iter_path_parameters(place: ResourcePath) -> Iterator[Parameter]:
@@ -194,21 +209,18 @@ def iter_path_parameters(place: ResourcePath) -> Iterator[Parameter]:
 
 def iter_flags(place: ResourcePath, model: Model, verb: Verb) -> Iterator[Parameter]:
     """Yield the flags of requests to a path (core ``spec.md``, Request Flags)."""
-    yield _flag_param("specversion", {"type": "string", "enum": [SPECVERSION]}, "The version of the specification.")
+    names = ["specversion"]
     if verb in _SHOWING_VERBS:
-        yield from _iter_view_flags(place, model)
+        yield _with_values("inline", *_iter_inlineable(place, model))
+        names += ["filter", "doc", "binary"]
+        names += ["collections"] if place.kind in ("registry", "group") else []
     if verb == "read":
-        if place.is_collection:
-            yield _flag_param("sort", {"type": "string"}, "The attribute to sort by, optionally with =asc or =desc.")
-            yield _flag_param("limit", {"type": "integer", "minimum": 1}, "Maximum number of entities in a page.")
-            yield _flag_param("cursor", {"type": "string"}, "Where the page begins, as in the link to the next page.")
-        return
-    if verb == "delete" and not place.is_collection:
-        yield _flag_param("epoch", {"type": "integer", "minimum": 0}, "The expected epoch of the entity.")
-    yield _flag_param("ignore", _text_members("*", *IGNORE_VALUES), "Parts of the body to ignore.")
-    if place.kind in ("resource", "meta", "versions", "version"):
-        text = "The id of the new default version; null for none, or request for the version in the request."
-        yield _flag_param("setdefaultversionid", {"type": "string", "minLength": 1}, text)
+        names += ["sort", "limit", "cursor"] if place.is_collection else []
+    else:
+        names += ["epoch"] if verb == "delete" and not place.is_collection else []
+        names += ["setdefaultversionid"] if place.kind in ("resource", "meta", "versions", "version") else []
+        yield _with_values("ignore", "*", *IGNORE_VALUES)
+    yield from map(_parameter, names)
 
 
 def iter_enabled_params(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> Iterator[Parameter]:
@@ -216,15 +228,15 @@ def iter_enabled_params(parameters: Iterable[Parameter], capabilities: Mapping[s
     for each in parameters:
         flag = each["name"] if each["in"] == "query" else ""
         if is_enabled(flag, capabilities):
-            yield {**each, "schema": _text_members("*", *capabilities["ignores"])} if flag == "ignore" else each
+            yield _with_values(flag, "*", *capabilities["ignores"]) if flag == "ignore" else each
 
 
 def iter_conditions(verb: Verb, *, guarded: bool) -> Iterator[Parameter]:
     """Yield conditional headers (RFC 9110 section 13); for writes only if *guarded* by ETags."""
     if verb == "read":
-        yield _header_parameter("If-None-Match", _ETAG_SCHEMA, "ETags of the client's copies.")
+        yield _parameter("If-None-Match")
     elif guarded:
-        yield _header_parameter("If-Match", _ETAG_SCHEMA, "ETags, one of which must be the current one.")
+        yield _parameter("If-Match")
 
 
 def iter_attribute_headers(kind: ResourceType) -> Iterator[Parameter]:
@@ -232,15 +244,6 @@ def iter_attribute_headers(kind: ResourceType) -> Iterator[Parameter]:
     for name, each in kind.attributes.items():
         if each.is_scalar and not each.readonly and name not in ("contenttype", *kind.document_names[:2]):
             yield _header_parameter(f"xRegistry-{name}", _header_schema(each), each.description)
-
-
-def _iter_view_flags(place: ResourcePath, model: Model) -> Iterator[Parameter]:
-    yield _flag_param("inline", _text_members(*_iter_inlineable(place, model)), "Collections and attributes to inline.")
-    yield _flag_param("filter", {"type": "array", "items": {"type": "string"}}, "Filter expressions.")
-    yield _flag_param("doc", _EMPTY_VALUE, "Return the document view, with relative links.")
-    yield _flag_param("binary", _EMPTY_VALUE, "Return documents in base64.")
-    if place.kind in ("registry", "group"):
-        yield _flag_param("collections", _EMPTY_VALUE, "Return only collections, with everything in them.")
 
 
 def _iter_inlineable(place: ResourcePath, model: Model) -> Iterator[str]:
@@ -270,19 +273,6 @@ def _document_names(kind: ResourceType) -> tuple[str, ...]:
     return (kind.singular,) if kind.hasdocument else ()
 
 
-def _text_members(*values: str) -> Mapping[str, Any]:
-    return {"type": "array", "items": {"type": "string", "enum": list(values)}}
-
-
-def _flag_param(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
-    parameter: Parameter = {"name": name, "in": "query", "description": description, "schema": schema}
-    if schema is _EMPTY_VALUE:
-        parameter["allowEmptyValue"] = True
-    if schema["type"] == "array":
-        parameter |= {"style": "form", "explode": True}
-    return parameter
-
-
 def _header_parameter(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
     parameter: Parameter = {"name": name, "in": "header", "schema": schema}
     return {**parameter, "description": description} if description else parameter
@@ -296,33 +286,13 @@ def _header_schema(attribute: ModelAttribute) -> Mapping[str, Any]:
 JSON: Final = "application/json"
 _ANY_TYPE: Final = "*/*"
 _DOCUMENT_TYPES: Final = ("application/json", "application/octet-stream", "text/plain")
-_LINK: Final = {"Link": {"description": "The root of the registry, and the next page.", "schema": {"type": "string"}}}
-_ETAG_HEADER: Final = {"ETag": {"description": "The ETag of the entity.", "schema": {"type": "string"}}}
+_ETAG: Final = {"ETag": {"$ref": "#/components/headers/ETag"}}
+_HEADERS: Final = {"Link": {"$ref": "#/components/headers/Link"}, **_ETAG}
+_REFUSED: Final = {"4XX": {"$ref": "#/components/responses/refused"}}
+_UNCHANGED: Final = {"304": {"$ref": "#/components/responses/unchanged"}}
 HISTORY: Final = "/history.json"
 """No group type can have this path."""
 HISTORY_ORDERS: Final = ("number", "number=asc", "number=desc")
-_HISTORY_SCHEMA: Final[Schema] = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "required": ["number", "at", "action", "xid", "epoch", "interaction"],
-        "properties": {
-            "number": {"type": "integer", "minimum": 1},
-            "at": {"type": "string", "format": "date-time"},
-            "who": {"type": "string", "description": "Absent for anonymous readers."},
-            "action": {"type": "string", "enum": ["created", "updated", "deleted"]},
-            "xid": {"type": "string"},
-            "epoch": {"type": "integer", "minimum": 0},
-            "interaction": {"type": "string", "description": "Id common to all changes of one request."},
-            "changed": {
-                "type": "object",
-                "description": "Absent if the previous entry was pruned.",
-                "additionalProperties": {"type": "object", "properties": {"old": {}, "new": {}}},
-            },
-        },
-    },
-}
-_NOT_MODIFIED: Final[Schema] = {"description": "The client's copy is current.", "headers": dict(_ETAG_HEADER)}
 
 
 def build_operation(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
@@ -341,33 +311,13 @@ def build_operation(place: ResourcePath, model: Model, verb: Verb, *, document: 
 def configuration_operation(name: str, verb: Verb) -> dict[str, Any]:
     """Return the operation of a configuration path such as ``/model``."""
     schema = schema_ref("registry") if name == "export" else {"type": "object"}
-    shown: dict[str, Any] = {"200": {**json_response("The current state.", schema), "headers": dict(_ETAG_HEADER)}}
-    if verb == "read":
-        shown["304"] = _NOT_MODIFIED
-    members: dict[str, Any] = {"tags": ["registry"], "responses": add_error(shown)}
+    state = {"description": "The current state.", "content": {JSON: {"schema": schema}}, "headers": _ETAG}
+    shown = {"200": state, **(_UNCHANGED if verb == "read" else {}), **_REFUSED}
+    members: dict[str, Any] = {"tags": ["registry"], "responses": shown}
     members["parameters"] = list(iter_conditions(verb, guarded=True))
     if verb != "read":
         members["requestBody"] = {"required": True, "content": {JSON: {"schema": {"type": "object"}}}}
     return members
-
-
-def history_operations() -> dict[str, Any]:
-    """Return the operations at :data:`HISTORY`."""
-    text: Schema = {"type": "string"}
-    number: Schema = {"type": "integer", "minimum": 1}
-    flags: dict[str, tuple[Schema, str]] = {
-        "xid": (text, "The xid of an entity; default: all."),
-        "below": ({"type": "string", "maxLength": 0}, "Include entities below it."),
-        "sort": ({"type": "string", "enum": list(HISTORY_ORDERS)}, "Oldest first, or newest first."),
-        "limit": (number, "Maximum number of entries in a page."),
-        "cursor": (number, "The number of the last entry of the previous page, as in the link to the next page."),
-    }
-    taken = [
-        {"name": name, "in": "query", "schema": schema, "description": what} for name, (schema, what) in flags.items()
-    ]
-    shown = json_response("The changes, with old and new values in `changed` by JSON pointer.", _HISTORY_SCHEMA)
-    answer = {"tags": ["history"], "parameters": taken, "responses": add_error({"200": {**shown, "headers": _LINK}})}
-    return {"parameters": [], "get": answer}
 
 
 def _tag_name(place: ResourcePath) -> str:
@@ -414,175 +364,50 @@ def _post_schema(place: ResourcePath, model: Model, *, given: bool = True) -> Sc
 
 def _build_responses(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
     if verb == "delete":
-        return add_error({"204": {"description": "It was deleted."}})
+        return {"204": {"description": "It was deleted."}, **_REFUSED}
     schema = map_schema(schema_ref(_schema_name(place))) if place.is_collection else schema_ref(_schema_name(place))
     if verb == "add" and not place.is_collection:
         schema = _post_schema(place, model, given=False)
     content = {_ANY_TYPE: {"schema": {}}} if document else {JSON: {"schema": schema}}
-    shown = {"description": "The current state.", "headers": {**_LINK, **_ETAG_HEADER}, "content": content}
-    by_status = {"200": shown}
+    shown = {"description": "The current state.", "headers": _HEADERS, "content": content}
+    by_status = {"200": shown, **_REFUSED}
     if verb != "read" and not place.is_collection and place.kind != "registry":
         by_status["201"] = {**shown, "description": "It was created."}
     if verb == "read":
-        by_status["304"] = _NOT_MODIFIED
+        by_status |= _UNCHANGED
     if document and verb == "read":
         by_status["303"] = {**shown, "description": "The document is external."}
-    return add_error(by_status)
-
-
-def add_error(by_status: dict[str, Any]) -> dict[str, Any]:
-    """Return responses by status, with the error response."""
-    problem = schema_ref("problem")
-    media = {each: {"schema": problem} for each in (JSON, "application/problem+json")}
-    return {**by_status, "4XX": {"description": "The request was refused; nothing has changed.", "content": media}}
-
-
-def json_response(description: str, schema: Schema) -> dict[str, Any]:
-    """Return a JSON response."""
-    return {"description": description, "content": {JSON: {"schema": schema}}}
+    return by_status
 
 
 # ``/subscriptions``: the CloudEvents Subscriptions API.
 
 MEDIA: Final = "application/cloudevents-subscription+json"
-_DOCUMENT_NAME: Final = "Subscription"
-"""Capitalized, so that no name of the model equals it."""
-_FILTER: Final = "Filter"
-_SINK: Final = "^[A-Za-z]+://[!-~]+$"
-_PARAMETER: Final = "subscriptionid"
-_DOCUMENT_TAG: Final = "subscriptions"
-
-
-def subscription_paths() -> dict[str, dict[str, Any]]:
-    """Return the operations by path."""
-    shown = schema_ref(_DOCUMENT_NAME)
-    one = {"name": _PARAMETER, "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]+$"}}
-    return {
-        PATH: {
-            "parameters": [],
-            "get": _build_operation(
-                "200", "The subscriptions that the client may see.", {"type": "array", "items": shown}
-            ),
-            "post": {**_build_operation("201", "It was created.", shown), "requestBody": _document_body()},
-        },
-        f"{PATH}/{{{_PARAMETER}}}": {
-            "parameters": [one],
-            "get": _build_operation("200", "The subscription, without secrets.", shown),
-            "put": {
-                **_build_operation("200", "The new state of the subscription.", shown),
-                "requestBody": _document_body(),
-            },
-            "delete": _build_operation("200", "The last state of the subscription.", shown),
-        },
-    }
-
-
-def subscription_schemas() -> dict[str, Schema]:
-    """Return the schemas of subscriptions and their filters, by name."""
-    given = _given_subscription()
-    shown = {"id": {"type": "string"}, **given["properties"]}
-    return {
-        _DOCUMENT_NAME: {**given, "required": ["id", *given["required"]], "properties": shown},
-        f"{_DOCUMENT_NAME}.given": {
-            **given,
-            "properties": {**shown, "sinkCredential": _credential_schema(secrets=True)},
-        },
-        _FILTER: _filter_schema(),
-    }
-
-
-def _build_operation(status: str, description: str, schema: Schema) -> dict[str, Any]:
-    return {
-        "tags": [_DOCUMENT_TAG],
-        "parameters": [],
-        "responses": add_error({status: json_response(description, schema)}),
-    }
-
-
-def _document_body() -> dict[str, Any]:
-    schema = {"schema": schema_ref(_DOCUMENT_NAME, given=True)}
-    return {"required": True, "content": {media: schema for media in (JSON, MEDIA)}}
-
-
-def _given_subscription() -> Schema:
-    text = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
-    one = schema_ref(_FILTER)
-    several = {"type": "array", "items": one, "maxItems": MAX_EXPRESSIONS}
-    settings = sorted({name for each in PROTOCOLS.values() for name in each.settings})
-    return {
-        "type": "object",
-        "required": ["protocol", "sink"],
-        "properties": {
-            "source": {**text, "description": "The URL of this registry, or of its Message Catalog."},
-            "types": {"type": "array", "maxItems": MAX_TYPES, "items": text},
-            "filters": {"anyOf": [several, one]},
-            "filter": {"anyOf": [several, one], "deprecated": True},
-            "config": {"type": "object", "maxProperties": 0},
-            "protocol": {"type": "string", "enum": list(PROTOCOLS)},
-            "protocolsettings": {
-                "type": "object",
-                "properties": {name: {} for name in settings},
-                "additionalProperties": False,
-            },
-            "sink": {**text, "pattern": _SINK, "description": _sink_description()},
-            "sinkCredential": _credential_schema(secrets=False),
-            "expiration": {"type": "string", "format": "date-time"},
-        },
-        "additionalProperties": False,
-    }
-
-
-def _sink_description() -> str:
-    forms = (f"{name}: {', '.join(f'{scheme}://' for scheme in each.schemes)}" for name, each in PROTOCOLS.items())
-    return f"The host, and the path or topic that the protocol needs. {'; '.join(forms)}."
-
-
-def _credential_schema(*, secrets: bool) -> Schema:
-    names = [name for each in CREDENTIALS.values() for name in each if secrets or name == "identifier"]
-    texts: Mapping[str, Schema] = {name: {"type": "string", "pattern": "^[ -~]+$"} for name in names}
-    return {
-        "type": "object",
-        "required": ["credentialType"],
-        "properties": {
-            "credentialType": {"type": "string", "enum": list(CREDENTIALS)},
-            **texts,
-            "accessTokenType": {"type": "string", "description": "Bearer, in any letter case."},
-            "accessTokenExpiresUtc": {"type": "string"},
-        },
-        "additionalProperties": False,
-    }
-
-
-def _filter_schema() -> Schema:
-    """Return the schema of a filter, which may be nested."""
-    values = {"type": "string", "minLength": 1, "maxLength": MAX_VALUE}
-    compared: Schema = {
-        "type": "object",
-        "minProperties": 1,
-        "propertyNames": {"minLength": 1},
-        "additionalProperties": values,
-    }
-    inner = schema_ref(_FILTER)
-    several: Schema = {"type": "array", "minItems": 1, "maxItems": MAX_EXPRESSIONS, "items": inner}
-    dialects = {"exact": compared, "prefix": compared, "suffix": compared, "all": several, "any": several, "not": inner}
-    return {"type": "object", "minProperties": 1, "properties": dialects, "additionalProperties": False}
-
-
-OPENAPI: Final = "3.1.0"
 _RESERVED_PATHS: Final = frozenset((PATH, PERMISSIONS))
 """Paths of subscriptions, which take precedence over group types."""
-_PROBLEM: Final[Schema] = {
-    "type": "object",
-    "required": ["type", "title", "status"],
-    "properties": {
-        "type": {"type": "string", "description": "The URI of the error, by the specification."},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "subject": {"type": "string", "description": "The xid or path concerned."},
-        "args": {"type": "object", "additionalProperties": {"type": "string"}},
-    },
-}
+
+
+def _add_subscriptions(document: dict[str, Any]) -> None:
+    """Add the paths of subscriptions, instead of group types with the same paths."""
+    paths = {path: item for path, item in document["paths"].items() if f"/{path.split('/')[1]}" not in _RESERVED_PATHS}
+    own = subscriptions_document()
+    given = own["components"]["schemas"]["Subscription.given"]
+    forms = (f"{name}: {', '.join(f'{scheme}://' for scheme in each.schemes)}" for name, each in PROTOCOLS.items())
+    settings = sorted({name for each in PROTOCOLS.values() for name in each.settings})
+    properties: dict[str, Any] = given["properties"]
+    properties["protocol"]["enum"] = list(PROTOCOLS)
+    properties["protocolsettings"] |= {"properties": {name: {} for name in settings}, "additionalProperties": False}
+    properties["sink"]["description"] = f"The host, and the path or topic that the protocol needs. {'; '.join(forms)}."
+    credential = dict(properties["sinkCredential"]["properties"])
+    shown = {name: each for name, each in credential.items() if name not in SECRET_MEMBERS}
+    own["components"]["schemas"]["Subscription"] = {
+        **given,
+        "required": ["id", *given["required"]],
+        "properties": {**properties, "sinkCredential": {"type": "object", "properties": shown}},
+    }
+    document["paths"] = paths | own["paths"]
+    for kind, each in own["components"].items():
+        document["components"].setdefault(kind, {}).update(each)
 
 
 def build_openapi(
@@ -598,20 +423,15 @@ def build_openapi(
     Flags that *capabilities* do not list are left out. With *subscriptions* it includes their paths, instead of group
     types with the same paths.
     """
-    paths = {path: _drop_disabled_flags(item, capabilities) for path, item in _iter_paths(model)}
-    components: dict[str, Any] = {"schemas": {"problem": _PROBLEM, **all_schemas(model)}}
+    document: dict[str, Any] = msgspec.json.decode(_read_static())
+    document["servers"] = [{"url": base or "/"}]
+    components = document["components"]
+    components["schemas"] |= all_schemas(model)
+    history = document["paths"]
+    document["paths"] = {path: _drop_disabled_flags(item, capabilities) for path, item in _iter_paths(model)}
     if subscriptions:
-        paths = {path: item for path, item in paths.items() if f"/{path.split('/')[1]}" not in _RESERVED_PATHS}
-        paths |= subscription_paths()
-        components["schemas"] |= subscription_schemas()
-    paths[HISTORY] = history_operations()
-    document: dict[str, Any] = {
-        "openapi": OPENAPI,
-        "info": {"title": "xRegistry", "version": SPECVERSION},
-        "servers": [{"url": base or "/"}],
-        "paths": paths,
-        "components": components,
-    }
+        _add_subscriptions(document)
+    document["paths"] |= history
     schemes = {} if access is None else _security_schemes(access)
     if schemes:
         components["securitySchemes"] = schemes

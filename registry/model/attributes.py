@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from importlib.resources import files
 from typing import Any, Final
+
+import msgspec
 
 from registry.errors import Refusal, invalid_value, join_values
 
@@ -193,8 +196,8 @@ def active_attributes(attributes: Mapping[str, ModelAttribute], values: Mapping[
 
 
 def _scalar_fault(value: Any, attribute: ModelAttribute) -> str:
-    why = _FAULT_CHECKS[attribute.type](value)
-    if why:
+    is_valid, why = _SCALAR_CHECKS[attribute.type]
+    if not is_valid(value):
         return why
     if attribute.name and len(attribute.name) + len(_text_fault(value).encode("utf-8", "replace")) > MAX_SCALAR:
         return f"is longer than {MAX_SCALAR} bytes with its name"
@@ -254,67 +257,42 @@ def _text_fault(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def _boolean_fault(value: Any) -> str:
-    return "" if isinstance(value, bool) else "must be true or false"
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _number_fault(value: Any) -> str:
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return "" if fits else "must be a number"
+def _is_uri(value: Any) -> bool:
+    return isinstance(value, str) and bool(value and _URI.fullmatch(value))
 
 
-def _integer_fault(value: Any) -> str:
-    return "" if isinstance(value, int) and not isinstance(value, bool) else "must be an integer"
-
-
-def _uinteger_fault(value: Any) -> str:
-    return "must be an unsigned integer" if _integer_fault(value) or value < 0 else ""
-
-
-def _string_fault(value: Any) -> str:
-    return "" if isinstance(value, str) else "must be a string"
-
-
-def _timestamp_fault(value: Any) -> str:
-    fits = isinstance(value, str) and parse_time(value) is not None
-    return "" if fits else "must be an RFC 3339 timestamp"
-
-
-def _uri_fault(value: Any) -> str:
-    fits = isinstance(value, str) and value and _URI.fullmatch(value)
-    return "" if fits else "must be a URI"
-
-
-def _absolute_uri_fault(value: Any) -> str:
-    return _uri_fault(value) or ("" if _SCHEME.match(value) else "must be an absolute URI")
-
-
-def _relative_uri_fault(value: Any) -> str:
-    return _uri_fault(value) or ("must be a relative URI" if _SCHEME.match(value) else "")
-
-
-def _xid_fault(value: Any) -> str:
-    return "" if isinstance(value, str) and value.startswith("/") else "must be an xid, which begins with /"
-
-
-_FAULT_CHECKS: Final[Mapping[str, Callable[[Any], str]]] = {
-    "boolean": _boolean_fault,
-    "decimal": _number_fault,
-    "integer": _integer_fault,
-    "string": _string_fault,
-    "timestamp": _timestamp_fault,
-    "uinteger": _uinteger_fault,
-    "uri": _uri_fault,
-    "uriabsolute": _absolute_uri_fault,
-    "urirelative": _relative_uri_fault,
-    "uritemplate": _string_fault,
-    "url": _uri_fault,
-    "urlabsolute": _absolute_uri_fault,
-    "urlrelative": _relative_uri_fault,
-    "xid": _xid_fault,
-    "xidtype": _xid_fault,
+_STRING: Final = (lambda value: isinstance(value, str)), "must be a string"
+_RELATIVE: Final = (lambda value: _is_uri(value) and not _SCHEME.match(value)), "must be a relative URI"
+_ABSOLUTE: Final = (lambda value: _is_uri(value) and bool(_SCHEME.match(value))), "must be an absolute URI"
+_XID: Final = (lambda value: isinstance(value, str) and value.startswith("/")), "must be an xid, which begins with /"
+_SCALAR_CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "boolean": (lambda value: isinstance(value, bool), "must be true or false"),
+    "decimal": (
+        lambda value: _is_integer(value) or (type(value) is float and math.isfinite(value)),
+        "must be a number",
+    ),
+    "integer": (_is_integer, "must be an integer"),
+    "string": _STRING,
+    "timestamp": (
+        lambda value: isinstance(value, str) and parse_time(value) is not None,
+        "must be an RFC 3339 timestamp",
+    ),
+    "uinteger": (lambda value: _is_integer(value) and value >= 0, "must be an unsigned integer"),
+    "uri": (_is_uri, "must be a URI"),
+    "uriabsolute": _ABSOLUTE,
+    "urirelative": _RELATIVE,
+    "uritemplate": _STRING,
+    "url": (_is_uri, "must be a URI"),
+    "urlabsolute": _ABSOLUTE,
+    "urlrelative": _RELATIVE,
+    "xid": _XID,
+    "xidtype": _XID,
 }
-
+"""By scalar type: whether a value is valid, and what to say if it is not."""
 
 # Validation of an entity's attributes; defaults are filled in.
 
@@ -509,102 +487,14 @@ def _matches_media(key: str, media: str) -> bool:
     return len(media) >= len(before) + len(after) and media.startswith(before) and media.endswith(after)
 
 
-# The default model source: endpoints, message groups and schema groups.
+# The initial model: endpoints, message groups and schema groups.
 #
 # It follows the specifications of messages, endpoints and schemas. Protocol options and envelope constraints, which
 # differ between versions of the specifications, are open: lint checks them. Messages may have several versions, as in
 # older specifications.
 
-_PROTOCOLS: Final = ("AMQP/1.0", "MQTT/3.1.1", "MQTT/5.0", "KAFKA", "HTTP", "NATS")
-
-
-def _open_object(kind: str = "object", **members: Any) -> dict[str, Any]:
-    """Return an object type with the given members and any others; names may contain dashes and dots."""
-    return {"type": kind, "namecharset": "extended", "attributes": {**members, "*": {"type": "any"}}}
-
-
-def _types_text(description: str) -> dict[str, Any]:
-    return {"type": "string", "description": description}
-
-
-def _message_groups() -> dict[str, Any]:
-    constraints = _open_object()
-    attributes = {
-        "basemessage": {"type": "uri", "description": "The message that this one inherits from."},
-        "basemessageuri": {"type": "uri", "description": "The message that this one inherits from."},
-        "envelope": {
-            **_types_text("The envelope of messages, such as CloudEvents/1.0."),
-            "ifvalues": {
-                "CloudEvents/1.0": {
-                    "siblingattributes": {"envelopemetadata": constraints, "envelopeoptions": _open_object()}
-                }
-            },
-        },
-        "protocol": {
-            **_types_text("The protocol that carries messages, such as AMQP/1.0."),
-            "ifvalues": {name: {"siblingattributes": {"protocoloptions": constraints}} for name in _PROTOCOLS},
-        },
-        "dataschemaformat": _types_text("The format of the schema of the data."),
-        "dataschema": {"type": "any", "description": "The schema of the data, inline."},
-        "dataschemauri": {"type": "uri", "description": "The URI of the schema of the data."},
-        "dataschemaxid": {"type": "xid", "description": "The schema of the data, in this registry."},
-        "datacontenttype": _types_text("The content type of the data."),
-        "*": {"type": "any"},
-    }
-    return {"singular": "message", "hasdocument": False, "attributes": attributes}
-
-
-def _schema_groups() -> dict[str, Any]:
-    return {
-        "singular": "schema",
-        "validateformat": True,
-        "validatecompatibility": True,
-        "attributes": {
-            "format": {**_types_text("The schema format, such as JsonSchema/draft-07."), "matchversions": True},
-            "*": {"type": "any"},
-        },
-    }
-
 
 def model_source() -> dict[str, Any]:
     """Return the model source of a new registry."""
-    groups = {
-        "endpoints": {
-            "singular": "endpoint",
-            "attributes": {
-                "usage": {
-                    "type": "array",
-                    "item": {"type": "string"},
-                    "description": "The role of clients: subscriber, consumer or producer.",
-                },
-                "channel": _types_text("An identifier shared by related endpoints."),
-                "envelope": _types_text("The envelope of messages."),
-                "envelopeoptions": _open_object(),
-                "protocol": _types_text("The protocol."),
-                "protocoloptions": _open_object(),
-                "messagegroups": {
-                    "type": "array",
-                    "item": {"type": "uri"},
-                    "description": "The groups of messages of this endpoint.",
-                },
-                "*": {"type": "any"},
-            },
-            "ximportresources": ["/messagegroups/messages"],
-        },
-        "messagegroups": {
-            "singular": "messagegroup",
-            "attributes": {
-                "envelope": _types_text("The envelope of all messages of the group."),
-                "protocol": _types_text("The protocol of all messages of the group."),
-                "*": {"type": "any"},
-            },
-            "resources": {"messages": _message_groups()},
-        },
-        "schemagroups": {
-            "singular": "schemagroup",
-            "attributes": {"format": _types_text("The format of all schemas of the group."), "*": {"type": "any"}},
-            "constraints": {"schemas.format": {"equals": "format"}},
-            "resources": {"schemas": _schema_groups()},
-        },
-    }
-    return {"description": "Endpoints, messages and schemas.", "groups": groups}
+    source: dict[str, Any] = msgspec.json.decode(files("registry.model").joinpath("initial.json").read_bytes())
+    return source

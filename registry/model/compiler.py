@@ -22,140 +22,111 @@ from registry.model.attributes import (
     show_attributes,
 )
 
-# Attributes defined by the specification for each kind of entity (core ``spec.md``, Common Attributes).
+# Attributes defined by the specification for each kind of entity (core ``spec.md``, Common Attributes): name, type and
+# flags of each. Those that only the server writes are ``served``.
 
-_STRING: Final = ModelAttribute("", "string")
+_ID: Final = """
+    self url readonly immutable required served
+    shortself url readonly immutable served
+    xid xid readonly immutable required served"""
+_TIMES: Final = """
+    epoch uinteger readonly required served
+    createdat timestamp required served
+    modifiedat timestamp required served"""
+_TEXTS: Final = """
+    name string
+    description string
+    documentation url
+    icon url
+    labels map"""
+_VERSION: Final = f"""
+    versionid string immutable required served
+    {_TIMES}{_TEXTS}
+    isdefault boolean readonly required served
+    ancestorid string required served
+    contenttype string
+    format string
+    formatvalidated boolean readonly served
+    formatvalidatedreason string readonly served
+    compatibilityvalidated boolean readonly served
+    compatibilityvalidatedreason string readonly served"""
+_DOCUMENT: Final = """
+    {0}url uri
+    {0} any served
+    {0}base64 string served"""
+_META: Final = f"""
+    xref xid served
+    {_TIMES}
+    labels map
+    readonly boolean readonly required served
+    compatibility string
+    deprecated object
+    defaultversionid string required served
+    defaultversionurl url readonly required served
+    defaultversionsticky boolean required served"""
+_COLLECTION: Final = """
+    {0}url url readonly immutable required served
+    {0}count uinteger readonly required served
+    {0} map served"""
+_RULES: Final = ("backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive")
 
 
-def _by_name(attributes: Iterable[ModelAttribute]) -> dict[str, ModelAttribute]:
-    return {each.name: each for each in attributes}
+def _attrs(text: str) -> dict[str, ModelAttribute]:
+    """Return the attributes of a table."""
+    listed = (line.split() for line in text.split("\n") if line.strip())
+    return {name: _attr(name, kind, **dict.fromkeys(flags, True)) for name, kind, *flags in listed}
 
 
-def _id_attrs(name: str) -> list[ModelAttribute]:
-    return [
-        ModelAttribute(name, "string", immutable=True, required=True, served=True),
-        ModelAttribute("self", "url", readonly=True, immutable=True, required=True, served=True),
-        ModelAttribute("shortself", "url", readonly=True, immutable=True, served=True),
-        ModelAttribute("xid", "xid", readonly=True, immutable=True, required=True, served=True),
-    ]
+def _attr(name: str, kind: str, **flags: bool) -> ModelAttribute:
+    """Return an attribute; objects have any members, and required booleans are false by default."""
+    more: dict[str, Any] = {**flags, **({"default": False} if kind == "boolean" and "required" in flags else {})}
+    if name == "deprecated":
+        table = "effective timestamp\nremoval timestamp\nalternative url\ndocumentation url\n* any"
+        more["attributes"] = _attrs(table)
+    elif kind == "object":
+        more["attributes"] = _attrs("* any")
+    elif kind == "map":
+        more["item"] = ModelAttribute("", "string") if name == "labels" else _attr("", "object")
+    elif name == "compatibility":
+        more |= {"enum": _RULES, "strict": False}
+    return ModelAttribute(name, kind, **more)
 
 
-def _time_attrs() -> list[ModelAttribute]:
-    return [
-        ModelAttribute("epoch", "uinteger", readonly=True, required=True, served=True),
-        ModelAttribute("createdat", "timestamp", required=True, served=True),
-        ModelAttribute("modifiedat", "timestamp", required=True, served=True),
-    ]
+def _id_table(name: str) -> str:
+    return f"{name} string immutable required served{_ID}"
 
 
-def _text_attrs() -> list[ModelAttribute]:
-    return [
-        ModelAttribute("name", "string"),
-        ModelAttribute("description", "string"),
-        ModelAttribute("documentation", "url"),
-        ModelAttribute("icon", "url"),
-        _labels_attr(),
-    ]
-
-
-def _labels_attr() -> ModelAttribute:
-    return ModelAttribute("labels", "map", item=_STRING)
-
-
-def _deprecation() -> ModelAttribute:
-    times = [ModelAttribute("effective", "timestamp"), ModelAttribute("removal", "timestamp")]
-    links = [
-        ModelAttribute("alternative", "url"),
-        ModelAttribute("documentation", "url"),
-        ModelAttribute(WILDCARD, "any"),
-    ]
-    return ModelAttribute("deprecated", "object", attributes=_by_name([*times, *links]))
-
-
-def collection_attributes(plural: str) -> list[ModelAttribute]:
-    """Return the three attributes of a nested collection."""
-    return [
-        ModelAttribute(f"{plural}url", "url", readonly=True, immutable=True, required=True, served=True),
-        ModelAttribute(f"{plural}count", "uinteger", readonly=True, required=True, served=True),
-        ModelAttribute(
-            plural,
-            "map",
-            item=ModelAttribute("", "object", attributes=_by_name([ModelAttribute(WILDCARD, "any")])),
-            served=True,
-        ),
-    ]
+def _collection_table(plurals: Iterable[str]) -> str:
+    return "".join(map(_COLLECTION.format, plurals))
 
 
 def registry_attrs(groups: Iterable[str]) -> dict[str, ModelAttribute]:
     """Return the attributes of the registry."""
-    anything = _by_name([ModelAttribute(WILDCARD, "any")])
-    inlined = [
-        ModelAttribute(name, "object", attributes=anything, readonly=name == "model", served=True)
-        for name in ("capabilities", "model", "modelsource")
-    ]
-    nested = [each for plural in groups for each in collection_attributes(plural)]
-    version = ModelAttribute("specversion", "string", readonly=True, immutable=True, required=True, served=True)
-    return _by_name([version, *_id_attrs("registryid"), *_time_attrs(), *_text_attrs(), *inlined, *nested])
+    inlined = "\ncapabilities object served\nmodel object readonly served\nmodelsource object served"
+    first = "specversion string readonly immutable required served\n"
+    return _attrs(first + _id_table("registryid") + _TIMES + _TEXTS + inlined + _collection_table(groups))
 
 
 def group_attrs(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribute]:
     """Return the attributes of a group type."""
-    anything = _by_name([ModelAttribute(WILDCARD, "any")])
-    constraints = ModelAttribute("constraints", "map", item=ModelAttribute("", "object", attributes=anything))
-    nested = [each for plural in resources for each in collection_attributes(plural)]
-    return _by_name([*_id_attrs(f"{singular}id"), *_time_attrs(), *_text_attrs(), _deprecation(), constraints, *nested])
+    more = "\ndeprecated object\nconstraints map"
+    return _attrs(_id_table(f"{singular}id") + _TIMES + _TEXTS + more + _collection_table(resources))
 
 
 def version_attrs(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]:
     """Return the version attributes of a resource type."""
-    attributes = [
-        *_id_attrs(f"{singular}id"),
-        ModelAttribute("versionid", "string", immutable=True, required=True, served=True),
-        *_time_attrs(),
-        *_text_attrs(),
-        ModelAttribute("isdefault", "boolean", readonly=True, required=True, default=False, served=True),
-        ModelAttribute("ancestorid", "string", required=True, served=True),
-        ModelAttribute("contenttype", "string"),
-        ModelAttribute("format", "string"),
-        ModelAttribute("formatvalidated", "boolean", readonly=True, served=True),
-        ModelAttribute("formatvalidatedreason", "string", readonly=True, served=True),
-        ModelAttribute("compatibilityvalidated", "boolean", readonly=True, served=True),
-        ModelAttribute("compatibilityvalidatedreason", "string", readonly=True, served=True),
-    ]
-    if hasdocument:
-        attributes += [
-            ModelAttribute(f"{singular}url", "uri"),
-            ModelAttribute(singular, "any", served=True),
-            ModelAttribute(f"{singular}base64", "string", served=True),
-        ]
-    return _by_name(attributes)
+    return _attrs(_id_table(f"{singular}id") + _VERSION + (_DOCUMENT.format(singular) if hasdocument else ""))
 
 
 def resource_attrs(singular: str) -> dict[str, ModelAttribute]:
     """Return the attributes of a resource in addition to its default version's."""
-    anything = _by_name([ModelAttribute(WILDCARD, "any")])
-    metaurl = ModelAttribute("metaurl", "url", readonly=True, immutable=True, required=True, served=True)
-    meta = ModelAttribute("meta", "object", attributes=anything, served=True)
-    return _by_name([*_id_attrs(f"{singular}id"), metaurl, meta, *collection_attributes("versions")])
+    more = "\nmetaurl url readonly immutable required served\nmeta object served"
+    return _attrs(_id_table(f"{singular}id") + more + _collection_table(("versions",)))
 
 
 def meta_attrs(singular: str) -> dict[str, ModelAttribute]:
     """Return the ``meta`` attributes of a resource type."""
-    rules = ("backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive")
-    return _by_name(
-        [
-            *_id_attrs(f"{singular}id"),
-            ModelAttribute("xref", "xid", served=True),
-            *_time_attrs(),
-            _labels_attr(),
-            ModelAttribute("readonly", "boolean", readonly=True, required=True, default=False, served=True),
-            ModelAttribute("compatibility", "string", enum=rules, strict=False),
-            _deprecation(),
-            ModelAttribute("defaultversionid", "string", required=True, served=True),
-            ModelAttribute("defaultversionurl", "url", readonly=True, required=True, served=True),
-            ModelAttribute("defaultversionsticky", "boolean", required=True, default=False, served=True),
-        ]
-    )
+    return _attrs(_id_table(f"{singular}id") + _META)
 
 
 _STRICT_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")

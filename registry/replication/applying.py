@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 from registry.core.ancestry import version_sort_key
-from registry.core.changes import new_uid, put_own_mark
-from registry.core.requests import RegistryRequest, Verb
+from registry.core.changes import put_own_mark
+from registry.core.requests import RegistryRequest, RequestSender, Verb
 from registry.core.service import RegistrySession
 from registry.errors import Refusal
 from registry.model.attributes import format_time, parse_time
@@ -24,7 +24,7 @@ from registry.replication.entities import (
     possible_xids,
 )
 from registry.store.entities import EntityReader, Version
-from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks, digest_of, marks_by_version
+from registry.store.history import MODEL_XID, Mark, Marks, digest_of, marks_by_version
 
 # Merging the versions of a definition.
 #
@@ -51,21 +51,9 @@ class MergePlan:
 
 
 def reconciled_marks(owner: str, reader: EntityReader, marks: Marks) -> dict[str, Mark]:
-    """Return the marks of a definition by uid, reconciled with the store.
-
-    A process of a release without marks may have written to the store. Versions without a mark get a local one, and
-    marks of missing versions become deletions.
-    """
+    """Return the marks of a definition by uid; those of versions missing from the store become deletions."""
     known = marks.version_marks([owner])[owner]
-    stored = {each.id: each for each in reader.iter_versions(f"{owner}/versions")}
-    _mark_missing_as_deleted(marks, known.values(), stored)
-    live = marks_by_version(known.values())
-    for name, version in stored.items():
-        if name not in live:
-            authority = str(version.attributes.get("authority") or "")
-            mark = Mark(owner, new_uid(marks), name, 0, "", digest=digest_of(version.attributes), authority=authority)
-            put_own_mark(marks, mark)
-            known[mark.uid] = mark
+    _mark_missing_as_deleted(marks, known.values(), {each.id for each in reader.iter_versions(f"{owner}/versions")})
     return known
 
 
@@ -223,15 +211,6 @@ MAX_REPORTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeAuthor:
-    """The writer of changes: its name in history, and its permissions."""
-
-    name: str
-    administrator: bool = False
-    may_write: Callable[[str], bool] = lambda group: True
-
-
-@dataclass(frozen=True, slots=True)
 class AppliedPage:
     """The result of a page: how many changes took effect here, and how many were refused.
 
@@ -247,7 +226,7 @@ class AppliedPage:
 class ChangeApplier:
     """Applies changes within one writing session as *author*; *authority* is this catalog's."""
 
-    def __init__(self, session: RegistrySession, author: ChangeAuthor, authority: str) -> None:
+    def __init__(self, session: RegistrySession, author: RequestSender, authority: str) -> None:
         self._session = session
         self._reader = session.reader
         self._author = author
@@ -280,7 +259,7 @@ class ChangeApplier:
 
     def _apply_one(self, change: ReplicatedChange) -> bool:
         if not change.xid:
-            return self._apply_version(change) if change.definition else self._apply_group(change)
+            return self._apply_version(change)
         if change.xid != MODEL_XID:  # the core requires an administrator for the model
             self._check_permission("/".join(change.xid.split("/")[:3]))
         return EntityMerger(self._session, self.marks, self._perform, self._revive_group).merge(change)
@@ -352,56 +331,6 @@ class ChangeApplier:
         digest = digest_of(group.attributes if group is not None else {})
         stamp, origin = self.marks.issue_stamp(), f"{self.marks.catalog}~"
         self.marks.store_mark(Mark("", "", "", stamp, origin, {origin: stamp}, digest, group=xid))
-
-    def _apply_group(self, change: ReplicatedChange) -> bool:
-        xid = f"{MESSAGE_GROUPS}{change.group}"
-        self._check_permission(xid)
-        mine = self._mark_of(xid)
-        theirs = change.attributes
-        digest = "" if theirs is None else digest_of(theirs)
-        verdict = decide_winner(mine, change, digest)
-        if verdict.winner == "mine" and verdict.seen == mine.seen:
-            return False
-        mine.seen = verdict.seen
-        if verdict.winner == "theirs" and theirs is None:
-            self._delete_group(mine, change)
-            return True
-        if verdict.winner == "theirs" or verdict.winner == "both-theirs":
-            mine.stamp, mine.origin = change.stamp, change.origin
-        if verdict.winner != "mine":
-            assert theirs is not None
-            group = self._reader.group(xid)
-            known: dict[str, Any] = {} if group is None else group.attributes
-            given = {"theirs": theirs, "both-theirs": {**known, **theirs}, "both-mine": {**theirs, **known}}
-            self._perform("replace", (MESSAGE_GROUPS.strip("/"), change.group), given[verdict.winner])
-            after = self._reader.group(xid)
-            mine.deleted, mine.digest = False, digest_of(after.attributes if after is not None else {})
-        self.marks.store_mark(mine)
-        return True
-
-    def _mark_of(self, xid: str) -> Mark:
-        """Return the mark of a group, reconciled with the store like :func:`reconciled_marks`."""
-        mark, group = self.marks.mark_of(xid), self._reader.group(xid)
-        if mark is None:
-            mark = Mark("", "", "", 0, "", group=xid, deleted=True)
-        if mark.deleted != (group is None):
-            mark.deleted, mark.digest = group is None, "" if group is None else digest_of(group.attributes)
-            put_own_mark(self.marks, mark)
-        return mark
-
-    def _delete_group(self, mine: Mark, change: ReplicatedChange) -> None:
-        """Delete a group unless it has content newer than the deletion."""
-        xid = mine.group
-        group = self._reader.group(xid)
-        if group is not None and (self.marks.has_versions(xid) or self._reader.resource_types(xid)):
-            mine.deleted, mine.digest = False, digest_of(group.attributes)
-            put_own_mark(self.marks, mine)
-            return
-        if group is not None:
-            self._perform("delete", (MESSAGE_GROUPS.strip("/"), change.group), None)
-        mine.deleted, mine.digest = True, ""
-        mine.stamp, mine.origin = change.stamp, change.origin
-        self.marks.store_mark(mine)
 
     def _perform(self, verb: Verb, segments: tuple[str, ...], body: Any) -> None:
         author = self._author

@@ -44,19 +44,16 @@ MAX_STAMP: Final = 2**62
 
 
 class ReplicatedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One state of a group, or of a version of a definition; ``attributes`` is None if it was deleted.
+    """One state of an entity; ``attributes`` is None if it was deleted.
 
-    With ``xid`` (of an entity other than a message), ``attributes`` is its state, and ``group`` is ''. Catalogs of
-    earlier releases refuse such changes.
-
-    ``group`` and ``definition`` are ids in the catalog whose ``authority`` the version is; ``definition`` is '' for a
-    group. The other members are those of :class:`registry.store.history.Mark`.
+    An entity other than a message has an ``xid``. A version of a message has a ``group`` and a ``definition``, ids in
+    the catalog whose ``authority`` it is. The other members are those of :class:`registry.store.history.Mark`.
     """
 
-    group: str
     stamp: int
     origin: str
     seen: dict[str, int]
+    group: str = ""
     definition: str = ""
     uid: str = ""
     name: str = ""
@@ -79,7 +76,7 @@ class ReplicatedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         if not all(_NAME_FORM.fullmatch(each) for each in (*named, self.origin, *self.seen)):
             return "it has names that are not valid"
         own = (self.definition, self.uid, self.name)
-        if self.definition and not all(_NAME_FORM.fullmatch(each) for each in own):
+        if not self.xid and not all(_NAME_FORM.fullmatch(each) for each in own):
             return "a version needs a definition, a uid and an id"
         return (
             ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -17,8 +17,9 @@ from catalog.documents.connecting import Logins
 from catalog.documents.fetching import Fetcher
 from catalog.documents.registry_api import post_json
 from catalog.findings import DocumentError
+from registry.core.requests import RequestSender
 from registry.core.service import RegistryService
-from registry.replication.applying import MAX_REPORTED, ChangeApplier, ChangeAuthor
+from registry.replication.applying import MAX_REPORTED, ChangeApplier
 from registry.replication.entities import (
     ChangePage,
     ReplicatedChange,
@@ -29,8 +30,8 @@ from registry.replication.entities import (
     home_of,
     parse_page,
 )
-from registry.store.entities import EntityReader
-from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks, is_by_xid
+from registry.store.entities import EntityReader, Version
+from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks
 
 # Changes for other catalogs: current entities, in the order in which this catalog received them.
 
@@ -40,14 +41,12 @@ PAGE_BYTES: Final = 4 * 2**20
 """Size of a page in bytes; a single change may be larger."""
 
 
-def changes_after(
-    reader: EntityReader, position: int, authority: str, limit: int = PAGE_CHANGES, *, whole: bool = False
-) -> ChangePage:
+def changes_after(reader: EntityReader, position: int, authority: str, limit: int = PAGE_CHANGES) -> ChangePage:
     """Return a page of changes after a position; *authority* is the default of versions that name none.
 
-    With *whole* it includes entities other than messages and their groups. A resource's meta then follows its versions
-    in each page that has one, so that it arrives with the last of them. The model comes before entities of its types,
-    and again at its own position, when the entities that it forbids have been deleted.
+    A resource's meta follows its versions in each page that has one, so that it arrives with the last of them. The
+    model comes before entities of its types, and again at its own position, when the entities that it forbids have been
+    deleted.
     """
     marks = Marks(reader.connection)
     entries = marks.marks_after(position, min(limit, PAGE_CHANGES) + 1)
@@ -56,18 +55,14 @@ def changes_after(
     versions = reader.versions_by_xid(live)
     changes: list[ReplicatedChange] = []
     weight = 0
-    model = marks.mark_of(MODEL_XID) if whole else None
+    model = marks.mark_of(MODEL_XID)
     if model is not None and model.position > position:
         changes += filter(None, (_entity_change(model, reader),))
     first = len(changes)
     owners: dict[str, None] = {}
     for each in page:
-        by_xid = not each.owner and is_by_xid(each.group)
-        if by_xid and not whole:
-            position = each.position
-            continue
-        owner = _resource_of(each) if by_xid and not each.deleted else ""
-        change = _entity_change(each, reader) if by_xid else _definition_change(each, reader, versions, authority)
+        owner = _resource_of(each) if not each.owner and not each.deleted else ""
+        change = _definition_change(each, versions, authority) if each.owner else _entity_change(each, reader)
         if change is not None:
             weight += len(msgspec.json.encode(change))
             full = len(changes) + len(owners) + bool(owner) >= PAGE_CHANGES
@@ -92,24 +87,17 @@ def _resource_of(mark: Mark) -> str:
 
 
 def _entity_change(mark: Mark, reader: EntityReader) -> ReplicatedChange | None:
+    if mark.group.startswith(MESSAGE_GROUPS) and mark.group.count("/") == 2 and has_authority_suffix(mark.group):
+        return None  # each catalog creates those groups itself
     state = None if mark.deleted else entity_state(reader, mark.group)
     if state is None and not mark.deleted:
         return None
     if state is not None and mark.group.count("/") == 4:
         state["ancestors"] = ancestors_of(reader, mark.group)
-    return ReplicatedChange(
-        group="", xid=mark.group, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=state
-    )
+    return ReplicatedChange(xid=mark.group, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=state)
 
 
-def _definition_change(mark: Mark, reader: EntityReader, versions: Any, authority: str) -> ReplicatedChange | None:
-    if not mark.owner:
-        name = mark.group.removeprefix(MESSAGE_GROUPS)
-        group = None if mark.deleted else reader.group(mark.group)
-        if has_authority_suffix(name) or (group is None and not mark.deleted):
-            return None  # each catalog creates those groups itself
-        attributes = None if group is None else group.attributes
-        return ReplicatedChange(group=name, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=attributes)
+def _definition_change(mark: Mark, versions: Mapping[str, Version], authority: str) -> ReplicatedChange | None:
     version = versions.get(f"{mark.owner}/versions/{mark.name}")
     if version is None and not mark.deleted:
         return None
@@ -124,8 +112,8 @@ def _definition_change(mark: Mark, reader: EntityReader, versions: Any, authorit
         origin=mark.origin,
         seen=mark.seen,
         authority=controls,
-        createdat="" if mark.deleted else version.createdat,
-        attributes=None if mark.deleted else version.attributes,
+        createdat="" if mark.deleted or version is None else version.createdat,
+        attributes=None if mark.deleted or version is None else version.attributes,
     )
 
 
@@ -157,7 +145,7 @@ class ReplicationRound:
     """The result of a round: changes transferred, changes that took effect, and refused ones.
 
     ``reported`` has the first refused changes with the reason. ``answered`` is whether the peer accepted a page,
-    ``whole`` whether it supports all kinds of entities, and ``renewed`` whether it is another catalog than before.
+    and ``renewed`` whether it is another catalog than before.
     """
 
     sent: int = 0
@@ -165,7 +153,6 @@ class ReplicationRound:
     refused: int = 0
     reported: list[tuple[str, str]] = field(default_factory=list)
     answered: bool = False
-    whole: bool = False
     renewed: bool = False
 
     def add(self, sent: int, applied: int, refused: int, reported: Sequence[tuple[str, str]]) -> None:
@@ -184,10 +171,7 @@ class _PushReply(msgspec.Struct):
     catalog: str
     applied: int
     refused: list[tuple[str, str]]
-    refusedcount: int = 0
-    """Absent from peers of earlier releases."""
-    whole: bool = False
-    """Whether it accepts changes of all kinds of entities; peers of earlier releases do not."""
+    refusedcount: int
 
 
 class PeerExchange:
@@ -217,7 +201,7 @@ class PeerExchange:
         return result
 
     def _pull(self, peer: Peer, result: ReplicationRound) -> bool:
-        name = f"pull all {peer.url}"  # separate from `pull`, which was of messages only
+        name = f"pull {peer.url}"
         with self._service.session(writing=False) as session:
             catalog, position = Marks(session.reader.connection).peer_position(name)
         page = self._fetch_page(peer, position)
@@ -231,7 +215,7 @@ class PeerExchange:
         if page.more and page.position <= position:
             raise DocumentError(f"{peer.url} sends the same changes again and again", file=peer.url)
         with self._service.session(writing=True) as session:
-            applier = ChangeApplier(session, ChangeAuthor(f"replication of {peer.url}", True), self._own_authority)
+            applier = ChangeApplier(session, RequestSender(f"replication of {peer.url}", True), self._own_authority)
             if applier.marks.catalog == page.catalog:
                 raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
             taken = applier.apply(page)
@@ -243,11 +227,11 @@ class PeerExchange:
         if not result.answered:
             self._push_empty_page(peer, result)
             return True
-        name = _push_key(peer, whole=result.whole)
+        name = f"push {peer.url}"
         for limit in (PAGE_CHANGES, 1):
             with self._service.session(writing=False) as session:
                 catalog, position = Marks(session.reader.connection).peer_position(name)
-                page = changes_after(session.reader, position, self._own_authority, limit, whole=result.whole)
+                page = changes_after(session.reader, position, self._own_authority, limit)
             if page.position == position:
                 return False
             try:
@@ -262,7 +246,7 @@ class PeerExchange:
             _record_renewal(peer, result)
         with self._service.session(writing=True) as session:
             Marks(session.reader.connection).set_peer_position(name, answer.catalog, 0 if changed else page.position)
-        result.add(len(page.changes), answer.applied, max(answer.refusedcount, len(answer.refused)), answer.refused)
+        result.add(len(page.changes), answer.applied, answer.refusedcount, answer.refused)
         return page.more or changed
 
     def _skip_change(self, peer: Peer, page: ChangePage, name: str, result: ReplicationRound) -> bool:
@@ -276,14 +260,14 @@ class PeerExchange:
         return page.more
 
     def _push_empty_page(self, peer: Peer, result: ReplicationRound) -> None:
-        """Push an empty page, to learn whether the peer is available, what it supports, and its catalog id."""
+        """Push an empty page, to learn whether the peer is available, and its catalog id."""
         with self._service.session(writing=False) as session:
             ours = Marks(session.reader.connection).catalog
         answer = self._send_page(peer, ChangePage(catalog=ours, authority=self._own_authority, position=0, changes=[]))
         if answer.catalog == ours:
             raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
-        result.whole, result.answered = answer.whole, True
-        name = _push_key(peer, whole=result.whole)
+        result.answered = True
+        name = f"push {peer.url}"
         with self._service.session(writing=False) as session:
             catalog, _ = Marks(session.reader.connection).peer_position(name)
         if catalog and answer.catalog != catalog:
@@ -297,7 +281,7 @@ class PeerExchange:
 
     def _fetch_page(self, peer: Peer, position: int) -> ChangePage:
         by = Fetcher(network=True, logins=peer.logins)
-        url = f"{peer.url}?changes={position}&whole"
+        url = f"{peer.url}?changes={position}"
         page = parse_page(by.fetch(url))
         if page is None or len(page.changes) > _MAX_CHANGES or not 0 <= page.position <= _LAST_POSITION:
             hint = "use the URL of the message catalog of an xrouter registry"
@@ -317,11 +301,6 @@ class PeerExchange:
         except msgspec.MsgspecError as error:
             hint = "use the URL of the message catalog of an xrouter registry"
             raise DocumentError(f"{by.address(peer.url)} is not a catalog", file=peer.url, hint=hint) from error
-
-
-def _push_key(peer: Peer, *, whole: bool) -> str:
-    """Return the key of the push position of a peer: of messages only, or of all entities."""
-    return f"push all {peer.url}" if whole else f"push {peer.url}"
 
 
 def _record_renewal(peer: Peer, result: ReplicationRound) -> None:

@@ -7,9 +7,11 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import psycopg
 from alembic import command
@@ -50,91 +52,65 @@ _LOCK_SUFFIX: Final = "-delivery"
 _FILE_MODE: Final = 0o600
 
 
-class ProcessLock(Protocol):
-    """A lock that this process holds until it releases it or ends."""
+@dataclass(frozen=True, slots=True)
+class ProcessLock:
+    """A lock that this process holds until it releases it, once, or ends."""
+
+    release: Callable[[], None]
+    check: Callable[[], bool] = lambda: True
 
     @property
     def is_held(self) -> bool:
         """Whether this process still holds it; queries the database."""
-        ...
-
-    def release(self) -> None:
-        """Release the lock."""
-        ...
+        return self.check()
 
 
-class FileLock:
-    """A lock on a file beside the SQLite file; the system releases it when the process ends."""
+def _lock_file(database: str | None) -> ProcessLock | None:
+    """Return the lock of a database file, None if another process holds it; always granted for one in memory.
 
-    def __init__(self, file: int | None) -> None:
-        self._file = file
+    It is on a file beside it, which stays; the system releases the lock when the process ends.
 
-    @classmethod
-    def acquire(cls, database: str | None) -> FileLock | None:
-        """Return the lock of a database file, None if another process holds it; always granted for one in memory.
-
-        Raises:
-            OSError: the lock file cannot be created.
-        """
-        if not database or database == ":memory:":
-            return cls(None)
-        file = os.open(f"{database}{_LOCK_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
-            return None
-        return cls(file)
-
-    @property
-    def is_held(self) -> bool:
-        """Whether this process still holds it."""
-        return True
-
-    def release(self) -> None:
-        """Release it; the file stays."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-
-class AdvisoryLock:
-    """A PostgreSQL advisory lock, tied to a connection that nothing else uses."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    @classmethod
-    def acquire(cls, connection: Connection) -> AdvisoryLock | None:
-        """Return the lock, None while another connection holds it.
-
-        Raises:
-            SQLAlchemyError: the database does not answer.
-        """
-        try:
-            connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-            if connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _DELIVERY_LOCK}).scalar_one():
-                return cls(connection)
-        except BaseException:
-            connection.invalidate()
-            connection.close()
-            raise
-        connection.close()
+    Raises:
+        OSError: the lock file cannot be created.
+    """
+    if not database or database == ":memory:":
+        return ProcessLock(lambda: None)
+    file = os.open(f"{database}{_LOCK_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
         return None
+    return ProcessLock(partial(os.close, file))
 
-    @property
-    def is_held(self) -> bool:
-        """Whether the connection, and so the lock, is alive."""
+
+def _lock_postgresql(connection: Connection) -> ProcessLock | None:
+    """Return our advisory lock, tied to a connection that nothing else uses; None while another one holds it.
+
+    Raises:
+        SQLAlchemyError: the database does not answer.
+    """
+
+    def release() -> None:
+        connection.invalidate()
+        connection.close()
+
+    def is_alive() -> bool:
         try:
-            self._connection.execute(text("SELECT 1"))
+            connection.execute(text("SELECT 1"))
         except SQLAlchemyError:
             return False
-        return not self._connection.invalidated
+        return not connection.invalidated
 
-    def release(self) -> None:
-        """Release it by closing the connection."""
-        self._connection.invalidate()
-        self._connection.close()
+    try:
+        connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        if connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _DELIVERY_LOCK}).scalar_one():
+            return ProcessLock(release, is_alive)
+    except BaseException:
+        release()
+        raise
+    connection.close()
+    return None
 
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -231,8 +207,8 @@ class Database:
             SQLAlchemyError, OSError: the database, or the folder of its file, is unavailable.
         """
         if self._sqlite:
-            return FileLock.acquire(self._engine.url.database)
-        return AdvisoryLock.acquire(self._engine.connect())
+            return _lock_file(self._engine.url.database)
+        return _lock_postgresql(self._engine.connect())
 
     def close(self) -> None:
         """Close all connections; those in use are closed when they are returned."""

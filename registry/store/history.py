@@ -101,7 +101,7 @@ def delete_entries(connection: Connection, numbers: Sequence[int]) -> int:
 # ``position`` orders marks by when this catalog received their state. It and ``stamp`` come from one Lamport clock.
 
 MESSAGE_GROUPS: Final = "/messagegroups/"
-"""Message groups, and versions of their messages, which have uids; everything else is marked by xid."""
+"""Versions of messages of message groups have uids; everything else is marked by xid."""
 _MAX_SINGLE_LOOKUPS: Final = 16
 """Up to this many names are queried one by one."""
 
@@ -259,9 +259,8 @@ MODEL_XID: Final = "/modelsource"
 
 
 def is_by_xid(xid: str) -> bool:
-    """Whether an entity is marked by xid: all except message groups and the versions of their messages."""
-    parts = xid.split("/")
-    return parts[1] != MESSAGE_GROUPS.strip("/") or (len(parts) > 3 and parts[3] != "messages")
+    """Whether an entity is marked by xid: all except messages of message groups and their versions."""
+    return not xid.startswith(MESSAGE_GROUPS) or xid.split("/")[3:4] != ["messages"]
 
 
 def marks_by_version(versions: Iterable[Mark]) -> dict[str, Mark]:

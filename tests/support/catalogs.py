@@ -16,7 +16,7 @@ from registry.core.ancestry import Linter
 from registry.core.service import RegistryService
 from registry.replication.peers import Peer, PeerExchange, ReplicationRound
 from registry.store.engine import open_database
-from tests.support.registry import served
+from tests.support.registry import served, whole_state_of
 
 # What a registry has of message groups, as far as replication keeps it alike in two of them.
 
@@ -73,14 +73,19 @@ def side(folder: Path, authority: str = "urn:corp", **given: Any) -> Iterator[Si
         database.close()
 
 
-def settle(one: Side, other: Side) -> None:
+def states(one: Side) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what replication keeps alike: of message groups, and of everything else."""
+    return state_of(one.client), whole_state_of(one.client)
+
+
+def settle(*sides: Side) -> None:
     """Pull to and fro until nothing changes, and compare."""
-    for _ in range(10):
-        if not one.pull(other).applied + other.pull(one).applied:
+    for _ in range(12):
+        if not sum(each.pull(other).applied for each in sides for other in sides if other is not each):
             break
     else:
         raise AssertionError("they go on for ever")
-    assert state_of(one.client) == state_of(other.client)
+    assert all(states(each) == states(sides[0]) for each in sides[1:])
 
 
 # Catalogs of one definition with the data schema that a test writes down.

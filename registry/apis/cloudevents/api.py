@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -11,12 +11,12 @@ import msgspec
 from bindings.http.request import Reply, RequestHead
 from registry.apis.cloudevents import views
 from registry.apis.cloudevents.mapping import (
-    JSON,
     OLDER_RESOURCES,
     XREF,
     GroupMapping,
     Links,
     MessageMapping,
+    ParsedBody,
     ParsedRequest,
     SchemaMapping,
     collection_in_group,
@@ -30,27 +30,55 @@ from registry.apis.cloudevents.mapping import (
     parse_object,
     parse_request,
     replace_attributes,
+    shown_model,
     to_older_path,
     version_sort_key,
 )
-from registry.apis.cloudevents.views import CloudEventsView, Headers, ReadRequest, ResourceEdition, require_resource
+from registry.apis.cloudevents.views import CloudEventsView, ResourceEdition
 from registry.core.ancestry import as_object
-from registry.core.requests import ABSENT, Flags, GivenDocument, RegistryRequest, ResourcePath, Verb, check_id
+from registry.core.requests import ABSENT, Flags, GivenDocument, ResourcePath, Verb, check_id
 from registry.core.service import RegistryService, RegistrySession
-from registry.core.views import ShownResource, iter_shown
+from registry.core.views import find_shown, require_group, require_owner, require_shown
 from registry.errors import Refusal
-from registry.http.access import MAX_FINDINGS, READ_METHODS, ApiCall, build_error_reply, finding_header, parse_etags
+from registry.http.access import (
+    MAX_FINDINGS,
+    READ_METHODS,
+    ApiCall,
+    RegistryApi,
+    build_error_reply,
+    finding_header,
+    json_reply,
+    matches_etag,
+    next_link,
+)
 
-# Core requests made for a request to this API, in one session.
 
+class CloudEventsRequest:
+    """A request to this API, within one transaction.
 
-class CoreRequester:
-    """Makes core requests on behalf of the sender of a call, and collects lint's findings."""
+    All methods raise :class:`Refusal`; a write is refused before anything has changed.
+    """
 
-    def __init__(self, session: RegistrySession, call: ApiCall) -> None:
-        self._session = session
-        self._call = call
-        self._findings: list[tuple[bytes, bytes]] = []
+    def __init__(self, session: RegistrySession, call: ApiCall, request: ParsedRequest) -> None:
+        self.session: Final = session
+        self.reader: Final = session.reader
+        self.call: Final = call
+        self.asked: Final = request
+        self.place: Final = request.place
+        whole = request.inline and request.place.kind == "registry"
+        self.viewer: Final = CloudEventsView(session, call.url, call.max_answer, whole=whole)
+        self.links: Final = self.viewer.links
+        self._findings: list[Mapping[str, str]] = []
+
+    @property
+    def is_post(self) -> bool:
+        """Whether it is a POST."""
+        return self.call.head.method == "POST"
+
+    @property
+    def owner(self) -> ResourcePath:
+        """The requested resource, or the resource of the requested version."""
+        return self.place if self.place.kind == "resource" else self.place.owner
 
     def perform(
         self,
@@ -59,58 +87,60 @@ class CoreRequester:
         body: Any = ABSENT,
         *,
         document: GivenDocument | None = None,
-        media: str = JSON,
         sticky: bool = False,
     ) -> None:
-        """Carry out a core request; with *sticky* the written version becomes the sticky default version.
-
-        Raises:
-            Refusal: it is refused.
-        """
-        writer = self._call.sender
-        request = RegistryRequest(
-            verb,
-            tuple(place.xid.split("/")[1:]),
-            place.xid,
-            self._call.registry,
-            Flags(setdefaultversionid="request") if sticky else Flags(),
-            document is None,
-            body,
-            document,
-            media,
-            who=writer.name,
-            administrator=writer.administrator,
-            may_write=writer.may_write,
-            max_answer=self._call.max_answer,
-        )
-        self._findings += [finding_header(each) for each in self._session.perform(request).findings]
-
-    @property
-    def finding_headers(self) -> Headers:
-        """The headers with lint's first findings about the writes."""
-        return tuple(self._findings[:MAX_FINDINGS])
+        """Carry out a core request; with *sticky* the written version becomes the sticky default version."""
+        flags = Flags(setdefaultversionid="request") if sticky else Flags()
+        segments, details = tuple(place.xid.split("/")[1:]), document is None
+        request = self.call.core_request(verb, segments, body, flags=flags, details=details, document=document)
+        self._findings += self.session.perform(request).findings
 
     def check_conditions(self, tag: str, epoch: int, place: ResourcePath, *given: object) -> None:
-        """Raise if conditions or epochs of the request do not match the current state.
+        """Check conditions and epochs of the request against the current state."""
+        self.call.check_conditions({"*", tag}, place.xid)
+        check_epoch(epoch, place.xid, self.asked.epoch, *given)
 
-        Raises:
-            Refusal: ``precondition_failed``, ``mismatched_epoch``.
-        """
-        head, there = self._call.head, {"*", tag}
-        matches, known = (parse_etags(head.header(name)) for name in (b"if-match", b"if-none-match"))
-        if (matches is not None and not there & set(matches)) or there & set(known or ()):
-            raise Refusal("precondition_failed", place.xid)
-        check_epoch(epoch, place.xid, *given)
+    def check_absent(self, place: ResourcePath) -> None:
+        """Check conditions and epoch of the request against an entity that does not exist."""
+        check_epoch(0, place.xid, self.asked.epoch)
+        self.call.check_conditions(set(), place.xid)
 
-    def check_absent(self, place: ResourcePath, epoch: int | None) -> None:
-        """Raise if conditions or an epoch of the request require an entity that does not exist.
+    def attributes_in_headers(self) -> dict[str, str | None]:
+        """Return the attributes in headers, None for those to delete."""
+        return views.attributes_in_headers(self.call.head, self.asked.path)
 
-        Raises:
-            Refusal: ``precondition_failed``, ``mismatched_epoch``.
-        """
-        check_epoch(0, place.xid, epoch)
-        if self._call.head.header(b"if-match") is not None:
-            raise Refusal("precondition_failed", place.xid)
+    def new_entity_path(self, place: ResourcePath, name: object) -> ResourcePath:
+        """Return the path of a new entity of a collection, with the given or a generated id."""
+        if place.kind == "resources":
+            require_group(self.reader, place)
+        where = place.child(check_id(name if name is not None else str(uuid.uuid4()), place.xid))
+        if (self.reader.group if place.kind == "groups" else self.reader.resource)(where.xid) is not None:
+            raise Refusal("conflict", where.xid, error_detail="it already exists")
+        self.check_absent(where)
+        return where
+
+    def check_edition(self, edition: ResourceEdition, tree: Mapping[str, Any]) -> None:
+        """Check identifiers and epoch of a request against a resource; no request numbers a new version."""
+        if self.is_post and tree.get("version") is not None:
+            why = "the registry assigns the number of a new version"
+            raise Refusal("extra_xregistry_header", self.owner.xid, name="Registry-version", error_detail=why)
+        if edition.version is not None:
+            check_identifier(tree, "version", self.owner.xid, edition.version.id)
+        self.check_conditions(views.etag_of(self.session, edition), edition.epoch, self.owner, tree.get("epoch"))
+
+    def resource_reply(self, place: ResourcePath, status: int, name: str = "") -> Reply:
+        """Return the reply with the resulting resource, or with one version of it."""
+        edition = self.viewer.choose_edition(require_shown(self.reader, place), name)
+        more = self.reply_headers(place, status)
+        if not self.asked.meta:
+            return views.resource_reply(self.session, self.viewer, place, edition, status, more, redirect=False)
+        return json_reply(self.viewer.render_edition(place, edition, named=bool(name), inline=False), status, more)
+
+    def reply_headers(self, place: ResourcePath, status: int) -> list[tuple[bytes, bytes]]:
+        """Return the headers of a reply: lint's findings, and the location of a new entity."""
+        location = f"{self.call.url}{to_older_path(place.xid)}".encode("ascii")
+        found = [finding_header(each) for each in self._findings[:MAX_FINDINGS]]
+        return [*found, *([(b"Location", location)] if status == 201 else [])]
 
 
 def check_epoch(epoch: int, xid: str, *given: object) -> None:
@@ -202,120 +232,40 @@ def _core_schema(place: ResourcePath, tree: Mapping[str, Any]) -> dict[str, Any]
     return {"versions": chain}
 
 
-# Common parts of POST and PUT.
-
-
-class WriteRequest:
-    """A POST or PUT request. All methods raise :class:`Refusal`, before anything has changed."""
-
-    def __init__(self, session: RegistrySession, call: ApiCall, request: ParsedRequest) -> None:
-        self.session: Final = session
-        self.call: Final = call
-        self.asked: Final = request
-        self.links: Final = Links(call.url)
-        self.requester: Final = CoreRequester(session, call)
-        self.viewer: Final = CloudEventsView(session, call.url, call.max_answer)
-
-    @property
-    def is_post(self) -> bool:
-        """Whether it is a POST."""
-        return self.call.head.method == "POST"
-
-    @property
-    def resource_path(self) -> ResourcePath:
-        """The requested resource, or the resource of the requested version."""
-        place = self.asked.place
-        return place if place.kind == "resource" else place.owner
-
-    def attributes_in_headers(self) -> dict[str, str | None]:
-        """Return the attributes in headers, None for those to delete."""
-        return views.attributes_in_headers(self.call.head, self.asked.path)
-
-    def find_resource(self, place: ResourcePath) -> ShownResource | None:
-        """Return a resource, None if it does not exist."""
-        return next(iter_shown(self.session.reader, place, "", place.rid), None)
-
-    def new_entity_path(self, place: ResourcePath, name: object) -> ResourcePath:
-        """Return the path of a new entity of a collection, with the given or a generated id."""
-        if place.kind == "resources":
-            self.require_group(place)
-        where = place.child(check_id(name if name is not None else str(uuid.uuid4()), place.xid))
-        reader = self.session.reader
-        if (reader.group if place.kind == "groups" else reader.resource)(where.xid) is not None:
-            raise Refusal("conflict", where.xid, error_detail="it already exists")
-        self.requester.check_absent(where, self.asked.epoch)
-        return where
-
-    def require_group(self, place: ResourcePath) -> None:
-        """Raise if the group of a new resource does not exist."""
-        if self.session.reader.group(place.owner.xid) is None:
-            raise Refusal("not_found", place.owner.xid)
-
-    def check_request(self, place: ResourcePath, edition: ResourceEdition, tree: Mapping[str, Any]) -> None:
-        """Raise if identifiers or epoch of a request do not match the resource, or if it numbers a new version."""
-        if self.is_post and tree.get("version") is not None:
-            why = "the registry assigns the number of a new version"
-            raise Refusal("extra_xregistry_header", place.xid, name="Registry-version", error_detail=why)
-        if edition.version is not None:
-            check_identifier(tree, "version", place.xid, edition.version.id)
-        tag = views.etag_of(self.session, edition)
-        self.requester.check_conditions(tag, edition.epoch, place, self.asked.epoch, tree.get("epoch"))
-
-    def resource_reply(self, place: ResourcePath, status: int, name: str = "") -> Reply:
-        """Return the reply with the resulting resource, or with one version of it."""
-        edition = self.viewer.choose_edition(require_resource(self.session, place), name)
-        more = self.reply_headers(place, status)
-        if not self.asked.meta:
-            return views.resource_reply(self.session, self.viewer, place, edition, status, more, redirect=False)
-        defaults = self.viewer.group_defaults(place)
-        if name:
-            return views.entity_reply(self.viewer.render_version(place, edition, defaults, inline=False), status, more)
-        return views.entity_reply(self.viewer.render_resource(place, edition, "listed", defaults), status, more)
-
-    def reply_headers(self, place: ResourcePath, status: int) -> list[tuple[bytes, bytes]]:
-        """Return the headers of a reply: lint's findings, and the location of a new entity."""
-        location = f"{self.call.url}{to_older_path(place.xid)}".encode("ascii")
-        return [*self.requester.finding_headers, *([(b"Location", location)] if status == 201 else [])]
-
-
 # POST and PUT of groups and endpoints.
 
 
-class GroupWriteRequest(WriteRequest):
+class GroupWriteRequest(CloudEventsRequest):
     """A POST or PUT of a group or an endpoint."""
 
     def reply(self) -> Reply:
         """Carry out the request, and return the reply."""
-        place = self.asked.place
+        place = self.place
         tree = parse_object(self.call, place.xid)
-        if self.is_post:
-            return self._create_group(self.new_entity_path(place, tree.get("id")), tree, with_resources=True)
-        check_identifier(tree, "id", place.xid, place.gid)
-        group = self.session.reader.group(place.xid)
-        if group is None:
-            self.requester.check_absent(place, self.asked.epoch)
-            return self._create_group(place, tree, with_resources=False)
-        tag = views.etag_of(self.session, group)
-        self.requester.check_conditions(tag, group.epoch, place, self.asked.epoch, tree.get("epoch"))
         body = parse_body(tree, with_resources=True)
+        if self.is_post:
+            return self._create_group(self.new_entity_path(place, tree.get("id")), body, with_resources=True)
+        check_identifier(tree, "id", place.xid, place.gid)
+        group = self.reader.group(place.xid)
+        if group is None:
+            self.check_absent(place)
+            return self._create_group(place, body, with_resources=False)
+        self.check_conditions(views.etag_of(self.session, group), group.epoch, place, tree.get("epoch"))
         form = GroupMapping(place.group.plural, place.gid, self.links)
         attributes = replace_attributes(place.group.plural, form, group.attributes, body.content)
-        self.requester.perform("replace", place, {**attributes, **body.times})
-        return self._group_reply(place, 200)
+        return self._write_group(place, {**attributes, **body.times}, 200)
 
-    def _create_group(self, place: ResourcePath, tree: Mapping[str, Any], *, with_resources: bool) -> Reply:
+    def _create_group(self, place: ResourcePath, body: ParsedBody, *, with_resources: bool) -> Reply:
         """Create a group, if *with_resources* also its resources, which a PUT must ignore."""
-        body = parse_body(tree, with_resources=True)
         attributes = GroupMapping(place.group.plural, place.gid, self.links).to_core(drop_nulls(body.content))
-        members = resources_in_group_body(place, tree, attributes, self.links) if with_resources else {}
-        self.requester.perform("replace", place, {**attributes, **body.times, **members})
-        return self._group_reply(place, 201)
+        members = resources_in_group_body(place, body.given, attributes, self.links) if with_resources else {}
+        return self._write_group(place, {**attributes, **body.times, **members}, 201)
 
-    def _group_reply(self, place: ResourcePath, status: int) -> Reply:
-        group = self.session.reader.group(place.xid)
-        assert group is not None
-        shown = self.viewer.render_group(place, group, "listed")
-        return views.entity_reply(shown, status, self.reply_headers(place, status), views.etag_of(self.session, group))
+    def _write_group(self, place: ResourcePath, attributes: Mapping[str, Any], status: int) -> Reply:
+        self.perform("replace", place, attributes)
+        group = require_group(self.reader, place)
+        shown, tag = self.viewer.render_group(place, group, "listed"), views.etag_of(self.session, group)
+        return json_reply(shown, status, self.reply_headers(place, status), tag)
 
 
 # POST and PUT of definitions (which show only their latest version), and of their metadata alone.
@@ -324,30 +274,30 @@ _KEPT_ATTRIBUTES: Final = ("name", "description", "docs", "tags")
 """Attributes that stay if a request does not contain them."""
 
 
-class DefinitionWriteRequest(WriteRequest):
+class DefinitionWriteRequest(CloudEventsRequest):
     """A POST or PUT of definitions."""
 
     def reply(self) -> Reply:
         """Carry out the request, and return the reply."""
-        place = self.asked.place
+        place = self.place
         needs_body = self.is_post or self.asked.meta or self.call.body.strip()
         tree = _merge_headers(
             parse_object(self.call, place.xid) if needs_body else {}, self.attributes_in_headers(), place
         )
         if place.kind == "resources":
             return self._create_definition(self.new_entity_path(place, tree.get("id")), tree)
-        owner = self.resource_path
+        owner = self.owner
         check_identifier(tree, "id", owner.xid, owner.rid)
         if self.is_post:
             return self._create_next_version(owner, tree)
-        shown = self.find_resource(owner)
+        shown = find_shown(self.reader, owner)
         if shown is None:
-            self.require_group(owner)
-            self.requester.check_absent(owner, self.asked.epoch)
+            require_group(self.reader, owner)
+            self.check_absent(owner)
             return self._create_definition(owner, tree, {"versionid": place.vid} if place.vid else {})
         edition = self.viewer.choose_edition(shown, place.vid)
-        self.check_request(owner, edition, tree)
-        self.requester.perform("replace", owner, self._replacement_body(owner, edition, tree, meta=self.asked.meta))
+        self.check_edition(edition, tree)
+        self.perform("replace", owner, self._replacement_body(owner, edition, tree, meta=self.asked.meta))
         return self.resource_reply(owner, 200)
 
     def _create_definition(
@@ -355,17 +305,17 @@ class DefinitionWriteRequest(WriteRequest):
     ) -> Reply:
         body = parse_definition_body(tree)
         attributes = self.viewer.mapping_of(place, self.viewer.group_defaults(place)).to_core(drop_nulls(body.content))
-        self.requester.perform("replace", place, core_message_body(attributes, {**body.times, **(version or {})}))
+        self.perform("replace", place, core_message_body(attributes, {**body.times, **(version or {})}))
         return self.resource_reply(place, 201)
 
     def _create_next_version(self, place: ResourcePath, tree: Mapping[str, Any]) -> Reply:
         """Create a version that replaces the latest one, which the core keeps."""
-        edition = self.viewer.choose_edition(require_resource(self.session, place))
-        self.check_request(place, edition, tree)
+        edition = self.viewer.choose_edition(require_shown(self.reader, place))
+        self.check_edition(edition, tree)
         body = self._replacement_body(place, edition, tree, meta=False)
         if "meta" in body:
             raise Refusal("extra_xref_attribute", place.xid, name="versions", singular="definition")
-        self.requester.perform("add", place, body, sticky=edition.shown.resource.sticky)
+        self.perform("add", place, body, sticky=edition.shown.resource.sticky)
         return self.resource_reply(place, 201)
 
     def _replacement_body(
@@ -399,35 +349,35 @@ _DOCUMENT_ATTRIBUTES: Final = (views.DOCUMENT_URL, "contenttype")
 _FIRST_VERSION: Final = "1"
 
 
-class SchemaWriteRequest(WriteRequest):
+class SchemaWriteRequest(CloudEventsRequest):
     """A POST or PUT of schemas or their versions."""
 
     def reply(self) -> Reply:
         """Carry out the request, and return the reply."""
-        place, said = self.asked.place, self.attributes_in_headers()
+        place, said = self.place, self.attributes_in_headers()
         if place.kind == "resources":
             return self._create_version(self.new_entity_path(place, said.get("id")), _FIRST_VERSION, said)
         return self._create_next_version(place, said) if self.is_post else self._put(said)
 
     def _put(self, header_values: Mapping[str, str | None]) -> Reply:
-        owner, name = self.resource_path, self.asked.place.vid
+        owner, name = self.owner, self.place.vid
         tree: Mapping[str, Any] = parse_object(self.call, owner.xid) if self.asked.meta else header_values
         check_identifier(tree, "id", owner.xid, owner.rid, name or owner.rid)
-        shown = self.find_resource(owner)
+        shown = find_shown(self.reader, owner)
         if shown is None or (name and not self._has_version(owner, name)):
             if self.asked.meta:
-                raise Refusal("not_found", self.asked.place.xid)
+                raise Refusal("not_found", self.place.xid)
             if shown is None:
-                self.require_group(owner)
-            self.requester.check_absent(self.asked.place, self.asked.epoch)
+                require_group(self.reader, owner)
+            self.check_absent(self.place)
             return self._create_version(owner, name or _FIRST_VERSION, header_values, shown=name)
         edition = self.viewer.choose_edition(shown, name)
-        self.check_request(owner, edition, tree)
+        self.check_edition(edition, tree)
         if edition.version is None:
             raise Refusal("not_found", owner.xid)
         where, stored = owner.collection("versions").child(edition.version.id), edition.version.attributes
         if self.asked.meta:
-            self.requester.perform("replace", where, _replace_metadata(stored, tree))
+            self.perform("replace", where, _replace_metadata(stored, tree))
         else:
             self._write_document(where, _merge_attributes(stored, header_values))
         return self.resource_reply(owner, 200, name)
@@ -440,9 +390,9 @@ class SchemaWriteRequest(WriteRequest):
 
     def _create_next_version(self, place: ResourcePath, header_values: Mapping[str, str | None]) -> Reply:
         """Create a version after the latest, from which it inherits attributes missing in the request."""
-        edition = self.viewer.choose_edition(require_resource(self.session, place))
+        edition = self.viewer.choose_edition(require_shown(self.reader, place))
         check_identifier(header_values, "id", place.xid, place.rid)
-        self.check_request(place, edition, header_values)
+        self.check_edition(edition, header_values)
         if edition.version is None:
             raise Refusal("not_found", place.xid)
         name = next_version_id(edition.version.id, place.xid)
@@ -465,11 +415,11 @@ class SchemaWriteRequest(WriteRequest):
         else:
             kind = media.decode("latin-1").strip() if media and body else guess_content_type(body)
             document, attributes = GivenDocument(body), {**attributes, views.DOCUMENT_URL: None}
-        self.requester.perform(verb, place, {**attributes, "contenttype": kind}, document=document)
+        self.perform(verb, place, {**attributes, "contenttype": kind}, document=document)
 
     def _has_version(self, place: ResourcePath, name: str) -> bool:
-        source = require_resource(self.session, place).source
-        return source is not None and self.session.reader.version(f"{source.versions}/{name}") is not None
+        source = require_shown(self.reader, place).source
+        return source is not None and self.reader.version(f"{source.versions}/{name}") is not None
 
 
 def _merge_attributes(stored: Mapping[str, Any], changes: Mapping[str, str | None]) -> dict[str, Any]:
@@ -492,115 +442,156 @@ def _replace_metadata(stored: Mapping[str, Any], tree: Mapping[str, Any]) -> dic
 # DELETE of one entity, of those in a list, or of a whole collection.
 
 
-class DeleteRequest:
-    """A DELETE request. All methods raise :class:`Refusal`, before anything has changed."""
-
-    def __init__(self, session: RegistrySession, call: ApiCall, request: ParsedRequest) -> None:
-        self._session = session
-        self._call = call
-        self._asked = request
-        self._requester = CoreRequester(session, call)
-        self._viewer = CloudEventsView(session, call.url, call.max_answer)
+class DeleteRequest(CloudEventsRequest):
+    """A DELETE request."""
 
     def reply(self) -> Reply:
         """Carry it out, and return the last state of the entities."""
-        place = self._asked.place
+        place = self.place
         if place.is_collection:
-            return self._delete_listed(place)
+            require_owner(self.reader, place)
+            given = parse_deletion_list(self.call, place.xid)
+            return self._delete_versions(given) if place.kind == "versions" else self._delete_listed(given)
         if place.kind == "group":
-            return self._delete_group(place)
-        owner = place if place.kind == "resource" else place.owner
-        edition = self._viewer.choose_edition(require_resource(self._session, owner), place.vid)
-        said: Mapping[str, Any] = views.attributes_in_headers(self._call.head, place.xid)
-        tag = views.etag_of(self._session, edition)
-        self._requester.check_conditions(tag, edition.epoch, place, self._asked.epoch, said.get("epoch"))
-        if place.kind == "version":
-            self._require_version_left(owner, {place.vid})
-        reply = views.resource_reply(self._session, self._viewer, owner, edition, redirect=False)
-        self._requester.perform("delete", place)
+            group = require_group(self.reader, place)
+            self.check_conditions(views.etag_of(self.session, group), group.epoch, place)
+            reply = json_reply(self.viewer.render_group(place, group, "listed"))
+        else:
+            edition = self.viewer.choose_edition(require_shown(self.reader, self.owner), place.vid)
+            said: Mapping[str, Any] = self.attributes_in_headers()
+            self.check_conditions(views.etag_of(self.session, edition), edition.epoch, place, said.get("epoch"))
+            if place.kind == "version":
+                self._require_version_left({place.vid})
+            reply = views.resource_reply(self.session, self.viewer, self.owner, edition, redirect=False)
+        self.perform("delete", place)
         return reply
 
-    def _delete_group(self, place: ResourcePath) -> Reply:
-        group = self._session.reader.group(place.xid)
-        if group is None:
-            raise Refusal("not_found", place.xid)
-        self._requester.check_conditions(views.etag_of(self._session, group), group.epoch, place, self._asked.epoch)
-        shown = self._viewer.render_group(place, group, "listed")
-        self._requester.perform("delete", place)
-        return views.entity_reply(shown)
-
-    def _delete_listed(self, place: ResourcePath) -> Reply:
-        given = parse_deletion_list(self._call, place.xid)
-        if place.kind == "versions":
-            return self._delete_versions(place, given)
-        if place.kind == "resources" and self._session.reader.group(place.owner.xid) is None:
-            raise Refusal("not_found", place.owner.xid)
+    def _delete_listed(self, given: list[Mapping[str, Any]] | None) -> Reply:
         if given is None:
-            self._requester.perform("delete", place)
+            self.perform("delete", self.place)
             return Reply(204)
-        shown = dict(self._checked_state(place, each) for each in given)
-        self._requester.perform("delete", place, {name: {} for name in shown})
-        return views.entity_reply(shown)
+        shown = dict(self._checked_state(each) for each in given)
+        self.perform("delete", self.place, {name: {} for name in shown})
+        return json_reply(shown)
 
-    def _checked_state(self, place: ResourcePath, given: Mapping[str, Any]) -> tuple[str, msgspec.Raw]:
+    def _checked_state(self, given: Mapping[str, Any]) -> tuple[str, msgspec.Raw]:
         """Return the id and the state of an entity in a list, after checking its epoch."""
         name = given.get("id")
         if not isinstance(name, str):
-            raise Refusal("bad_request", place.xid, error_detail="each object in the list needs an id")
-        where = place.child(name)
-        if place.kind == "groups":
-            group = self._session.reader.group(where.xid)
-            if group is None:
-                raise Refusal("not_found", where.xid)
-            check_epoch(group.epoch, where.xid, given.get("epoch"))
-            return name, self._viewer.to_json(self._viewer.render_group(where, group, "listed"))
-        edition = self._viewer.choose_edition(require_resource(self._session, where))
-        check_epoch(edition.epoch, where.xid, given.get("epoch"))
-        defaults = self._viewer.group_defaults(where)
-        return name, self._viewer.to_json(self._viewer.render_resource(where, edition, "listed", defaults))
+            raise Refusal("bad_request", self.place.xid, error_detail="each object in the list needs an id")
+        where = self.place.child(name)
+        if where.kind == "group":
+            group = require_group(self.reader, where)
+            epoch, shown = group.epoch, self.viewer.render_group(where, group, "listed")
+        else:
+            edition = self.viewer.choose_edition(require_shown(self.reader, where))
+            epoch, shown = edition.epoch, self.viewer.render_edition(where, edition, named=False, inline=False)
+        check_epoch(epoch, where.xid, given.get("epoch"))
+        return name, self.viewer.to_json(shown)
 
-    def _delete_versions(self, place: ResourcePath, given: list[Mapping[str, Any]] | None) -> Reply:
-        owner = place.owner
-        latest = self._viewer.choose_edition(require_resource(self._session, owner))
+    def _delete_versions(self, given: list[Mapping[str, Any]] | None) -> Reply:
+        owner, shown = self.owner, dict[str, Any]()
+        latest = self.viewer.choose_edition(require_shown(self.reader, owner))
         if given is None:
-            others = self._version_ids(owner, latest) - {latest.version.id if latest.version is not None else ""}
-            if others:
-                self._requester.perform("delete", place, {name: {} for name in sorted(others)})
-            return Reply(204)
-        shown: dict[str, Any] = {}
-        for each in given:
-            name = str(each.get("version") if each.get("version") is not None else each.get("id"))
-            check_identifier(each, "id", owner.xid, owner.rid, name)
-            edition = self._viewer.choose_edition(latest.shown, name)
-            check_epoch(edition.epoch, f"{owner.xid}/versions/{name}", each.get("epoch"))
-            shown[name] = self._viewer.render_version(owner, edition, self._viewer.group_defaults(owner), inline=False)
-        self._require_version_left(owner, set(shown))
-        if shown:
-            self._requester.perform("delete", place, {name: {} for name in shown})
-        return views.entity_reply(shown)
+            names = self._version_ids(latest) - {latest.version.id if latest.version is not None else ""}
+        else:
+            for each in given:
+                name = str(each.get("version") if each.get("version") is not None else each.get("id"))
+                check_identifier(each, "id", owner.xid, owner.rid, name)
+                edition = self.viewer.choose_edition(latest.shown, name)
+                check_epoch(edition.epoch, f"{owner.xid}/versions/{name}", each.get("epoch"))
+                shown[name] = self.viewer.render_edition(owner, edition, named=True, inline=False)
+            names = set(shown)
+            self._require_version_left(names)
+        if names:
+            self.perform("delete", self.place, {name: {} for name in sorted(names)})
+        return Reply(204) if given is None else json_reply(shown)
 
-    def _require_version_left(self, place: ResourcePath, names: set[str]) -> None:
+    def _require_version_left(self, names: set[str]) -> None:
         """Raise if a resource would lose its last version; a definition has only the latest."""
-        if names >= self._version_ids(place, self._viewer.choose_edition(require_resource(self._session, place))):
+        if names >= self._version_ids(self.viewer.choose_edition(require_shown(self.reader, self.owner))):
             why = "the last version cannot be deleted; delete the resource"
-            raise Refusal("bad_request", place.xid, error_detail=why)
+            raise Refusal("bad_request", self.owner.xid, error_detail=why)
 
-    def _version_ids(self, place: ResourcePath, edition: ResourceEdition) -> set[str]:
+    def _version_ids(self, edition: ResourceEdition) -> set[str]:
         source = edition.shown.source
-        if place.resource.plural == "messages" or source is None:
+        if self.place.resource.plural == "messages" or source is None:
             return {edition.version.id} if edition.version is not None else set()
-        return {each.id for each in self._session.reader.iter_versions(source.versions)}
+        return {each.id for each in self.reader.iter_versions(source.versions)}
 
 
-_WRITERS_BY_TYPE: Final[Mapping[str, type[DefinitionWriteRequest | SchemaWriteRequest]]] = {
+# GET: the registry, its model, collections page by page, groups, resources with their documents, and versions.
+
+
+class ReadRequest(CloudEventsRequest):
+    """A GET request."""
+
+    def reply(self) -> Reply:
+        """Return the reply; 304 if the client's copy is current."""
+        asked, place = self.asked, self.place
+        if place.kind == "registry":
+            model = self.session.model
+            return json_reply(shown_model(model) if asked.model else self.viewer.render_registry(inline=asked.inline))
+        if place.is_collection:
+            return self._page_reply()
+        if place.kind == "group":
+            group = require_group(self.reader, place)
+            # With its resources, which change without its epoch, it has no ETag.
+            tag = "" if asked.inline else views.etag_of(self.session, group)
+            reply = json_reply(self.viewer.render_group(place, group, "whole" if asked.inline else "listed"), tag=tag)
+        else:
+            edition = self.viewer.choose_edition(require_shown(self.reader, self.owner), place.vid)
+            if asked.meta:
+                named = place.kind == "version"
+                return json_reply(self.viewer.render_edition(self.owner, edition, named=named, inline=asked.inline))
+            reply = views.resource_reply(self.session, self.viewer, self.owner, edition)
+        tag = next((value for name, value in reply.headers if name == b"ETag"), b"").decode("ascii")
+        return Reply(304, reply.headers) if reply.status == 200 and matches_etag(self.call.head, tag) else reply
+
+    def _page_reply(self) -> Reply:
+        place, asked = self.place, self.asked
+        require_owner(self.reader, place)
+        members: dict[str, msgspec.Raw] = {}
+        for name, each in self._iter_members(asked.cursor):
+            if len(members) == asked.limit:
+                versions = place.kind == "versions"
+                count = require_shown(self.reader, place).count if versions else self.reader.count(place.xid)
+                query = [("inline", "true")] if asked.inline else []
+                url, after = f"{self.call.url}{to_older_path(place.xid)}", next(reversed(members)).lower()
+                return json_reply(members, 200, (next_link(url, query, asked.limit, after, count),))
+            members[name] = self.viewer.to_json(each)
+        return json_reply(members)
+
+    def _iter_members(self, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        place, viewer, inline = self.place, self.viewer, self.asked.inline
+        if place.kind == "groups":
+            return viewer.iter_groups(place, after, "whole" if inline else "listed")
+        if place.kind == "resources":
+            return viewer.iter_resources(place, after, "nested" if inline else "listed")
+        shown = require_shown(self.reader, place)
+        if place.resource.plural == "messages" or shown.source is None:
+            latest = [] if shown.default is None else [shown.default]
+            versions = iter([each for each in latest if each.id.lower() > after])
+        else:
+            versions = self.reader.iter_versions(shown.source.versions, after)
+        editions = (ResourceEdition(shown, each) for each in versions)
+        return (
+            (one.version.id, viewer.render_edition(self.owner, one, named=True, inline=inline))
+            for one in editions
+            if one.version is not None
+        )
+
+
+_WRITERS_BY_TYPE: Final[Mapping[str, type[GroupWriteRequest | DefinitionWriteRequest | SchemaWriteRequest]]] = {
+    "": GroupWriteRequest,
     "messages": DefinitionWriteRequest,
     "schemas": SchemaWriteRequest,
 }
 """The write request class by resource type."""
 
 
-class CloudEventsApi:
-    """CloudEvents Registry 0.4/0.5; implements :class:`registry.http.access.RegistryApi`."""
+class CloudEventsApi(RegistryApi):
+    """CloudEvents Registry 0.4/0.5."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -619,16 +610,16 @@ class CloudEventsApi:
 
 def _dispatch(session: RegistrySession, call: ApiCall) -> Reply:
     given, method = parse_request(call, session.model), call.head.method
+    allow = (b"Allow", ", ".join((*given.methods, "OPTIONS")).encode("ascii"))
     if method == "OPTIONS":
-        return Reply(200, (views.allow_header(given.methods),))
+        return Reply(200, (allow,))
     if method not in given.methods or (given.meta and method not in ("GET", "HEAD", "PUT")):
         refusal = Refusal("action_not_supported", to_older_path(given.place.xid), action=method)
         reply = build_error_reply(call.head, call.url, refusal)
-        return Reply(reply.status, (*reply.headers, views.allow_header(given.methods)), reply.body)
+        return Reply(reply.status, (*reply.headers, allow), reply.body)
     if method in READ_METHODS:
         return ReadRequest(session, call, given).reply()
     if method == "DELETE":
         return DeleteRequest(session, call, given).reply()
-    if given.place.resource_type is None:
-        return GroupWriteRequest(session, call, given).reply()
-    return _WRITERS_BY_TYPE[given.place.resource_type.plural](session, call, given).reply()
+    kind = given.place.resource_type
+    return _WRITERS_BY_TYPE[kind.plural if kind is not None else ""](session, call, given).reply()

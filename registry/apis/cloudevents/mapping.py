@@ -27,10 +27,10 @@ from catalog.dialects.reading import canonical_reference
 from catalog.dialects.registry import read
 from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
 from registry.core.ancestry import as_object
-from registry.core.requests import ABSENT, ResourcePath, parse_resource_path
+from registry.core.requests import ABSENT, ResourcePath, parse_epoch, parse_resource_path
 from registry.core.views import CHECKS
 from registry.errors import Refusal, invalid_value
-from registry.http.access import ApiCall, decode_text, parse_json, parse_limit, parse_query
+from registry.http.access import ApiCall, decode_text, parse_json, parse_query
 from registry.model.attributes import KEY, NAME, Model
 from registry.store.entities import Version
 
@@ -143,12 +143,9 @@ def parse_request(call: ApiCall, model: Model) -> ParsedRequest:
     place = parse_resource_path(model, [_core_segment(each, index, path) for index, each in enumerate(segments)], path)
     given = parse_query(call.head.query)
     flags = {name: values[-1] for name, values in given.items()}
-    cursor = flags.get("cursor", "")
-    if not (cursor.isascii() and cursor.isprintable()):
-        raise Refusal("bad_request", path, error_detail="the cursor is not valid for this registry")
-    limit = min(parse_limit(flags.get("limit"), path) or call.pages.usual, call.pages.most)
+    limit, cursor = call.parse_page(flags.get("limit"), flags.get("cursor"), path)
     meta = "meta" in flags and place.kind in ("resource", "version")
-    epoch = _parse_epoch(flags.get("epoch"), path)
+    epoch = parse_epoch(flags.get("epoch"), path)
     return ParsedRequest(path, place, meta, "inline" in flags, "model" in flags, epoch, limit, cursor)
 
 
@@ -160,14 +157,6 @@ def _core_segment(segment: str, index: int, path: str) -> str:
     if name is None or name not in ((*OLDER_GROUPS,), (*OLDER_RESOURCES,), ("versions",))[index // 2]:
         raise Refusal("api_not_found", path)
     return name
-
-
-def _parse_epoch(text: str | None, path: str) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise Refusal("bad_flag", path, detail="epoch must be an unsigned integer", flag="epoch")
-    return int(text)
 
 
 # The model in the older format (``GET /?model``).

@@ -10,9 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Literal
-from urllib.parse import urlencode
-
-import msgspec
 
 from bindings.http.request import Reply, RequestHead
 from registry.apis.cloudevents.mapping import (
@@ -23,7 +20,6 @@ from registry.apis.cloudevents.mapping import (
     GroupMapping,
     Links,
     MessageMapping,
-    ParsedRequest,
     SchemaMapping,
     document_member,
     guess_content_type,
@@ -34,9 +30,9 @@ from registry.apis.cloudevents.mapping import (
 )
 from registry.core.requests import ResourcePath
 from registry.core.service import RegistrySession
-from registry.core.views import ShownResource, iter_shown
+from registry.core.views import ResponseBudget, ShownResource, iter_shown
 from registry.errors import Refusal
-from registry.http.access import JSON, ApiCall, decode_header, encode_header, matches_etag
+from registry.http.access import clean_content_type, decode_header, encode_header, json_reply
 from registry.store.entities import PAGE_ROWS, Entity, GroupEntity, Version
 
 SPECVERSION: Final = "0.5-wip"
@@ -65,15 +61,14 @@ class CloudEventsView:
         self._reader = session.reader
         self._session = session
         self._url = url
-        self._links = Links(url, whole)
-        self._max_answer = max_answer
-        self._weight = 0
+        self.links = Links(url, whole)
+        self.to_json = ResponseBudget(max_answer, "/").to_json
 
     def render_registry(self, *, inline: bool) -> dict[str, Any]:
         """Show the registry."""
         entity = self._session.registry
         model = self._session.model
-        own = GroupMapping("schemagroups", "", self._links).to_older(entity.attributes)
+        own = GroupMapping("schemagroups", "", self.links).to_older(entity.attributes)
         shown: dict[str, Any] = {"specVersion": SPECVERSION, "id": entity.id, **own, "self": f"{self._url}/"}
         if inline:
             shown["model"] = shown_model(model)
@@ -85,7 +80,7 @@ class CloudEventsView:
             shown[f"{older}Count"] = self._reader.count(f"/{plural}")
             if inline:
                 place = ResourcePath("groups", model.groups[plural])
-                shown[older] = {name: _to_json(each) for name, each in self.iter_groups(place, "", "whole")}
+                shown[older] = {name: self.to_json(each) for name, each in self.iter_groups(place, "", "whole")}
         return shown
 
     def iter_groups(self, place: ResourcePath, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -101,7 +96,7 @@ class CloudEventsView:
         self, place: ResourcePath, group: GroupEntity, style: Style, counts: Mapping[str, int] | None = None
     ) -> dict[str, Any]:
         """Show a group, with its resources unless *style* is ``listed``."""
-        form = GroupMapping(place.group.plural, group.id, self._links).to_older(group.attributes)
+        form = GroupMapping(place.group.plural, group.id, self.links).to_older(group.attributes)
         shown = {"id": group.id, **self._common_members(group, self._url_of(place.xid)), **form}
         for plural in _resource_types(place):
             older, held = OLDER_RESOURCES[plural], place.collection(plural)
@@ -135,7 +130,7 @@ class CloudEventsView:
         """Return the converter of a resource."""
         if place.resource.plural == "schemas":
             return SchemaMapping()
-        return MessageMapping(place.group.plural, place.gid, place.rid, defaults, self._links)
+        return MessageMapping(place.group.plural, place.gid, place.rid, defaults, self.links)
 
     def render_resource(
         self, place: ResourcePath, edition: ResourceEdition, style: Style, defaults: Mapping[str, Any]
@@ -151,12 +146,12 @@ class CloudEventsView:
         nested = {"id": place.rid, **form}
         return {**shown, **listed, **({OLDER_SINGULARS["messages"]: nested} if style == "nested" else {})}
 
-    def render_version(
-        self, place: ResourcePath, edition: ResourceEdition, defaults: Mapping[str, Any], *, inline: bool
+    def render_edition(
+        self, place: ResourcePath, edition: ResourceEdition, *, named: bool, inline: bool
     ) -> dict[str, Any]:
-        """Show a version; *place* is the resource's."""
-        if place.resource.plural == "messages":
-            return self.render_resource(place, edition, "nested" if inline else "listed", defaults)
+        """Show the metadata of a resource, or of the *named* version of it; *place* is the resource's."""
+        if not named or place.resource.plural == "messages":
+            return self.render_resource(place, edition, "nested" if inline else "listed", self.group_defaults(place))
         form = SchemaMapping().to_older(self.stored_attributes(edition))
         name = edition.version.id if edition.version is not None else ""
         return {"id": name, **self._versions_of(place, edition), **form, **(self._document(edition) if inline else {})}
@@ -180,27 +175,17 @@ class CloudEventsView:
             raise Refusal("not_found", f"{shown.resource.xid}/versions/{name}")
         return ResourceEdition(shown, version)
 
-    def to_json(self, entity: Mapping[str, Any]) -> msgspec.Raw:
-        """Return an entity as JSON.
-
-        Raises:
-            Refusal: ``too_large``: the response would be too large.
-        """
-        text = _to_json(entity)
-        self._weight += memoryview(text).nbytes
-        if self._weight > self._max_answer:
-            raise Refusal("too_large", "/")
-        return text
-
     def _schema_members(self, place: ResourcePath, edition: ResourceEdition, style: Style) -> dict[str, Any]:
         """Return the members for versions of a schema: their URL, all of them, or the latest document."""
         source = edition.shown.source
         if style == "whole" and source is not None:
             each = (ResourceEdition(edition.shown, version) for version in self._reader.iter_versions(source.versions))
             versions = (
-                (one.version.id, self.render_version(place, one, {}, inline=True)) for one in each if one.version
+                (one.version.id, self.render_edition(place, one, named=True, inline=True))
+                for one in each
+                if one.version
             )
-            return {"versions": {name: _to_json(one) for name, one in versions}}
+            return {"versions": {name: self.to_json(one) for name, one in versions}}
         more = {"versionsURL": self._url_of(f"{place.xid}/versions"), "versionsCount": edition.shown.count}
         return {**more, **(self._document(edition) if style == "nested" else {})}
 
@@ -221,10 +206,6 @@ class CloudEventsView:
 
     def _url_of(self, xid: str) -> str:
         return f"{self._url}{to_older_path(xid)}"
-
-
-def _to_json(entity: Mapping[str, Any]) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(entity))
 
 
 def _resource_types(place: ResourcePath) -> list[str]:
@@ -276,13 +257,6 @@ def attributes_in_headers(head: RequestHead, path: str) -> dict[str, str | None]
 # Replies: entities with headers, documents, and pages.
 
 Headers = Iterable[tuple[bytes, bytes]]
-_PRINTABLE: Final = frozenset(chr(code) for code in range(0x20, 0x7F))
-
-
-def entity_reply(shown: Mapping[str, Any], status: int = 200, more: Headers = (), tag: str = "") -> Reply:
-    """Return the reply with one entity, or a map of entities."""
-    tags = ((b"ETag", tag.encode("ascii")),) if tag else ()
-    return Reply(status, ((b"Content-Type", JSON), *tags, *more), msgspec.json.encode(shown))
 
 
 def etag_of(session: RegistrySession, subject: ResourceEdition | GroupEntity) -> str:
@@ -295,16 +269,6 @@ def etag_of(session: RegistrySession, subject: ResourceEdition | GroupEntity) ->
     resource = subject.shown.resource
     group = session.reader.group(resource.group)
     return f'"{resource.epoch}-{subject.epoch}-{group.epoch if group is not None else 0}"'
-
-
-def page_reply(call: ApiCall, page: ParsedRequest, members: Mapping[str, msgspec.Raw], after: str, count: int) -> Reply:
-    """Return the reply with a page of a collection and a link to the next."""
-    more: list[tuple[bytes, bytes]] = []
-    if after:
-        query = urlencode([*((("inline", "true"),) if page.inline else ()), ("limit", page.limit), ("cursor", after)])
-        link = f"<{call.url}{to_older_path(page.place.xid)}?{query}>;rel=next;count={count}"
-        more.append((b"Link", link.encode("ascii", "replace")))
-    return Reply(200, ((b"Content-Type", JSON), *more), msgspec.json.encode(dict(members)))
 
 
 def resource_reply(
@@ -321,12 +285,12 @@ def resource_reply(
 
     *place* is the resource's; *redirect* is for readers.
     """
-    defaults, tag = viewer.group_defaults(place), etag_of(session, edition)
+    tag = etag_of(session, edition)
     if place.resource.plural == "messages":
-        shown = viewer.render_resource(place, edition, "whole", defaults)
+        shown = viewer.render_resource(place, edition, "whole", viewer.group_defaults(place))
         fields = (*iter_header_fields(shown, alone=False), (b"Content-Location", encode_header(shown["self"])), *more)
-        return entity_reply(shown, status, fields, tag)
-    shown = {**viewer.render_version(place, edition, defaults, inline=False), "id": place.rid}
+        return json_reply(shown, status, fields, tag)
+    shown = {**viewer.render_edition(place, edition, named=True, inline=False), "id": place.rid}
     location = (b"Content-Location", encode_header(shown["self"]))
     fields = ((b"ETag", tag.encode("ascii")), *iter_header_fields(shown, alone=True), location, *more)
     elsewhere = shown.get(DOCUMENT_URL)
@@ -334,108 +298,4 @@ def resource_reply(
         return Reply(307, (*fields, (b"Location", encode_header(elsewhere)))) if redirect else Reply(status, fields)
     document = (session.reader.document(edition.version.xid) if edition.version is not None else None) or b""
     media = str(shown.get("contenttype") or guess_content_type(document))
-    plain = "".join(each if each in _PRINTABLE else "?" for each in media)
-    return Reply(status, ((b"Content-Type", plain.encode("ascii")), *fields), document)
-
-
-def allow_header(methods: Iterable[str]) -> tuple[bytes, bytes]:
-    """Return the ``Allow`` header."""
-    return b"Allow", ", ".join((*methods, "OPTIONS")).encode("ascii")
-
-
-# GET: the registry, its model, collections page by page, groups, resources with their documents, and versions.
-
-
-class ReadRequest:
-    """A GET request. All methods raise :class:`Refusal`."""
-
-    def __init__(self, session: RegistrySession, call: ApiCall, request: ParsedRequest) -> None:
-        self._session = session
-        self._call = call
-        self._asked = request
-        whole = request.inline and request.place.kind == "registry"
-        self._viewer = CloudEventsView(session, call.url, call.max_answer, whole=whole)
-
-    def reply(self) -> Reply:
-        """Return the reply; 304 if the client's copy is current."""
-        asked, kind = self._asked, self._asked.place.kind
-        if kind == "registry":
-            given = (
-                shown_model(self._session.model) if asked.model else self._viewer.render_registry(inline=asked.inline)
-            )
-            return entity_reply(given)
-        if asked.place.is_collection:
-            return self._page_reply()
-        reply = self._group_reply() if kind == "group" else self._resource_reply()
-        tag = next((value for name, value in reply.headers if name == b"ETag"), b"").decode("ascii")
-        return Reply(304, reply.headers) if reply.status == 200 and matches_etag(self._call.head, tag) else reply
-
-    def _group_reply(self) -> Reply:
-        group = self._session.reader.group(self._asked.place.xid)
-        if group is None:
-            raise Refusal("not_found", self._asked.place.xid)
-        if self._asked.inline:  # its resources change without its epoch
-            return entity_reply(self._viewer.render_group(self._asked.place, group, "whole"))
-        shown = self._viewer.render_group(self._asked.place, group, "listed")
-        return entity_reply(shown, tag=etag_of(self._session, group))
-
-    def _resource_reply(self) -> Reply:
-        asked, viewer = self._asked, self._viewer
-        owner = asked.place if asked.place.kind == "resource" else asked.place.owner
-        edition = viewer.choose_edition(require_resource(self._session, owner), asked.place.vid)
-        if not asked.meta:
-            return resource_reply(self._session, viewer, owner, edition)
-        defaults = viewer.group_defaults(owner)
-        if asked.place.kind == "version":
-            return entity_reply(viewer.render_version(owner, edition, defaults, inline=asked.inline))
-        return entity_reply(viewer.render_resource(owner, edition, "nested" if asked.inline else "listed", defaults))
-
-    def _page_reply(self) -> Reply:
-        place, asked = self._asked.place, self._asked
-        members: dict[str, msgspec.Raw] = {}
-        last = ""
-        for name, each in self._iter_members(place, asked.cursor):
-            if len(members) == asked.limit:
-                return page_reply(self._call, asked, members, last.lower(), self._count_members(place))
-            members[name], last = self._viewer.to_json(each), name
-        return page_reply(self._call, asked, members, "", 0)
-
-    def _iter_members(self, place: ResourcePath, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        viewer, inline = self._viewer, self._asked.inline
-        if place.kind == "groups":
-            return viewer.iter_groups(place, after, "whole" if inline else "listed")
-        if place.kind == "resources":
-            if self._session.reader.group(place.owner.xid) is None:
-                raise Refusal("not_found", place.owner.xid)
-            return viewer.iter_resources(place, after, "nested" if inline else "listed")
-        return self._iter_versions(require_resource(self._session, place.owner), place.owner, after)
-
-    def _iter_versions(
-        self, shown: ShownResource, place: ResourcePath, after: str
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        viewer, inline = self._viewer, self._asked.inline
-        defaults = viewer.group_defaults(place)
-        if place.resource.plural == "messages" or shown.source is None:
-            latest = [] if shown.default is None else [shown.default]
-            versions = iter([each for each in latest if each.id.lower() > after])
-        else:
-            versions = self._session.reader.iter_versions(shown.source.versions, after)
-        for each in versions:
-            yield each.id, viewer.render_version(place, ResourceEdition(shown, each), defaults, inline=inline)
-
-    def _count_members(self, place: ResourcePath) -> int:
-        if place.kind == "versions":
-            return require_resource(self._session, place.owner).count
-        return self._session.reader.count(place.xid)
-
-
-def require_resource(session: RegistrySession, place: ResourcePath) -> ShownResource:
-    """Return a resource.
-
-    Raises:
-        Refusal: ``not_found``.
-    """
-    shown = next(iter_shown(session.reader, place, "", place.rid), None)
-    if shown is None:
-        raise Refusal("not_found", place.xid)
-    return shown
+    return Reply(status, ((b"Content-Type", clean_content_type(media)), *fields), document)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -19,7 +19,7 @@ from catalog.model import CLOUDEVENTS
 from registry.core.ancestry import parse_number, version_sort_key
 from registry.core.requests import ResourcePath, parse_resource_path
 from registry.core.service import RegistrySession
-from registry.core.views import ShownResource, iter_shown
+from registry.core.views import ResponseBudget, ShownResource, find_shown, iter_shown, require_group, require_shown
 from registry.errors import Refusal, invalid_value
 from registry.http.access import decode_text
 from registry.model.attributes import ModelAttribute, find_fault
@@ -258,11 +258,8 @@ def _documentation(body: Mapping[str, Any], subject: str) -> dict[str, Any]:
     return {"documentation": text if url else None, LONG_TEXT: None if url else text}
 
 
-# Reading groups, definitions, versions, and lists of them.
-
 # Paths (section 4.1), and URIs of versions (section 2.2.2).
 
-Kind = Literal["catalog", "group", "definitions", "definition", "versions", "version"]
 GROUPS: Final = "messagegroups"
 MESSAGES: Final = "messages"
 DEFINITIONS: Final = "messagedefinitions"
@@ -270,73 +267,25 @@ VERSIONS: Final = "versions"
 _SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2}){1,128}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogPath:
-    """A parsed path; ids below it are ''."""
-
-    kind: Kind
-    group: str = ""
-    definition: str = ""
-    version: str = ""
-
-    @property
-    def segments(self) -> tuple[str, ...]:
-        """The path in the core API."""
-        named: tuple[str, ...] = (GROUPS,)
-        if self.group:
-            named = (*named, self.group)
-        if self.kind == "definitions" or self.definition:
-            named = (*named, MESSAGES)
-        if self.definition:
-            named = (*named, self.definition)
-        if self.kind in ("versions", "version"):
-            named = (*named, VERSIONS)
-        return (*named, self.version) if self.version else named
-
-    @property
-    def xid(self) -> str:
-        """The xid in the core API, or the path of a collection."""
-        return "/" + "/".join(self.segments)
-
-    @property
-    def path(self) -> str:
-        """The path below the catalog: '' or with a leading slash."""
-        parts = [self.group]
-        if self.kind != "group" and self.group:
-            parts.append(DEFINITIONS)
-        parts.append(self.definition)
-        if self.kind in ("versions", "version"):
-            parts.append(VERSIONS)
-        parts.append(self.version)
-        return "".join(f"/{quote(part, safe='@:!$&()*+,;=~')}" for part in parts if part)
-
-    def child_path(self, kind: Kind, *, definition: str = "", version: str = "") -> CatalogPath:
-        """Return a path below, in the same group."""
-        return CatalogPath(kind, self.group, definition or self.definition, version)
-
-
-def parse_catalog_path(path: bytes) -> CatalogPath:
-    """Parse the raw path below the catalog.
+def parse_segments(path: bytes) -> tuple[str, ...]:
+    """Return the path in the core API for a raw path below the catalog.
 
     Raises:
         Refusal: there is no such path.
     """
-    text = decode_text(path, "/")
-    parts = [decode_text(part, text) for part in path.split(b"/")]
-    if parts and not parts[0]:
-        parts = parts[1:]
-    if parts and not parts[-1]:
-        parts = parts[:-1]
-    if not parts:
-        return CatalogPath("catalog")
-    if not all(parts) or len(parts) > 5 or any("/" in part for part in parts):
+    text, inner = decode_text(path, "/"), path.removeprefix(b"/").removesuffix(b"/")
+    parts = [decode_text(part, text) for part in inner.split(b"/")] if inner else []
+    known = parts[1:2] in ([], [DEFINITIONS]) and parts[3:4] in ([], [VERSIONS])
+    if not known or len(parts) > 5 or any(not part or "/" in part for part in parts):
         raise Refusal("api_not_found", text)
-    if len(parts) == 1:
-        return CatalogPath("group", parts[0])
-    if parts[1] != DEFINITIONS or (len(parts) > 3 and parts[3] != VERSIONS):
-        raise Refusal("api_not_found", text)
-    kinds: tuple[Kind, ...] = ("definitions", "definition", "versions", "version")
-    return CatalogPath(kinds[len(parts) - 2], parts[0], *parts[2:3], *parts[4:5])
+    return (GROUPS, *parts[:1], *(MESSAGES for _ in parts[1:2]), *parts[2:])
+
+
+def catalog_path(xid: str) -> str:
+    """Return the path below the catalog of an xid or a collection: '' or with a leading slash."""
+    group, *rest = (*xid.split("/")[2:], "")
+    parts = (group, DEFINITIONS if rest[1:] else "", *rest[1:])
+    return "".join(f"/{quote(part, safe='@:!$&()*+,;=~')}" for part in parts if part)
 
 
 def check_new_id(name: object, subject: str) -> str:
@@ -351,19 +300,20 @@ def check_new_id(name: object, subject: str) -> str:
     return name
 
 
-def split_uri(uri: str) -> tuple[str, CatalogPath] | None:
-    """Split a version's URI into authority and path; None if it is not one."""
+def split_uri(uri: str) -> tuple[str, tuple[str, ...]] | None:
+    """Split a version's URI into authority and path in the core API; None if it is not one."""
     head, marker, tail = uri.rpartition(f"/{DEFINITIONS}/")
-    parts = tail.split("/")
     cut = max(head.rfind("/"), head.rfind(":") if head.lower().startswith("urn:") else -1)
     if not marker or cut <= 0 or not head[cut + 1 :]:
         return None
     try:
-        target = parse_catalog_path(f"/{head[cut + 1 :]}/{DEFINITIONS}/{tail}".encode())
+        segments = parse_segments(f"/{head[cut + 1 :]}/{DEFINITIONS}/{tail}".encode())
     except Refusal:
         return None
-    return (head[:cut], target) if len(parts) in (1, 3) and target.kind in ("definition", "version") else None
+    return (head[:cut], segments) if tail.count("/") in (0, 2) and len(segments) in (4, 6) else None
 
+
+# Reading groups, definitions, versions, and lists of them.
 
 FILTERS: Final = ("id", "format", "description", "tags", "authority", "relatedto", "relation")
 """Attributes by which lists can be filtered, as query parameters."""
@@ -371,12 +321,15 @@ FILTERS: Final = ("id", "format", "description", "tags", "authority", "relatedto
 
 @dataclass(frozen=True, slots=True)
 class ListRequest:
-    """A page of a list: maximum number of entries, cursor, filters, and maximum size of the JSON."""
+    """A page of a list: maximum number of entries, cursor, and filters."""
 
     limit: int
     after: str
     filters: Mapping[str, str]
-    max_bytes: int
+
+    def matches(self, entry: Mapping[str, Any]) -> bool:
+        """Whether an entry matches the filters."""
+        return all(str(entry.get(name, "")) == value for name, value in self.filters.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,105 +344,73 @@ class Representation:
 class CatalogReader:
     """Reads within one transaction; *authority* is the default authority of definitions. All methods raise Refusal."""
 
-    def __init__(self, session: RegistrySession, authority: str) -> None:
+    def __init__(self, session: RegistrySession, authority: str, max_answer: int) -> None:
         self._session = session
         self._reader = session.reader
         self._authority = authority
+        self._to_json = ResponseBudget(max_answer, "/").to_json
 
-    def list_groups(self, page: ListRequest, *, whole: bool) -> Representation:
-        """List groups; with *whole* including all definitions."""
-        left = _ResponseBudget(page.max_bytes)
-        show = (lambda each: self._whole_group(each, left)) if whole else group_document
-        entries = ((each.id, show(each)) for each in self._reader.iter_groups(f"/{GROUPS}", page.after))
-        return _list_page(entries, page, left, "/")
+    def parse_path(self, segments: tuple[str, ...]) -> ResourcePath:
+        """Return the place at a path of the core API."""
+        return parse_resource_path(self._session.model, segments, catalog_path(f"/{'/'.join(segments)}") or "/")
 
-    def show_group(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
-        """Show a group; with *whole* including all definitions."""
-        group = self.find_group(target)
-        if whole:
-            return Representation(self._whole_group(group, _ResponseBudget(weight)))
-        return Representation(group_document(group), f'"{group.epoch}"')
+    def list_page(self, place: ResourcePath, page: ListRequest, *, whole: bool) -> Representation:
+        """List groups (with *whole* including all definitions), definitions by their latest versions, or versions."""
+        entries = ((name, each) for name, each in self._iter_entries(place, page, whole=whole) if page.matches(each))
+        chosen = list(islice(entries, page.limit + 1))
+        shown, more = chosen[: page.limit], len(chosen) > page.limit
+        last = shown[-1][0] if more else ""
+        body = [self._to_json(each) for _, each in shown]
+        return Representation(body, after=last if place.kind == "versions" else last.lower())
 
-    def list_definitions(self, target: CatalogPath, page: ListRequest) -> Representation:
-        """List the latest versions of a group's definitions."""
-        group = self.find_group(target)
-        left = _ResponseBudget(page.max_bytes)
-        entries = (
-            (each.resource.id, version_document(each.resource.id, latest, group, self._authority))
-            for each in iter_shown(self._reader, self._core_path(target.child_path("definitions")), page.after)
-            if (latest := self._latest_of(each)) is not None
-        )
-        return _list_page(entries, page, left, target.path)
+    def show(self, place: ResourcePath, *, whole: bool = False) -> Representation:
+        """Show a group, a definition by its latest version, or a version; with *whole* including everything in it."""
+        group = require_group(self._reader, place)
+        if place.kind == "group":
+            if whole:
+                return Representation(self._whole_group(place, group))
+            return Representation(group_document(group), f'"{group.epoch}"')
+        shown = require_shown(self._reader, place)
+        source = shown.source
+        if place.kind == "version":
+            version = self._reader.version(f"{source.versions}/{place.vid}") if source is not None else None
+            etag = f'"{version.epoch}"' if version is not None else ""
+        else:
+            version = self._latest_of(shown)
+            etag = f'"{source.epoch}-{version.epoch}"' if source is not None and version is not None else ""
+        if version is None or source is None:
+            raise Refusal("not_found", place.xid)
+        if whole and place.kind == "resource":
+            return Representation(self._whole_definition(shown, group))
+        return Representation(version_document(place.rid, version, group, self._authority), etag)
 
-    def show_definition(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
-        """Show the latest version of a definition; with *whole* the definition with all versions."""
-        group, shown = self.find_group(target), self.find_definition(target)
-        latest = self._latest_of(shown)
-        if latest is None or shown.source is None:
-            raise Refusal("not_found", target.path)
-        if whole:
-            return Representation(self._whole_definition(shown, group, _ResponseBudget(weight)))
-        body = version_document(target.definition, latest, group, self._authority)
-        return Representation(body, f'"{shown.source.epoch}-{latest.epoch}"')
-
-    def list_versions(self, target: CatalogPath, page: ListRequest) -> Representation:
-        """List the versions of a definition, by number."""
-        group, shown = self.find_group(target), self.find_definition(target)
-        listed = self._sorted_versions(shown)
-        start = next((at for at, each in enumerate(listed, 1) if each.id == page.after), 0) if page.after else 0
-        entries = (
-            (each.id, version_document(target.definition, each, group, self._authority)) for each in listed[start:]
-        )
-        return _list_page(entries, page, _ResponseBudget(page.max_bytes), target.path, folded=False)
-
-    def show_version(self, target: CatalogPath) -> Representation:
-        """Show one version."""
-        group, shown = self.find_group(target), self.find_definition(target)
-        version = (
-            self._reader.version(f"{shown.source.versions}/{target.version}") if shown.source is not None else None
-        )
-        if version is None:
-            raise Refusal("not_found", target.path)
-        return Representation(
-            version_document(target.definition, version, group, self._authority), f'"{version.epoch}"'
-        )
-
-    def find_definition(self, target: CatalogPath) -> ShownResource:
-        """Return a definition, with the target of its ``xref``."""
-        place = self._core_path(target.child_path("definitions"))
-        shown = next(iter_shown(self._reader, place, "", target.definition), None)
-        if shown is None:
-            raise Refusal("not_found", target.path)
-        return shown
-
-    def find_group(self, target: CatalogPath) -> GroupEntity:
-        """Return the group of a path.
-
-        Raises:
-            Refusal: it does not exist.
-        """
-        group = self._reader.group(f"/{GROUPS}/{target.group}")
-        if group is None:
-            raise Refusal("not_found", f"/{target.group}")
-        return group
-
-    def latest_version(self, target: CatalogPath) -> Version | None:
+    def latest_version(self, place: ResourcePath) -> Version | None:
         """Return the latest version of a definition, None if it does not exist."""
-        try:
-            return self._latest_of(self.find_definition(target))
-        except Refusal:
-            return None
+        shown = find_shown(self._reader, place)
+        return None if shown is None else self._latest_of(shown)
 
-    def iter_formats(self, target: CatalogPath) -> Iterator[str]:
-        """Yield the formats of the latest versions of a group's definitions."""
-        group = self.find_group(target)
-        for each in iter_shown(self._reader, self._core_path(target.child_path("definitions"))):
-            latest = self._latest_of(each)
+    def iter_latest(self, place: ResourcePath, after: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the definitions of a group by id, each by its latest version; *place* is a collection."""
+        group = require_group(self._reader, place)
+        for each in iter_shown(self._reader, place, after):
+            latest, name = self._latest_of(each), each.resource.id
             if latest is not None:
-                yield str(version_document(each.resource.id, latest, group, self._authority).get("format", ""))
+                yield name, version_document(name, latest, group, self._authority)
 
-    def _core_path(self, target: CatalogPath) -> ResourcePath:
-        return parse_resource_path(self._session.model, target.segments, target.path)
+    def _iter_entries(
+        self, place: ResourcePath, page: ListRequest, *, whole: bool
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        if place.kind == "groups":
+            for each in self._reader.iter_groups(place.xid, page.after):
+                yield each.id, self._whole_group(place.child(each.id), each) if whole else group_document(each)
+        elif place.kind == "resources":
+            yield from self.iter_latest(place, page.after)
+        else:
+            group = require_group(self._reader, place)
+            listed = self._sorted_versions(require_shown(self._reader, place))
+            start = next((at for at, each in enumerate(listed, 1) if each.id == page.after), 0) if page.after else 0
+            for version in listed[start:]:
+                yield version.id, version_document(place.rid, version, group, self._authority)
 
     def _sorted_versions(self, shown: ShownResource) -> list[Version]:
         if shown.source is None:
@@ -498,53 +419,16 @@ class CatalogReader:
 
     def _latest_of(self, shown: ShownResource) -> Version | None:
         """Return the latest version, which may differ from the core's default version."""
-        if shown.count < 2:
-            return shown.default
-        return self._sorted_versions(shown)[-1]
+        return shown.default if shown.count < 2 else self._sorted_versions(shown)[-1]
 
-    def _whole_definition(self, shown: ShownResource, group: GroupEntity, budget: _ResponseBudget) -> dict[str, Any]:
+    def _whole_definition(self, shown: ShownResource, group: GroupEntity) -> msgspec.Raw:
         versions = self._sorted_versions(shown)
         texts = [version_document(shown.resource.id, each, group, self._authority) for each in versions]
-        definition = definition_document(texts)
-        budget.spend(definition, f"/{group.id}/{DEFINITIONS}/{shown.resource.id}")
-        return definition
+        return self._to_json(definition_document(texts))
 
-    def _whole_group(self, group: GroupEntity, budget: _ResponseBudget) -> dict[str, Any]:
-        target = CatalogPath("definitions", group.id)
-        definitions = [
-            self._whole_definition(each, group, budget)
-            for each in iter_shown(self._reader, self._core_path(target))
-            if each.default is not None
-        ]
-        return {**group_document(group), "definitions": definitions}
-
-
-class _ResponseBudget:
-    """Limits the size of one response."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._left = max_bytes
-
-    def spend(self, entry: Any, path: str) -> None:
-        self._left -= len(msgspec.json.encode(entry))
-        if self._left < 0:
-            raise Refusal("too_large", path)
-
-
-def _list_page(
-    entries: Iterator[tuple[str, dict[str, Any]]],
-    page: ListRequest,
-    budget: _ResponseBudget,
-    path: str,
-    *,
-    folded: bool = True,
-) -> Representation:
-    def matches_filters(each: Mapping[str, Any]) -> bool:
-        return all(str(each.get(name, "")) == value for name, value in page.filters.items())
-
-    chosen = list(islice(((name, each) for name, each in entries if matches_filters(each)), page.limit + 1))
-    shown = chosen[: page.limit]
-    for _, each in shown:
-        budget.spend(each, path)
-    last = shown[-1][0] if len(chosen) > page.limit else ""
-    return Representation([each for _, each in shown], after=last.lower() if folded else last)
+    def _whole_group(self, place: ResourcePath, group: GroupEntity) -> dict[str, Any]:
+        definitions = iter_shown(self._reader, place.collection(MESSAGES))
+        return {
+            **group_document(group),
+            "definitions": [self._whole_definition(each, group) for each in definitions if each.default is not None],
+        }

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -14,12 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.http.request import Access
 from catalog.comparing import compare_catalogs
 from catalog.load import load
 from catalog.model import Catalog, Definition
-from registry.http.access import PageSizes, Roles
-from registry.http.application import RequestLimits
 from tests.support.cases import spread
 from tests.support.catalogs import newer_document, older_document
 from tests.support.registry import empty, served
@@ -119,51 +114,6 @@ def stored(client: httpx.Client) -> Any:
         return tree
 
     return bare(client.get("/export").json())
-
-
-@pytest.mark.slow
-def test_a_catalog_larger_than_an_answer_is_read_page_by_page_and_one_by_one(tmp_path: Path) -> None:
-    limits = RequestLimits(max_answer=6000, pages=PageSizes(5, 5))
-    with served(tmp_path, lint="off", limits=limits) as client:
-        for number in range(30):
-            body = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"value": f"t{number}"}}}}
-            client.put(f"{FACE}/definitionGroups/g", json={})
-            written = client.put(f"{FACE}/definitionGroups/g/definitions/d{number:02}", json=body)
-            assert written.status_code == 201
-        assert client.get(f"{FACE}/?inline").status_code == 406
-        found = read(client, FACE)
-        assert len(found.definitions) == 30
-        assert all(each.envelopemetadata for each in found.definitions.values())
-
-
-def test_writers_write_to_their_groups_alone(tmp_path: Path) -> None:
-    access = Access(basic={"writer": "secret"}, bearer={"reader": "r-token"})
-    roles = Roles(writers={"writer": ("/messagegroups/ours*",)})
-    with served(tmp_path, access=access, roles=roles) as client:
-        writer, reader = ("writer", "secret"), {"authorization": "Bearer r-token"}
-        assert client.get(FACE).status_code == 401
-        assert client.put(f"{FACE}/definitionGroups/ours", json={}, auth=writer).status_code == 201
-        refused = client.put(f"{FACE}/definitionGroups/theirs", json={}, auth=writer)
-        assert refused.status_code == 403 and refused.json()["subject"] == "/definitionGroups/theirs"
-        assert client.put(f"{FACE}/definitionGroups/ours", json={}, headers=reader).status_code == 403
-        assert client.delete(f"{FACE}/definitionGroups", auth=writer).status_code == 204
-        assert client.get(FACE, headers=reader).status_code == 200
-
-
-def test_a_write_has_its_history_and_its_events(tmp_path: Path) -> None:
-    access, roles = Access(bearer={"admin": "a-token"}), Roles(frozenset(("admin",)))
-    with served(tmp_path, access=access, roles=roles) as client:
-        client.headers["authorization"] = "Bearer a-token"
-        body = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"value": "t"}}}}
-        assert client.post(f"{FACE}/definitionGroups", json={"id": "g", "definitions": {"d": body}}).status_code == 201
-        assert client.put(f"{FACE}/definitionGroups/g/definitions/d", json={**body, "epoch": 9}).status_code == 400
-        assert client.put(f"{FACE}/definitionGroups/g/definitions/d", json=body).status_code == 200
-        assert client.delete(f"{FACE}/definitionGroups/g/definitions/d").status_code == 200
-    with closing(sqlite3.connect(tmp_path / "registry.db")) as store:
-        history = store.execute("SELECT who, action FROM history WHERE xid = '/messagegroups/g/messages/d/versions/1'")
-        assert history.fetchall() == [("admin", "created"), ("admin", "updated"), ("admin", "deleted")]
-        interactions = store.execute("SELECT COUNT(DISTINCT interaction) FROM history WHERE who = 'admin'").fetchone()
-        assert interactions == (3,)
 
 
 @pytest.mark.slow

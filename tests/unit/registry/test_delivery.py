@@ -143,20 +143,6 @@ def test_delivered_events_are_removed_but_for_the_newest(tmp_path: Path, monkeyp
         assert len(until_taken(hook, 14)) == 14
 
 
-def test_events_that_are_too_many_are_dropped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    limits = DeliveryLimits(max_pause=0.2, max_waiting=10, max_held=2)
-    hook = Webhook(agreeable)
-    with hook, registry(tmp_path, limits, metrics=("127.0.0.1", 0)) as client:
-        subscribe(client, hook)
-        hook.close()
-        for number in range(20):
-            change(client, "m", str(number))
-        hook.open()
-        wait_until(lambda: len(hook.taken) > 8, LIMIT, "what was not dropped")
-    assert len(hook.taken) < 42
-    assert "more than 10 are waiting" in caplog.text
-
-
 def test_events_that_are_too_old_are_dropped_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     limits = DeliveryLimits(max_pause=0.05, keep=0.5)
     with Webhook(lambda request: agreeable(request) if request.method == "OPTIONS" else Answer(500)) as hook:

@@ -13,13 +13,13 @@ from registry.apis.apis import apis_by_path
 from registry.core.requests import RegistryRequest
 from registry.core.service import RegistryService
 from registry.errors import Refusal
-from registry.http.access import ApiCall, Roles
+from registry.http.access import ApiCall, RegistryApi, Roles
 from registry.http.application import RequestLimits
 from tests.support.registry import served
 
 
 @dataclass
-class Told:
+class Told(RegistryApi):
     """A face that writes two endpoints, of which the second may be refused, and tells what it was asked."""
 
     service: RegistryService

@@ -14,7 +14,7 @@ import pytest
 
 from registry.core import resource_rules as settling
 from registry.core import service as serving
-from registry.core import writing
+from registry.core import transaction as writing
 from registry.core.requests import ABSENT, Flags, RegistryRequest
 from registry.core.service import RegistryService
 from registry.errors import Refusal

@@ -14,7 +14,7 @@ from bindings.http.request import Access
 from catalog.findings import DocumentError
 from registry.http.access import Roles
 from registry.replication.peers import Peer
-from registry.store.engine import MARKS, REPLICA, VERSIONS
+from registry.store.engine import REPLICA, VERSIONS
 from tests.support.catalogs import Side, side
 from tests.support.web import Reply, Request, serving
 
@@ -22,13 +22,15 @@ pytestmark = pytest.mark.slow
 
 
 def change(group: str, stamp: int, **more: Any) -> dict[str, Any]:
-    """Return a change of the catalog *x*: of a group unless *more* tells otherwise."""
-    return {"group": group, "stamp": stamp, "origin": "x", "seen": {"x": stamp}, "attributes": {}, **more}
+    """Return a change of a group by the catalog *x*."""
+    xid = f"/messagegroups/{group}"
+    return {"xid": xid, "stamp": stamp, "origin": "x", "seen": {"x": stamp}, "attributes": {}, **more}
 
 
 def version(group: str, message: str, uid: str, stamp: int, **more: Any) -> dict[str, Any]:
     """Return a change of version 1 of a definition."""
-    return change(group, stamp, definition=message, uid=uid, **{"name": "1", "authority": "urn:corp", **more})
+    named = {"name": "1", "authority": "urn:corp", **more}
+    return {**change(group, stamp), "xid": "", "group": group, "definition": message, "uid": uid, **named}
 
 
 def give(one: Side, *changes: dict[str, Any], **more: Any) -> Any:
@@ -46,7 +48,10 @@ def one(tmp_path: Path) -> Any:
 def test_the_changes_of_a_page_do_not_take_the_clock_far(one: Side) -> None:
     given = [change(f"g{number}", number * 2**31) for number in range(1, 5)]
     refused = give(one, *given)["refused"]
-    assert [(name, "stamps" in why) for name, why in refused] == [("g3", True), ("g4", True)]
+    assert [(name, "stamps" in why) for name, why in refused] == [
+        ("/messagegroups/g3", True),
+        ("/messagegroups/g4", True),
+    ]
 
 
 def test_the_clock_has_an_end_for_others(one: Side) -> None:
@@ -62,28 +67,6 @@ def test_a_write_of_ours_is_later_than_all_that_its_state_has_seen(one: Side) ->
     one.client.patch("/messagegroups/g", json={"name": "n"}).raise_for_status()
     (found,) = one.client.get("/messagecatalog?changes=0").json()["changes"]
     assert found["origin"] == ours and found["stamp"] == found["seen"][ours] > 1000
-
-
-def test_what_a_process_of_before_marks_wrote_stays(one: Side) -> None:
-    one.post("g", "m", "ours")
-    one.client.put("/messagegroups/h", json={"name": "ours"}).raise_for_status()
-    with one.exchange._service.session(writing=True) as session:
-        session.reader.connection.execute(delete(MARKS))
-    theirs = version("g", "m", "0000000000000009.x", 9, attributes={"name": "theirs"})
-    other = version("g", "m", "0000000000000010.x", 10, authority="urn:other", attributes={"name": "other"})
-    taken = give(one, other, theirs, change("h", 5, attributes={"description": "theirs"}))
-    assert (taken["applied"], taken["refused"]) == (3, [])
-    versions = one.client.get("/messagegroups/g/messages/m/versions").json().values()
-    assert sorted(each.get("name", "") for each in versions) == ["", "theirs"]
-    assert len(versions) == 2 and "ours" in str(versions)
-    group = one.client.get("/messagegroups/h").json()
-    assert (group["name"], group["description"]) == ("ours", "theirs")
-    changes = one.client.get("/messagecatalog?changes=0").json()["changes"]
-    assert {(each["group"], each.get("definition", ""), each.get("authority")) for each in changes} >= {
-        ("g", "m", "urn:corp"),
-        ("g", "m", "urn:other"),
-        ("h", "", None),
-    }
 
 
 def test_what_is_not_in_the_store_any_more_does_not_come_back_empty(one: Side) -> None:
@@ -117,17 +100,55 @@ def test_what_maxversions_takes_away_is_told_as_deleted(one: Side) -> None:
     assert give(one, *given)["applied"] == 0
 
 
-def test_changes_are_for_writers_a_page_at_a_time(tmp_path: Path) -> None:
-    access = Access(bearer={"clerk": "c-token", "reader": "r-token", "admin": "a-token"})
-    roles = Roles(frozenset(("admin",)), {"clerk": ("/messagegroups/ours",)})
-    admin, clerk, reader = ({"authorization": f"Bearer {name}-token"} for name in "acr")
+SCHEMA = "/schemagroups/ours/schemas/s/versions/1"
+WRITTEN = {"attributes": {}, "createdat": "2026-01-01T00:00:00Z"}
+REFUSED: dict[str, dict[str, Any]] = {
+    "another's group": change("theirs", 5),
+    "another's message": version("theirs", "m", "0000000000000009.x", 9),
+    "another's type": change("", 5, xid="/endpoints/theirs"),
+    "the model": change("", 5, xid="/modelsource"),
+    "stamps far ahead": change("ours", 2**60),
+    "a type of no such name": change("", 5, xid="/nothing/x"),
+    "its deletion": change("", 5, xid="/nothing/x", attributes=None),
+    **{f"no name {name!r}": change(name, 5) for name in ("ours/x", "\x00", "", "ours%00")},
+    **{f"no uid {uid!r}": version("ours", "m", uid, 9) for uid in ("", "\x00", "a" * 200)},
+    **{
+        f"no xid {xid!r}": change("", 5, xid=xid)
+        for xid in ("/", "/x", "schemagroups/ours", "/schemagroups/ours/schemas", "/messagegroups/ours/messages/m")
+    },
+    **{
+        f"no xid {xid!r}": change("", 5, xid=f"/schemagroups/ours{xid}")
+        for xid in ("/schemas/s/meta/1", "\x00", "/a/b/c/d/e/f")
+    },
+    **{
+        f"no state {number}": change("", 5, xid=SCHEMA, attributes=state)
+        for number, state in enumerate(
+            (
+                {},
+                {"attributes": 5, "createdat": ""},
+                {"attributes": {}, "createdat": "x"},
+                {**WRITTEN, "document": "%"},
+                {"attributes": {"epoch": {}}, "createdat": 1},
+            )
+        )
+    },
+}
+
+
+def test_what_cannot_be_is_refused_and_told(tmp_path: Path) -> None:
+    access = Access(bearer={"clerk": "c-token", "reader": "r-token"})
+    roles = Roles(writers={"clerk": ("/messagegroups/ours*", "/schemagroups/ours*")})
     with side(tmp_path / "b", access=access, roles=roles) as one:
+        clerk, reader = ({"authorization": f"Bearer {name}-token"} for name in "cr")
         assert give(one, change("ours", 5), headers=reader)["status"] == 403
         assert give(one, *[change("ours", 5)] * 201, headers=clerk)["status"] == 400
-        known = version("theirs", "m", "0000000000000009.x", 9)
-        assert give(one, known, headers=admin)["applied"] == 1
-        (refused,) = give(one, known, headers=clerk)["refused"]
-        assert refused[1] == "these credentials do not allow writes to /messagegroups/theirs."
+        assert one.client.post("/messagecatalog", json={"changes": 5}, headers=clerk).status_code == 400
+        assert one.client.get("/messagecatalog?changes=x", headers=clerk).status_code == 400
+        done = give(one, *REFUSED.values(), change("", 5, xid="/schemagroups/ours"), headers=clerk)
+        assert (done["applied"], done["refusedcount"]) == (1, len(REFUSED)), done["refused"]
+        for name, each in REFUSED.items():
+            assert give(one, each, headers=clerk)["refusedcount"] == 1, name
+        assert one.client.get("/schemagroups", headers=clerk).json().keys() == {"ours"}
 
 
 def test_a_uid_counts_at_the_place_that_a_change_names(one: Side) -> None:
@@ -178,7 +199,7 @@ def test_no_peer_makes_a_push_endless(one: Side) -> None:
     one.post("g", "m", "x")
     with serving() as web:
         web.routes["/c"] = lambda request: (
-            Reply({"catalog": f"x{len(web.asked)}", "applied": 0, "refused": []})
+            Reply({"catalog": f"x{len(web.asked)}", "applied": 0, "refused": [], "refusedcount": 0})
             if len(web.asked) < 20
             else Reply("", 500)
         )

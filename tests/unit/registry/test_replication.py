@@ -12,11 +12,13 @@ from bindings.http.request import Access
 from catalog.documents.connecting import Logins, OriginLogin
 from catalog.findings import DocumentError
 from registry.http.access import Roles
-from registry.replication.peers import Peer
+from registry.replication.peers import Peer, ReplicationRound
 from router.cli import run_command_line
-from tests.support.catalogs import Side, settle, side, state_of
+from tests.support.catalogs import Side, settle, side, state_of, states
 
 pytestmark = pytest.mark.slow
+KINDS = {"messages": "/messagegroups/g/messages/m", "schemas": "/schemagroups/g/schemas/s"}
+each_kind = pytest.mark.parametrize("resource", KINDS.values(), ids=KINDS)
 
 
 @pytest.fixture
@@ -25,40 +27,110 @@ def pair(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
         yield one, other
 
 
-def test_what_is_there_is_pulled_once(pair: tuple[Side, Side]) -> None:
+# Asked of messages, whose versions catalogs number, and of schemas, which stand for everything else.
+
+
+def write(one: Side, resource: str, version: str, name: str) -> None:
+    details = "$details" if resource.startswith("/schemagroups") else ""
+    one.client.put(f"{resource}/versions/{version}{details}", json={"name": name}).raise_for_status()
+
+
+def names(one: Side, resource: str) -> list[str]:
+    return sorted(each["name"] for each in one.client.get(f"{resource}/versions").json().values())
+
+
+def group_of(resource: str) -> str:
+    return "/".join(resource.split("/")[:3])
+
+
+@each_kind
+@pytest.mark.parametrize("pulling", [True, False], ids=["pull", "push"])
+def test_what_is_there_goes_over_once(pair: tuple[Side, Side], resource: str, pulling: bool) -> None:
     one, other = pair
-    one.post("g", "m", "a")
-    one.client.put("/messagegroups/h/messages/n", json={"name": "n", "labels": {"a": "b"}}).raise_for_status()
-    assert other.pull(one).applied == 4
-    assert state_of(other.client) == state_of(one.client)
-    assert other.client.get("/messagegroups/h/messages/n").json()["labels"] == {"a": "b"}
-    assert other.pull(one).sent == 0
-    assert one.pull(other).applied == 0
+    one.client.put(group_of(resource), json={"labels": {"a": "b"}}).raise_for_status()
+    write(one, resource, "1", "n")
+
+    def exchange() -> ReplicationRound:
+        return other.pull(one) if pulling else one.push(other)
+
+    done = exchange()
+    assert done.applied and not done.refused, done.reported
+    assert states(one) == states(other)
+    assert other.client.get(group_of(resource)).json()["labels"] == {"a": "b"} and names(other, resource) == ["n"]
+    assert exchange().sent == 0
+    assert (one.pull(other) if pulling else other.push(one)).applied == 0
 
 
-def test_what_is_there_is_pushed_once(pair: tuple[Side, Side]) -> None:
+@each_kind
+def test_deletions_go_over(pair: tuple[Side, Side], resource: str) -> None:
     one, other = pair
-    one.post("g", "m", "a")
-    assert one.push(other).applied == 2
-    assert state_of(other.client) == state_of(one.client)
-    assert one.push(other).sent == 0
-    assert other.push(one).applied == 0
-
-
-def test_deletions_go_over(pair: tuple[Side, Side]) -> None:
-    one, other = pair
-    for name in "abc":
-        one.post("g", name, name)
-    one.post("g", "a", "again")
-    one.post("h", "m", "m")
+    for version in "12":
+        write(one, resource, version, version)
+    write(one, f"{resource}b", "1", "b")
+    write(one, resource.replace("/g/", "/h/"), "1", "h")
     settle(one, other)
-    other.client.delete("/messagecatalog/g/messagedefinitions/a/versions/1").raise_for_status()
-    other.client.delete("/messagegroups/g/messages/b").raise_for_status()
-    one.client.delete("/messagecatalog/h").raise_for_status()
+    other.client.delete(f"{resource}/versions/1").raise_for_status()
+    other.client.delete(f"{resource}b").raise_for_status()
+    one.client.delete(group_of(resource).replace("/g", "/h")).raise_for_status()
     settle(one, other)
-    assert one.subjects("g", "a") == {2: "again"}
-    assert list(state_of(one.client)) == ["g"]
-    assert one.client.get("/messagecatalog/g/messagedefinitions/b").status_code == 404
+    assert names(one, resource) == ["2"]
+    assert list(one.client.get(group_of(resource).removesuffix("/g")).json()) == ["g"]
+    assert one.client.get(f"{resource}b").status_code == 404
+
+
+@each_kind
+def test_both_sides_change_one_version_and_none_of_it_is_lost(pair: tuple[Side, Side], resource: str) -> None:
+    one, other = pair
+    write(one, resource, "1", "first")
+    settle(one, other)
+    for version in "12":
+        write(one, resource, version, f"mine {version}")
+        write(other, resource, version, f"theirs {version}")
+    settle(one, other)
+    assert names(one, resource) == ["mine 1", "mine 2", "theirs 1", "theirs 2"]
+
+
+@each_kind
+def test_a_change_goes_before_a_deletion_that_had_not_seen_it(pair: tuple[Side, Side], resource: str) -> None:
+    one, other = pair
+    write(one, resource, "1", "first")
+    one.client.patch(group_of(resource), json={"name": "kept"}).raise_for_status()
+    settle(one, other)
+    one.client.delete(group_of(resource)).raise_for_status()
+    write(other, resource, "2", "second")
+    settle(one, other)
+    assert names(one, resource) == ["second"] and one.client.get(group_of(resource)).json()["name"] == "kept"
+
+
+@each_kind
+def test_groups_that_both_sides_change_have_the_attributes_of_both(pair: tuple[Side, Side], resource: str) -> None:
+    one, other = pair
+    path = group_of(resource)
+    one.client.put(path, json={"name": "n"}).raise_for_status()
+    settle(one, other)
+    one.client.patch(path, json={"description": "mine"}).raise_for_status()
+    other.client.patch(path, json={"labels": {"a": "b"}}).raise_for_status()
+    settle(one, other)
+    group = one.client.get(path).json()
+    assert (group["name"], group["description"], group["labels"]) == ("n", "mine", {"a": "b"})
+
+
+@each_kind
+def test_three_registries_in_a_circle_come_to_rest(tmp_path: Path, resource: str) -> None:
+    with side(tmp_path / "a") as a, side(tmp_path / "b") as b, side(tmp_path / "c") as c:
+        for number, each in enumerate((a, b, c)):
+            write(each, resource, "1", f"s{number}")
+            write(each, f"{resource}{number}", "1", "x")
+        for _ in range(12):
+            if not sum(each.pull(peer).applied for each, peer in ((a, b), (b, c), (c, a))):
+                break
+        else:
+            raise AssertionError("they go on for ever")
+        assert states(a) == states(b) == states(c)
+        assert names(a, resource) == ["s0", "s1", "s2"]
+
+
+# Asked of messages alone.
 
 
 def test_both_sides_give_out_one_number_and_no_version_is_lost(pair: tuple[Side, Side]) -> None:
@@ -90,64 +162,6 @@ def test_both_sides_make_one_definition(pair: tuple[Side, Side]) -> None:
     other.post("g", "m", "theirs")
     settle(one, other)
     assert sorted(one.subjects("g", "m").values()) == ["mine", "theirs"]
-
-
-def test_both_sides_change_one_version_and_none_of_it_is_lost(pair: tuple[Side, Side]) -> None:
-    one, other = pair
-    one.post("g", "m", "first")
-    settle(one, other)
-    path = "/messagegroups/g/messages/m/versions/1"
-    one.client.patch(path, json={"name": "mine"}).raise_for_status()
-    other.client.patch(path, json={"name": "theirs"}).raise_for_status()
-    settle(one, other)
-    names = [each["name"] for each in one.client.get("/messagegroups/g/messages/m/versions").json().values()]
-    assert sorted(names) == ["mine", "theirs"]
-
-
-def test_a_change_goes_before_a_deletion_that_had_not_seen_it(pair: tuple[Side, Side]) -> None:
-    one, other = pair
-    one.post("g", "m", "first")
-    settle(one, other)
-    one.client.delete("/messagecatalog/g").raise_for_status()
-    other.client.patch("/messagegroups/g/messages/m", json={"name": "kept"}).raise_for_status()
-    settle(one, other)
-    assert one.client.get("/messagegroups/g/messages/m").json()["name"] == "kept"
-    assert one.client.get("/messagecatalog/g").json()["format"] == "NATS"
-
-
-def test_a_new_version_goes_before_the_deletion_of_its_group(pair: tuple[Side, Side]) -> None:
-    one, other = pair
-    one.post("g", "m", "first")
-    settle(one, other)
-    one.client.delete("/messagecatalog/g").raise_for_status()
-    other.post("g", "m", "second")
-    settle(one, other)
-    assert one.subjects("g", "m") == {2: "second"}
-
-
-def test_groups_that_both_sides_change_have_the_attributes_of_both(pair: tuple[Side, Side]) -> None:
-    one, other = pair
-    one.client.put("/messagegroups/g", json={"name": "n"}).raise_for_status()
-    settle(one, other)
-    one.client.patch("/messagegroups/g", json={"description": "mine"}).raise_for_status()
-    other.client.patch("/messagegroups/g", json={"labels": {"a": "b"}}).raise_for_status()
-    settle(one, other)
-    group = one.client.get("/messagegroups/g").json()
-    assert (group["name"], group["description"], group["labels"]) == ("n", "mine", {"a": "b"})
-
-
-def test_three_catalogs_in_a_circle_come_to_rest(tmp_path: Path) -> None:
-    with side(tmp_path / "a") as a, side(tmp_path / "b") as b, side(tmp_path / "c") as c:
-        for number, each in enumerate((a, b, c)):
-            each.post("g", "m", f"s{number}")
-            each.post("g", f"m{number}", "x")
-        for _ in range(10):
-            if not sum(each.pull(peer).applied for each, peer in ((a, b), (b, c), (c, a))):
-                break
-        else:
-            raise AssertionError("they go on for ever")
-        assert state_of(a.client) == state_of(b.client) == state_of(c.client)
-        assert sorted(a.subjects("g", "m").values()) == ["s0", "s1", "s2"]
 
 
 def test_definitions_of_two_authorities_lie_side_by_side(tmp_path: Path) -> None:
@@ -197,29 +211,6 @@ def test_pages_are_bounded_and_positions_kept(pair: tuple[Side, Side]) -> None:
     assert state_of(other.client) == state_of(one.client)
 
 
-def test_changes_that_the_other_side_cannot_take_are_told(tmp_path: Path) -> None:
-    access = Access(bearer={"clerk": "c-token"})
-    roles = Roles(frozenset(), {"clerk": ("/messagegroups/ours*",)})
-    with side(tmp_path / "a", access=access, roles=roles) as one:
-        headers = {"authorization": "Bearer c-token"}
-        seen = {"x": 5}
-        change = {"group": "theirs", "stamp": 5, "origin": "x", "seen": seen, "attributes": {}}
-        page = {"catalog": "x", "authority": "urn:x", "position": 5, "changes": [change, {**change, "group": "ours"}]}
-        told = one.client.post("/messagecatalog", json=page, headers=headers).json()
-        assert (told["applied"], [each[0] for each in told["refused"]]) == (1, ["theirs"])
-        far = {**change, "group": "ours", "stamp": 2**60, "seen": {"x": 2**60}}
-        told = one.client.post("/messagecatalog", json={**page, "changes": [far]}, headers=headers).json()
-        assert told["applied"] == 0 and "stamps" in told["refused"][0][1]
-        odd = [{**change, "group": name} for name in ("ours/x", "\x00", "", "ours%00")]
-        odd += [
-            {**change, "group": "ours", "definition": "m", "uid": name, "name": "1"} for name in ("", "\x00", "a" * 200)
-        ]
-        told = one.client.post("/messagecatalog", json={**page, "changes": odd}, headers=headers).json()
-        assert (told["applied"], len(told["refused"])) == (0, len(odd))
-        assert one.client.post("/messagecatalog", json={"changes": 5}, headers=headers).status_code == 400
-        assert one.client.get("/messagecatalog?changes=x", headers=headers).status_code == 400
-
-
 def test_all_changes_that_were_refused_are_counted_and_the_first_are_told(tmp_path: Path) -> None:
     access, roles = Access(bearer={"clerk": "c-token"}), Roles(frozenset(), {"clerk": ("/messagegroups/ours*",)})
     with side(tmp_path / "a") as one, side(tmp_path / "b", access=access, roles=roles) as other:
@@ -229,7 +220,7 @@ def test_all_changes_that_were_refused_are_counted_and_the_first_are_told(tmp_pa
         peer = Peer(other.url, "push", logins=Logins([login]))
         done = one.exchange.run(peer, "push")
         assert (done.sent, done.applied, done.refused, len(done.reported)) == (230, 0, 230, 20)
-        assert [subject for subject, _ in done.reported] == sorted(groups)[:20]
+        assert [subject for subject, _ in done.reported] == [f"/messagegroups/{each}" for each in sorted(groups)[:20]]
 
 
 def test_a_push_without_news_asks_the_peer(tmp_path: Path) -> None:

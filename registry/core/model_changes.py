@@ -1,129 +1,17 @@
-"""One write: what each HTTP method does to an entity or a collection, and changes of the model."""
+"""A new model, against which all entities are checked; and exact epochs and times of an import."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from registry.core.ancestry import parse_given_time
-from registry.core.requests import ABSENT, RegistryRequest, ResourcePath
-from registry.core.writing import EntityDeleter, EntityWriter
+from registry.core.requests import ResourcePath
+from registry.core.transaction import Transaction
 from registry.errors import Refusal
 from registry.model.attributes import GroupType, Model, ModelAttribute, ResourceType, check_values
 from registry.model.compiler import compile_model
 from registry.store.entities import Entity, EntityReader, GroupEntity, WriteTransaction
-
-
-class WrittenEntity:
-    """The target of a write to one entity: whether it is new, and whether it has a new version."""
-
-    def __init__(self, place: ResourcePath, *, created: bool, version: bool = False) -> None:
-        self.place = place
-        self.created = created
-        self.version = version
-
-
-class WriteOperation:
-    """Carries out one write, except the checks of :meth:`EntityWriter.finish`."""
-
-    def __init__(self, writer: EntityWriter, place: ResourcePath, request: RegistryRequest) -> None:
-        self._writer = writer
-        self._place = place
-        self._request = request
-
-    def run(self) -> Any:
-        """Carry it out, and return what the response shows.
-
-        That is a :class:`WrittenEntity`, or the names of entities in one or several collections.
-
-        Raises:
-            Refusal: it is invalid; nothing of it may be flushed.
-        """
-        request = self._request
-        if request.verb == "delete":
-            return self._delete()
-        if request.document is None and request.body is ABSENT:
-            raise Refusal("missing_body", request.path)
-        if not isinstance(request.body, Mapping):
-            raise Refusal("parsing_data", request.path, error_detail="the body must be a JSON object")
-        return self._create_entities() if request.verb == "add" else self._update()
-
-    def _delete(self) -> None:
-        request, deleter = self._request, EntityDeleter(self._writer)
-        if self._place.is_collection:
-            deleter.delete_all(self._place, None if request.body is ABSENT else request.body)
-        else:
-            deleter.delete(self._place, _parse_epoch(request))
-
-    def _update(self) -> Any:
-        writer, place, body = self._writer, self._place, self._request.body
-        # Attributes in headers are a patch: attributes without a header are unchanged.
-        patch = self._request.verb == "patch" or self._request.document is not None
-        if place.kind == "registry":
-            writer.write_registry(body, patch=patch)
-            return WrittenEntity(place, created=False)
-        if place.is_collection:
-            return self._write_all(place, body, patch=patch)
-        if place.kind == "group":
-            created = writer.work.group(place.xid) is None
-            writer.write_group(place, body, patch=patch, root=True)
-            return WrittenEntity(place, created=created)
-        return self._update_resource(body, patch=patch)
-
-    def _update_resource(self, body: Mapping[str, Any], *, patch: bool) -> WrittenEntity:
-        writer, place, document = self._writer, self._place, self._request.document
-        owner = place if place.kind == "resource" else place.owner
-        created = writer.work.resource(owner.xid) is None
-        if place.kind == "resource":
-            writer.write_resource(place, body, patch=patch, root=True, document=document)
-        elif place.kind == "meta":
-            writer.write_meta(owner, body, patch=patch)
-        else:
-            created = writer.put_version(place, body, patch=patch, document=document)
-        pending = writer.pending.get(owner.xid)
-        return WrittenEntity(place, created=created, version=pending is not None and bool(pending.fresh))
-
-    def _create_entities(self) -> Any:
-        writer, place, body = self._writer, self._place, self._request.body
-        if place.kind == "registry":
-            return self._write_collections(
-                body, {name: ResourcePath("groups", kind) for name, kind in writer.model.groups.items()}
-            )
-        if place.kind == "group":
-            return self._write_collections(body, {name: place.collection(name) for name in place.group.resources})
-        if place.is_collection:
-            return self._write_all(place, body, patch=False)
-        version = writer.add_version(place, body, self._request.document)
-        created = version.id in writer.pending[place.xid].fresh
-        return WrittenEntity(replace(place, kind="version", vid=version.id), created=created, version=True)
-
-    def _write_collections(self, body: Mapping[str, Any], places: Mapping[str, ResourcePath]) -> dict[str, Any]:
-        place = self._place
-        for name in body:
-            if name not in places:
-                kind = "groups_only" if place.kind == "registry" else "resources_only"
-                raise Refusal(kind, place.xid, name=name)
-        if place.kind == "group" and self._writer.work.group(place.xid) is None:
-            self._writer.write_group(place, {}, patch=False)
-        return {name: (places[name], self._write_all(places[name], each, patch=False)) for name, each in body.items()}
-
-    def _write_all(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
-        """Write entities of a collection, and return the ids of the processed ones."""
-        writer = self._writer
-        write = {"groups": writer.write_groups, "resources": writer.write_resources, "versions": writer.write_versions}[
-            place.kind
-        ]
-        return write(place, body, patch=patch)
-
-
-def _parse_epoch(request: RegistryRequest) -> int | None:
-    text = request.flags.epoch
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise Refusal("bad_flag", request.path, detail="epoch must be an unsigned integer", flag="epoch")
-    return int(text)
 
 
 def set_exact_values(work: WriteTransaction, model: Model, tree: Mapping[str, Any]) -> None:
@@ -165,40 +53,40 @@ def _set_exact(entity: Entity | None, body: object) -> None:
 _MAX_SHOWN_FAULTS: Final = 20
 
 
-def change_model(writer: EntityWriter, source: object) -> None:
+def change_model(transaction: Transaction, source: object) -> None:
     """Replace the registry's model by the one of a source; the registry counts as updated.
 
-    The writer uses it from then on, and its :meth:`~EntityWriter.finish` checks the affected resources.
+    The transaction uses it from then on, and its :meth:`~Transaction.finish` checks the affected resources.
 
     Raises:
         Refusal: the source is not a valid model, or entities do not comply with it.
     """
     given: Mapping[str, Any] = source if isinstance(source, Mapping) else {}
-    before, model = writer.model, compile_model({} if source is None else source)
+    before, model = transaction.model, compile_model({} if source is None else source)
     _check_names_kept(before, model)
     broken: list[str] = []
-    for fault in _iter_faults(writer.work.reader, model):
+    for fault in _iter_faults(transaction.work.reader, model):
         broken.append(fault)
         if len(broken) == _MAX_SHOWN_FAULTS:
             break
     if broken:
         raise Refusal("model_compliance_error", "/model", detail="; ".join(broken))
-    writer.model = model
-    writer.work.registry.modelsource = dict(given)
-    writer.work.registry_touched = True
-    _ModelMigration(writer, before).run()
+    transaction.model = model
+    transaction.work.registry.modelsource = dict(given)
+    transaction.work.registry_touched = True
+    _ModelMigration(transaction, before).run()
 
 
 class _ModelMigration:
     """Adapts existing entities to a new model, for each type that differs."""
 
-    def __init__(self, writer: EntityWriter, before: Model) -> None:
-        self._writer = writer
-        self._work = writer.work
+    def __init__(self, transaction: Transaction, before: Model) -> None:
+        self._transaction = transaction
+        self._work = transaction.work
         self._before = before
 
     def run(self) -> None:
-        for plural, kind in self._writer.model.groups.items():
+        for plural, kind in self._transaction.model.groups.items():
             was = self._before.groups.get(plural)
             if was is None or was == kind:
                 continue
@@ -216,7 +104,7 @@ class _ModelMigration:
         for each in list(self._work.reader.iter_resources(place.xid)):
             resource = self._work.resource(each.xid)
             assert resource is not None
-            self._writer.pending_of(place.child(resource.id), resource)
+            self._transaction.pending_of(place.child(resource.id), resource)
             if resource.xref is not None:
                 continue
             if self._fill_defaults(resource, resources.meta):
@@ -233,8 +121,8 @@ class _ModelMigration:
         if values == entity.attributes:
             return False
         entity.attributes = values
-        entity.modifiedat = self._writer.options.now
-        self._writer.raise_epoch(entity)
+        entity.modifiedat = self._transaction.options.now
+        self._transaction.raise_epoch(entity)
         return True
 
 
