@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.definitions.constraints import build_definition
-from catalog.definitions.inheritance import InheritanceResolver, add_relations
+from catalog.definitions.inheritance import InheritanceResolver, add_relations, build_definition
 from catalog.dialects import registry
 from catalog.documents.connecting import ConnectionPolicy, Logins
 from catalog.documents.documents import (

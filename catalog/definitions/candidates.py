@@ -19,7 +19,7 @@ from catalog.definitions.inheritance import attribute_location, option_location
 from catalog.dialects import Dialect, detect
 from catalog.dialects.reading import spellings_of
 from catalog.documents.documents import Document
-from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
+from catalog.findings import Declarations, DeclaredMessage, EffectiveMessage, Findings, SourceLocation
 from catalog.model import Catalog, Definition, Endpoint, Property, Severity
 from catalog.protocols.properties import is_hop_by_hop
 from catalog.templates import TEMPLATE_TYPES, split_tokens
@@ -193,7 +193,7 @@ class DeclaredProperty:
     """A property that a definition sets itself. Its location is computed only when needed."""
 
     definition: Definition
-    message: DeclaredMessage
+    effective: EffectiveMessage
     prop: Property
     in_envelope: bool
 
@@ -201,10 +201,10 @@ class DeclaredProperty:
     def place(self) -> SourceLocation:
         """The location of the property; the message's location if it is not written there."""
         if self.in_envelope:
-            place = attribute_location(self.message, self.prop.name)
+            place = attribute_location(self.effective.message, self.prop.name)
         else:
-            place = option_location(self.message, self.prop.name, self.definition.protocol)
-        return place or self.message.place
+            place = option_location(self.effective, self.prop.name)
+        return place or self.effective.message.place
 
 
 @dataclass(frozen=True)
@@ -224,15 +224,15 @@ class Subject:
 
     def attributes(self) -> Iterator[DeclaredProperty]:
         """Yield the envelope attributes that definitions set themselves."""
-        for definition, message, base in self.definitions():
+        for definition, _, base in self.definitions():
             for prop in _iter_own_properties(definition.envelopemetadata, base.envelopemetadata if base else ()):
-                yield DeclaredProperty(definition, message, prop, True)
+                yield DeclaredProperty(definition, self.declarations.effective[definition.xid], prop, True)
 
     def options(self) -> Iterator[DeclaredProperty]:
         """Yield the protocol options that definitions set themselves."""
-        for definition, message, base in self.definitions():
+        for definition, _, base in self.definitions():
             for prop in _iter_own_properties(definition.protocoloptions, base.protocoloptions if base else ()):
-                yield DeclaredProperty(definition, message, prop, False)
+                yield DeclaredProperty(definition, self.declarations.effective[definition.xid], prop, False)
 
     @cached_property
     def endpoint_bodies(self) -> Mapping[str, Mapping[str, Any]]:

@@ -210,7 +210,7 @@ def _check_declared(subject: Subject, declared: DeclaredProperty) -> None:
         )
 
     if prop.name in ALWAYS_REQUIRED:
-        metadata: Any = declared.message.attributes.get("envelopemetadata", {})
+        metadata: Any = declared.effective.message.attributes.get("envelopemetadata", {})
         body = metadata.get(prop.name)
         if isinstance(body, dict) and body.get("required") is False:
             text = f"{prop.name} is required in every event, whatever the definition says"
