@@ -204,7 +204,7 @@ def constraint_of(key: str, prop: Property, *, dots: bool = False, bits32: bool 
     value = to_text(prop.value)
     if is_now(prop):
         return Constraint("present", "timestamp", value, counts=False)
-    if prop.type in TEMPLATE_TYPES and not parse_cached_template(value, dots).is_literal:
+    if "{" in value and prop.type in TEMPLATE_TYPES and not parse_cached_template(value, dots).is_literal:
         return Constraint("template", prop.type, value, dots=dots)
     if key in MEDIA_PROPERTIES:
         return Constraint("media", prop.type, value)

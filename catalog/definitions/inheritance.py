@@ -369,23 +369,16 @@ def foreign_sections(base: EffectiveMessage, envelope: str | None, spelling: str
 def effective_of(xid: str, declarations: Declarations) -> EffectiveMessage:
     """Return a message after inheritance; one that cannot be used is read without its base."""
     known = declarations.effective.get(xid)
-    if known is not None:
-        return known
-    message = declarations.messages[xid]
-    home = declarations.external.get(message.group)
-    group = declarations.groups.get(message.group) or (home if isinstance(home, DeclaredGroup) else None)
-    endpoint = declarations.endpoints.get(message.group) or (home if isinstance(home, DeclaredEndpoint) else None)
-    return _derive(message, None, group, endpoint, Findings())
+    return known if known is not None else _derive(declarations.messages[xid], None, declarations, Findings())
 
 
 def _derive(
-    message: DeclaredMessage,
-    base: EffectiveMessage | None,
-    group: DeclaredGroup | None,
-    endpoint: DeclaredEndpoint | None,
-    findings: Findings,
+    message: DeclaredMessage, base: EffectiveMessage | None, declarations: Declarations, findings: Findings
 ) -> EffectiveMessage:
     """Merge a message with its base: envelope and protocol are its own, else the base's, else its group's."""
+    home = declarations.external.get(message.group)
+    group = declarations.groups.get(message.group) or (home if isinstance(home, DeclaredGroup) else None)
+    endpoint = declarations.endpoints.get(message.group) or (home if isinstance(home, DeclaredEndpoint) else None)
     given = message.attributes
     envelope = given.get("envelope") or (base.envelope if base else None) or (group.envelope if group else None)
     protocol, declared = given.get("protocol"), True
@@ -541,9 +534,7 @@ class InheritanceResolver:
             self.findings.error(message.place, "base-too-deep", text, "shorten the chain of bases")
             self._errors.add(xid)
             return None
-        group = self.resolver.declared_group(message.group)
-        endpoint = self.declarations.endpoints.get(message.group) or self.resolver.external_endpoint(message.group)
-        return self._check_property_count(_derive(message, base, group, endpoint, self.findings))
+        return self._check_property_count(_derive(message, base, self.declarations, self.findings))
 
     def _check_property_count(self, effective: EffectiveMessage) -> EffectiveMessage | None:
         """Return *effective*, or report it and return None if there are too many properties."""
