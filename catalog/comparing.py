@@ -3,133 +3,30 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
-from catalog.definitions.candidates import candidate_of, find_never_winning
+from catalog.definitions.candidates import competing_candidate, find_never_winning
 from catalog.definitions.constraints import (
-    TYPED_LITERALS,
+    CONTENT_TYPE_KEY,
+    Constraint,
     constraint_of,
+    content_constraint,
+    covers,
+    covers_property,
+    demands_of,
+    envelope_constraints,
     is_now,
-    literals_equal,
-    parse_cached_template,
+    protocol_constraints,
     scope_of,
 )
 from catalog.explaining import mask_secrets
-from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
-from catalog.protocols.properties import REPEATED_PREFIXES, is_dotted, is_hop_by_hop
+from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
+from catalog.protocols.properties import is_hop_by_hop
 from catalog.schemas.contract import Comparison
 from catalog.schemas.families import FAMILIES
-from catalog.templates import Placeholder, Template, parse_template
-from catalog.values import decode_binary, is_timestamp, is_valid, media_type_matches, percent_decode, to_text, value_key
-
-# Whether one definition matches every record that another matches (MATCHING.md
-
-# Compare two templates segment by segment: does one match all that the other matches, and with which placeholder
-# values?
-
-_SEPARATORS: Final = {False: re.compile("(/)"), True: re.compile("([/.])")}
-_Part = str | Placeholder
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceholderValue:
-    """What is known about a placeholder's value: its ``text``, that it equals placeholder ``name``, or nothing.
-
-    Equal objects mean equal values. An opaque value equals only itself.
-    """
-
-    kind: Literal["text", "name", "opaque"]
-    value: str
-    place: str = ""
-
-    def for_property(self, key: str, *, decode: bool) -> PlaceholderValue:
-        """Return the value as the property *key* reads it, percent-decoded with *decode*."""
-        if self.kind == "opaque":
-            return replace(self, place=key)
-        return PlaceholderValue("text", percent_decode(self.value)) if self.kind == "text" and decode else self
-
-
-def unknown_value(number: int) -> PlaceholderValue:
-    """Return an unknown value for placeholder *number*."""
-    return PlaceholderValue("opaque", str(number))
-
-
-def align_templates(big: Template, small: Template, *, literal: bool) -> list[PlaceholderValue] | None:
-    """Return the values of *big*'s placeholders in any text that *small* matches; None if *big* may not match.
-
-    With *literal* the text of *small* is not a template: its braces are text.
-    """
-    parts: tuple[_Part, ...] = (small.text,) if literal else small.parts
-    if big.is_bare:
-        return [_value_of_parts(parts, 0)]
-    if not literal and small.is_bare:
-        return None
-    mine, its = _split_segments(big.parts, big.dots), _split_segments(parts, big.dots)
-    if mine[1] != its[1]:
-        return None
-    tokens: list[PlaceholderValue] = []
-    for segment, other in zip(mine[0], its[0], strict=True):
-        segment_tokens = _align_segments(segment, other, big.dots, len(tokens))
-        if segment_tokens is None:
-            return None
-        tokens.extend(segment_tokens)
-    return tokens
-
-
-def _value_of_parts(parts: tuple[_Part, ...], number: int) -> PlaceholderValue:
-    if len(parts) != 1:
-        return unknown_value(number)
-    only = parts[0]
-    return PlaceholderValue("text", only) if isinstance(only, str) else PlaceholderValue("name", only.name)
-
-
-def _split_segments(parts: tuple[_Part, ...], dots: bool) -> tuple[list[tuple[_Part, ...]], list[str]]:
-    """Split parts at the separators in their texts; empty texts are left out."""
-    segments: list[list[_Part]] = [[]]
-    separators: list[str] = []
-    for part in parts:
-        if isinstance(part, Placeholder):
-            segments[-1].append(part)
-            continue
-        first, *rest = _SEPARATORS[dots].split(part)
-        if first:
-            segments[-1].append(first)
-        for separator, text in zip(rest[::2], rest[1::2], strict=True):
-            separators.append(separator)
-            segments.append([text] if text else [])
-    return [tuple(segment) for segment in segments], separators
-
-
-def _align_segments(
-    big: tuple[_Part, ...], small: tuple[_Part, ...], dots: bool, number: int
-) -> list[PlaceholderValue] | None:
-    """Align two segments; *number* is that of the first placeholder."""
-    shape = [None if isinstance(part, Placeholder) else part for part in big]
-    if shape == [None if isinstance(part, Placeholder) else part for part in small]:
-        return [PlaceholderValue("name", part.name) for part in small if isinstance(part, Placeholder)]
-    if shape == [None]:
-        return [_value_of_parts(small, number)] if small else None
-    if all(isinstance(part, str) for part in small):
-        text = "".join(part for part in small if isinstance(part, str))
-        return _match_literal(big, text, dots)
-    return None
-
-
-def _match_literal(big: tuple[_Part, ...], text: str, dots: bool) -> list[PlaceholderValue] | None:
-    """Match a literal segment. Placeholders are numbered, so that repeated names keep separate values."""
-    names = [part for part in big if isinstance(part, Placeholder)]
-    if not names:
-        return [] if "".join(part for part in big if isinstance(part, str)) == text else None
-    numbered = iter(range(len(names)))
-    template = parse_template(
-        "".join(part if isinstance(part, str) else f"{{{next(numbered)}}}" for part in big), dots=dots
-    )
-    taken = template.match(text)
-    return None if taken is None else [PlaceholderValue("text", taken[str(place)]) for place in range(len(names))]
-
+from catalog.values import to_text
 
 # The result of a comparison. The JSON forms are the output of ``catalog diff``.
 
@@ -206,140 +103,28 @@ class CatalogDiff:
         return {"before": self.before, "after": self.after, "compatible": self.compatible, "changes": changes}
 
 
-# Does one definition match every record that another matches? Decided from their constraints (MATCHING.md#constraints).
-#
-# "Yes" is certain (a test checks it with the matcher); "no" means "not proven". So a change is reported as wider or
-# narrower only if that is proven, and as different otherwise.
-
-_ALWAYS_THERE: Final = frozenset({"e.id", "e.source", "e.type", "e.specversion"})
-_REPEATING: Final = tuple(f"p.{name}" for name in REPEATED_PREFIXES)
-"""Properties that may have several values in a record, any of which may satisfy a constraint."""
-_WIDER: Final = {
-    "integer": "number",
-    "number": "uri",
-    "boolean": "uri",
-    "duration": "uri",
-    "uri": "symbol",
-    "timestamp": "symbol",
-    "binary": "symbol",
-    "symbol": "string",
-    "string": "any",
-}
-"""The next wider type by valid values; the three URI types are equal, and ``binary`` is base64 in an envelope."""
-_URIS: Final = frozenset({"uri", "urireference", "uritemplate"})
-_NEVER_EMPTY: Final = frozenset({"integer", "number", "boolean", "duration", "timestamp"})
-
-Form = Literal["any", "literal", "media", "template"]
+# The records that a definition matches, and the placeholders that it reads.
 
 
-@dataclass(frozen=True, slots=True)
-class RequiredValue:
-    """The constraint on one property, with the key ``e.NAME`` or ``p.PATH``; if ``is_required``, it must be present."""
-
-    key: str
-    form: Form
-    type: PropertyType
-    text: str = ""
-    is_required: bool = False
-    dots: bool = False
-
-    @property
-    def percent_decodes(self) -> bool:
-        """Whether values of placeholders are percent-decoded."""
-        return self.type == "uritemplate"
-
-    @property
-    def template(self) -> Template:
-        """The value as a template; a literal is one without placeholders."""
-        return parse_cached_template(self.text, self.dots)
-
-    @property
-    def accepts_any_text(self) -> bool:
-        """Whether every text is accepted."""
-        return self.form == "any" and (self.type in ("any", "string") or self.accepts_bytes)
-
-    @property
-    def accepts_bytes(self) -> bool:
-        """Whether a value that is not text is accepted. Event attributes are always text."""
-        return self.is_bytes or (self.form == "any" and self.type in ("any", "binary") and self.key.startswith("p."))
-
-    @property
-    def is_bytes(self) -> bool:
-        """Whether it is a binary literal: raw bytes in a protocol, base64 in an event."""
-        return self.form == "literal" and self.type == "binary" and self.key.startswith("p.")
+def _demands(definition: Definition) -> dict[str, list[Constraint]]:
+    content = content_constraint(definition)
+    options = protocol_constraints(definition, definition.protocol or "", hop_by_hop=False)
+    common = ((CONTENT_TYPE_KEY, content),) if content else ()
+    return demands_of((*envelope_constraints(definition), *options, *common))
 
 
-def constraints_by_key(definition: Definition) -> dict[str, list[RequiredValue]]:
-    """Return the constraints of a definition by property key."""
-    asks: dict[str, list[RequiredValue]] = {}
-    for prop in definition.envelopemetadata:
-        asks.setdefault(f"e.{prop.name}", []).append(_required_value(f"e.{prop.name}", prop))
-    for prop in definition.protocoloptions:
-        if not is_hop_by_hop(prop.name):
-            dots = is_dotted(definition.protocol or "", prop.name)
-            asks.setdefault(f"p.{prop.name}", []).append(_required_value(f"p.{prop.name}", prop, dots=dots))
-    return asks
-
-
-def list_placeholders(definition: Definition, *, events: bool) -> dict[str, None]:
+def _list_placeholders(definition: Definition, *, events: bool) -> dict[str, None]:
     """Return the placeholder names, in order, for events or for other records."""
     properties = (*(definition.envelopemetadata if events else ()), *definition.protocoloptions)
-    asked = (_required_value("e." + prop.name, prop) for prop in properties)
-    return dict.fromkeys(name for each in asked if each.form == "template" for name in each.template.names)
+    constraints = (constraint_of("", prop) for prop in properties)
+    return dict.fromkeys(name for each in constraints if each.kind == "template" for name in each.template.names)
 
 
 def compare_match_sets(before: Definition, after: Definition) -> Relation:
-    """Compare the sets of records that *before* and *after* match."""
-    return _relation_from(definition_covers(after, before), definition_covers(before, after))
-
-
-def compare_property(before: Sequence[RequiredValue], after: Sequence[RequiredValue]) -> Relation:
-    """Compare the accepted values of one property, ignoring placeholders shared with other properties."""
-    return _relation_from(_pair_constraints(after, before) is not None, _pair_constraints(before, after) is not None)
-
-
-def definition_covers(big: Definition, small: Definition) -> bool:
-    """Whether *big* certainly matches every record that *small* matches, ignoring endpoint defaults."""
-    return constraints_cover(big, small, constraints_by_key(big), constraints_by_key(small))
-
-
-def constraints_cover(
-    big: Definition,
-    small: Definition,
-    wanted: Mapping[str, Sequence[RequiredValue]],
-    given: Mapping[str, Sequence[RequiredValue]],
-) -> bool:
-    """Like :func:`definition_covers`, with precomputed constraints (:func:`constraints_by_key`)."""
-    if not _is_same_kind(big, small):
-        return False
-    if big.datacontenttype and not (
-        small.datacontenttype and media_type_matches(big.datacontenttype, small.datacontenttype)
-    ):
-        return False
-    tokens: dict[str, list[PlaceholderValue]] = {}
-    for key, asks in wanted.items():
-        pairs = _pair_constraints(asks, given.get(key, ()))
-        if pairs is None:
-            return False
-        for mine, its in pairs:
-            if mine.form == "template":
-                shared = len(asks) == len(given.get(key, ())) == 1
-                for name, token in zip(mine.template.names, _placeholder_values(mine, its, shared=shared), strict=True):
-                    tokens.setdefault(name, []).append(token)
-    return all(len(set(values)) == 1 for values in tokens.values()) and _decoded_alike(wanted, given)
-
-
-def _decoded_alike(wanted: Mapping[str, Sequence[RequiredValue]], given: Mapping[str, Sequence[RequiredValue]]) -> bool:
-    """Whether placeholders that *wanted* reads both raw and decoded are also read both ways in *given*.
-
-    Their values must be equal both raw and decoded, which comparing single constraints cannot ensure.
-    """
-    readings: dict[str, set[RequiredValue]] = {}
-    for each in (each for asks in wanted.values() for each in asks if each.form == "template"):
-        for name in each.template.names:
-            readings.setdefault(name, set()).add(each)
-    known = {each for asks in given.values() for each in asks}
-    return all(uses <= known for uses in readings.values() if len({each.percent_decodes for each in uses}) > 1)
+    """Compare the sets of records that *before* and *after* match, ignoring defaults of endpoints."""
+    was, now = _demands(before), _demands(after)
+    wider = _is_same_kind(after, before) and covers(now, was)
+    return _relation_from(wider, _is_same_kind(before, after) and covers(was, now))
 
 
 def _relation_from(wider: bool, narrower: bool) -> Relation:
@@ -354,117 +139,6 @@ def _is_same_kind(big: Definition, small: Definition) -> bool:
     if mine is None or its is None or mine[:2] != its[:2]:
         return False
     return mine.native or not its.native
-
-
-def _required_value(key: str, prop: Property, *, dots: bool = False) -> RequiredValue:
-    constraint = constraint_of(key, prop, dots=dots)
-    needed = not constraint.optional and key not in _ALWAYS_THERE
-    if constraint.kind in ("present", "optional"):
-        return RequiredValue(key, "any", prop.type, is_required=needed)
-    return RequiredValue(key, cast(Form, constraint.kind), prop.type, constraint.value or "", needed, constraint.dots)
-
-
-def _pair_constraints(
-    big: Sequence[RequiredValue], small: Sequence[RequiredValue]
-) -> list[tuple[RequiredValue, RequiredValue]] | None:
-    """Pair each constraint of *big* with one of *small* that implies it; None if any has no such partner."""
-    pairs: list[tuple[RequiredValue, RequiredValue]] = []
-    for each in big:
-        among = small or (RequiredValue(each.key, "any", "any"),)
-        implying = next((other for other in among if _implies(other, each)), None)
-        if implying is None:
-            return None
-        pairs.append((each, implying))
-    return pairs
-
-
-def _implies(small: RequiredValue, big: RequiredValue) -> bool:
-    return (small.is_required or not big.is_required) and _covers_texts(big, small)
-
-
-def _covers_texts(big: RequiredValue, small: RequiredValue) -> bool:
-    """Whether *big* accepts every value that *small* accepts."""
-    if big.form == "any":
-        return _is_valid_for(big, small)
-    if big.form == "template":
-        return _template_covers(big, small)
-    if small.form != big.form:
-        return False
-    if big.form == "media":
-        return media_type_matches(big.text, small.text)
-    if big.is_bytes or small.is_bytes:
-        return big.is_bytes and small.is_bytes and decode_binary(big.text) == decode_binary(small.text)
-    if not literals_equal(big.type, big.text, small.text):
-        return False
-    return _is_exact_literal(small) or big.type == small.type or (small.type == "integer" and big.type == "number")
-
-
-def _is_valid_for(big: RequiredValue, small: RequiredValue) -> bool:
-    """Whether everything that *small* accepts is valid for the type of *big*."""
-    if small.is_bytes:
-        return big.accepts_bytes
-    if big.accepts_any_text:
-        return big.accepts_bytes or not small.accepts_bytes
-    if small.form == "any":
-        return not small.accepts_bytes and _is_subtype(small.type, big.type)
-    if small.form == "literal":
-        valid = is_valid(big.type, small.text, bits32=big.key.startswith("e."))
-        return valid and (_is_exact_literal(small) or _is_subtype(small.type, big.type))
-    return small.form == "template" and small.type == "timestamp" and _is_subtype(small.type, big.type)
-
-
-def _is_subtype(narrow: str, wide: str) -> bool:
-    """Whether every value valid for one type is valid for the other."""
-    wanted = "uri" if wide in _URIS else wide
-    current: str | None = "uri" if narrow in _URIS else narrow
-    while current is not None and current != wanted:
-        current = _WIDER.get(current)
-    return current is not None
-
-
-def _template_covers(big: RequiredValue, small: RequiredValue) -> bool:
-    """Whether the template of *big* matches every value that *small* accepts."""
-    if small.is_bytes or (big.type == "timestamp" and not _allows_only_timestamps(small)):
-        return False
-    template = big.template
-    if template.is_bare:
-        return small.form != "any" or small.type in _NEVER_EMPTY
-    literal = small.form == "literal" and _is_exact_literal(small)
-    tokens = align_templates(template, small.template, literal=literal) if literal or small.form == "template" else None
-    if tokens is None:
-        return False
-    return len(set(zip(template.names, tokens, strict=True))) == len(set(template.names))
-
-
-def _allows_only_timestamps(small: RequiredValue) -> bool:
-    if small.form == "literal":
-        return is_timestamp(small.text) and (small.type == "timestamp" or _is_exact_literal(small))
-    return small.form in ("any", "template") and small.type == "timestamp"
-
-
-def _is_exact_literal(literal: RequiredValue) -> bool:
-    """Whether a literal equals only its own text."""
-    typed = literal.type in TYPED_LITERALS and value_key(literal.type, literal.text) is not None
-    return not (typed or literal.is_bytes)
-
-
-def _placeholder_values(big: RequiredValue, small: RequiredValue, *, shared: bool) -> Iterator[PlaceholderValue]:
-    """Yield what is known about each placeholder of the template *big* when a text matches the template *small*.
-
-    If a property may have several values, both may match different ones, unless their constraints are the same.
-    """
-    names = big.template.names
-    repeats = big.key.startswith(_REPEATING)
-    certain = small.form in ("literal", "template") and not (repeats and not (shared and _covers_texts(small, big)))
-    tokens = None
-    if certain and small.form == "literal" and _is_exact_literal(small):
-        tokens = align_templates(big.template, small.template, literal=True)
-    elif certain and small.form == "template" and small.percent_decodes == big.percent_decodes:
-        tokens = align_templates(big.template, small.template, literal=False)
-    if tokens is None:
-        tokens = [unknown_value(number) for number in range(len(names))]
-    for token in tokens:
-        yield token.for_property(big.key, decode=big.percent_decodes)
 
 
 # Compatibility of two payload schemas, for readers of old data and writers of new data.
@@ -599,12 +273,13 @@ def _without_properties(definition: Definition) -> Definition:
 
 def _compare_properties(before: Definition, after: Definition) -> Iterator[CatalogChange]:
     one, other = _properties_by_key(before), _properties_by_key(after)
-    asked, asks = constraints_by_key(before), constraints_by_key(after)
+    was, now = _demands(before), _demands(after)
     for key in dict.fromkeys((*one, *other)):
         old, new = one.get(key, []), other.get(key, [])
         if old == new:
             continue
-        relation = compare_property(asked.get(key, ()), asks.get(key, ()))
+        wide, narrow = now.get(key, ()), was.get(key, ())
+        relation = _relation_from(covers_property(key, wide, narrow), covers_property(key, narrow, wide))
         kind = "property-added" if not old else "property-removed" if not new else "property-changed"
         detail = "a hop-by-hop property; it filters only if the settings say so" if is_hop_by_hop(key[2:]) else ""
         name = ("envelopemetadata." if key.startswith("e.") else "protocoloptions.") + key[2:]
@@ -628,10 +303,10 @@ def _to_json(properties: Sequence[Property]) -> Any:
 
 def _compare_placeholders(before: Definition, after: Definition) -> Iterator[CatalogChange]:
     """Report placeholders: consumers of tables see their values as context."""
-    one, other = list_placeholders(before, events=True), list_placeholders(after, events=True)
+    one, other = _list_placeholders(before, events=True), _list_placeholders(after, events=True)
     yield from (CatalogChange("context-lost", after.xid, name, compatible=False) for name in one if name not in other)
     yield from (CatalogChange("context-gained", after.xid, name) for name in other if name not in one)
-    native, natively = list_placeholders(before, events=False), list_placeholders(after, events=False)
+    native, natively = _list_placeholders(before, events=False), _list_placeholders(after, events=False)
     detail = "for records that are not events"
     for name in native:
         if name not in natively and name in other:
@@ -813,7 +488,7 @@ def _find_scope(catalog: Catalog, xid: str) -> tuple[tuple[str, ...], Endpoint |
 def _lint_warnings(catalog: Catalog, xids: Iterable[str], endpoint: Endpoint | None) -> dict[tuple[str, str], str]:
     """Return lint's findings on candidates that never win, by xid and rule, except where the body decides."""
     definitions: list[Definition] = [catalog.definitions[xid] for xid in xids]
-    candidates = [candidate for each in definitions if (candidate := candidate_of(each, endpoint)) is not None]
+    candidates = [candidate for each in definitions if (candidate := competing_candidate(each, endpoint)) is not None]
     texts: dict[tuple[str, str], str] = {}
     for xid, verdict in find_never_winning(candidates):
         if verdict.rule == "never-reached" or verdict.severity == "warning":

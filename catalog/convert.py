@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 
-from catalog.definitions.constraints import (
+from catalog.definitions.inheritance import (
     BODY_MEMBERS,
-    InheritanceLevel,
-    MergedProperty,
-    applicable_levels,
-    levels_of,
-    merge_properties,
+    METADATA,
+    OPTIONS,
+    RELATED_TO,
+    effective_of,
+    iter_histories,
+    merged_body,
+    parse_short_entry,
+    related_xid,
+    relation_attributes,
 )
-from catalog.definitions.inheritance import RELATED_TO, overlay, parse_short_entry, related_xid, relation_attributes
 from catalog.dialects.messages import flatten_attributes
 from catalog.dialects.reading import default_version
 from catalog.findings import (
@@ -32,6 +36,7 @@ from catalog.findings import (
     DeclaredEndpoint,
     DeclaredGroup,
     DeclaredMessage,
+    EffectiveMessage,
     has_no_controls,
 )
 from catalog.linting.attributes import rejecting_errors
@@ -112,53 +117,37 @@ _OF_XREF: Final = frozenset({"messageid", "versionid", "xid", "meta", "epoch", "
 _OF_META: Final = frozenset({"messageid", "xid", "self", "xref", "versionid"})
 
 
-def message_to_json(
-    message: DeclaredMessage, chain: Sequence[str], declarations: Declarations, version: str
-) -> dict[str, Any]:
-    """Return a message as declared, as JSON of 1.0-rc4.
-
-    *chain* is its xid and the xids of its bases, nearest first.
-    """
-    levels = levels_of(chain, declarations)
-    own = message.attributes
-    form = _identity_attributes(message, version)
-    _add_base(form, message, chain)
-    for name in ("envelope", "protocol"):
-        if own.get(name) is not None:
-            form[name] = own[name]
-    written = [each for each in merge_properties(levels) if each.own or _has_other_defaults(each)]
-    form.update(_write_sections(written, own, levels[0].spelling))
-    form.update({name: own[name] for name in _DATA if own.get(name) is not None})
-    return form
+def message_to_json(effective: EffectiveMessage, version: str) -> dict[str, Any]:
+    """Return a message as declared, as JSON of 1.0-rc4."""
+    own = effective.message.attributes
+    form = _identity_attributes(effective.message, version)
+    _add_base(form, effective)
+    form.update({name: own[name] for name in ("envelope", "protocol") if own.get(name) is not None})
+    options = form["protocoloptions"] = _write_sections(form, [each for each in _iter_written(effective) if each.own])
+    options.update(_unknown_options(own.get(OPTIONS), effective.spelling, options))
+    return _with_data(form, own)
 
 
-def flat_message_to_json(
-    message: DeclaredMessage, chain: Sequence[str], declarations: Declarations, version: str
-) -> dict[str, Any] | None:
+def flat_message_to_json(effective: EffectiveMessage, version: str) -> dict[str, Any] | None:
     """Return a message with inherited values and without a base; None if it needs its base.
 
     It does if only the group of a base gives the protocol and the message has no options: such a default restricts but
     does not describe (MATCHING.md#envelope-and-protocol), and a message of another group cannot declare that.
     """
-    levels = levels_of(chain, declarations)
-    own_group = levels[0].group
-    form = _identity_attributes(message, version)
-    envelope = levels[0].envelope
-    if envelope is not None:
-        form["envelope"] = envelope
-    properties = merge_properties(levels)
-    declared = any(level.message.attributes.get("protocol") for level in levels)
-    if levels[0].protocol is not None and (declared or not own_group or own_group.protocol != levels[0].protocol):
-        described = any(each.section == "protocoloptions" for each in properties)
-        if not declared and not described:
+    form = _identity_attributes(effective.message, version)
+    if effective.envelope is not None:
+        form["envelope"] = effective.envelope
+    properties = list(_iter_written(effective, flat=True))
+    protocol, declared, group = effective.protocol, effective.protocol_declared, effective.group
+    if protocol is not None and (declared or not group or group.protocol != protocol):
+        if not declared and all(each.section != OPTIONS for each in properties):
             return None
-        form["protocol"] = levels[0].protocol
-    plain = _merge_data_attributes(levels)
-    form.update(_write_sections([_as_own_property(each) for each in properties], plain, levels[0].spelling, keep=False))
-    form.update({name: plain[name] for name in _DATA if plain.get(name) is not None})
-    for level in levels[1:]:
-        for name, value in relation_attributes(level.message).items():
-            form.setdefault(name, related_xid(level.message, value) if name == RELATED_TO else value)
+        form["protocol"] = protocol
+    form["protocoloptions"] = _write_sections(form, properties)
+    _with_data(form, effective.attributes)
+    for message in (base.message for base in effective.bases):
+        for name, value in relation_attributes(message).items():
+            form.setdefault(name, related_xid(message, value) if name == RELATED_TO else value)
     return form
 
 
@@ -176,12 +165,13 @@ def _identity_attributes(message: DeclaredMessage, version: str) -> dict[str, An
     }
 
 
-def _add_base(form: dict[str, Any], message: DeclaredMessage, chain: Sequence[str]) -> None:
+def _add_base(form: dict[str, Any], effective: EffectiveMessage) -> None:
     """Add the base to *form*: its xid if it is in this document, else the reference as written.
 
     A message that borrows another becomes an ``xref`` if it declares nothing itself, else it gets the other as base.
     """
-    base = chain[1] if len(chain) > 1 else None
+    message = effective.message
+    base = effective.bases[0].message.xid if effective.bases else None
     here = base if base is not None and base.startswith("/") else None
     if message.borrowed is None:
         if here or message.base:
@@ -201,43 +191,83 @@ def _is_described(form: Mapping[str, Any]) -> bool:
     return bool(form.keys() - _OF_XREF)
 
 
-def _has_other_defaults(each: MergedProperty) -> bool:
-    """Whether a merely inherited property differs from the base's, for example in its default type."""
-    return each.inherited is not None and each.inherited != each.property
+@dataclass(frozen=True, slots=True)
+class _WrittenProperty:
+    """A property to write: what the message says itself (``body``), and the property of its bases, if any."""
+
+    section: str
+    prop: Property
+    own: bool
+    body: Any
+    inherited: Property | None
+    is_required: bool
+
+    def overlay(self) -> dict[str, Any]:
+        """Return ``{type, value, required, …}`` that turns the inherited property into this one when merged."""
+        raw = self.body if isinstance(self.body, dict) else {}
+        prop, base = self.prop, self.inherited
+        body: dict[str, Any] = {}
+        unsaid = self.section == METADATA and prop.type != "string"
+        if raw.get("type") is not None or ((prop.type, prop.wire) != (base.type, base.wire) if base else unsaid):
+            body["type"] = prop.wire or prop.type
+        inherited = base.value if base else None
+        if (type(prop.value), prop.value) != (type(inherited), inherited):
+            body["value"] = "" if prop.value is None else prop.value  # an empty text removes an inherited value
+        elif prop.value is not None and ("value" in raw or not isinstance(self.body, dict)):
+            body["value"] = prop.value
+        if base is None:
+            if prop.required and (self.section != METADATA or self.is_required):
+                body["required"] = True  # what CloudEvents requires need not be written
+        elif prop.required != base.required or raw.get("required") is not None:
+            body["required"] = prop.required
+        named = (*BODY_MEMBERS, "name")
+        return {**body, **{name: value for name, value in raw.items() if name not in named and value is not None}}
 
 
-def _as_own_property(each: MergedProperty) -> MergedProperty:
-    """Return the property as if the message itself declared all of it."""
-    said = {name: word.value for name, word in each.members.items()}
-    body = {**(each.body if isinstance(each.body, dict) else {}), **said}
-    return replace(each, hidden=(), own=True, body=body, inherited=None)
+def _iter_written(effective: EffectiveMessage, *, flat: bool = False) -> Iterator[_WrittenProperty]:
+    """Yield all properties; with *flat*, as if the message itself declared all of each."""
+    histories = list(iter_histories(effective))
+    times = Counter((each.section, each.name) for each in histories)
+    for each in histories:
+        last, merged = each.history[-1], merged_body(each.history)
+        own = last.message is effective.message
+        raw: Any = last.raw if own else None
+        below = each.history[:-1] if own else each.history
+        inherited = None
+        if flat:
+            said = merged if isinstance(merged, dict) else {"value": merged}
+            said = {name: said[name] for name in BODY_MEMBERS if said.get(name) is not None}
+            raw = {**(raw if isinstance(raw, dict) else {}), **said}
+        elif below and not last.replaces and times[each.section, each.name] == 1:  # else entries are not merged
+            inherited = each._replace(history=below).read()
+        gives = isinstance(merged, dict) and merged.get("required") is not None
+        yield _WrittenProperty(each.section, each.read(), own, raw, inherited, gives)
 
 
-def _write_sections(
-    properties: Sequence[MergedProperty], plain: Mapping[str, Any], spelling: str | None, *, keep: bool = True
-) -> dict[str, Any]:
-    """Return envelope metadata and options, and protocol options; with *keep* also unknown options."""
-    metadata: dict[str, Any] = {}
+def _write_sections(form: dict[str, Any], properties: Sequence[_WrittenProperty]) -> dict[str, Any]:
+    """Add the envelope metadata to *form*; return the protocol options."""
     options: dict[str, Any] = {}
     for each in properties:
-        body, name = _overlay_body(each), each.property.name
+        body, name = each.overlay(), each.prop.name
         section, _, inner = name.partition(".")
-        if each.section == "envelopemetadata":
-            metadata[name] = body
+        if each.section == METADATA:
+            form.setdefault(METADATA, {})[name] = body
         elif inner and section in _LISTS:
             options.setdefault(section, []).append({"name": inner, **body})
         elif inner and section in AMQP_SECTIONS:
             options.setdefault(section, {})[inner] = body
         else:
             options[name] = body
-    if keep:
-        options.update(_unknown_options(plain.get("protocoloptions"), spelling, options))
-    sections = {
-        "envelopemetadata": metadata,
-        "envelopeoptions": plain.get("envelopeoptions"),
-        "protocoloptions": options,
-    }
-    return {name: section for name, section in sections.items() if section}
+    return options
+
+
+def _with_data(form: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Add envelope options and data attributes, and leave out empty protocol options."""
+    options = form.pop(OPTIONS)
+    form.update({"envelopeoptions": data["envelopeoptions"]} if data.get("envelopeoptions") else {})
+    form.update({OPTIONS: options} if options else {})
+    form.update({name: data[name] for name in _DATA if data.get(name) is not None})
+    return form
 
 
 def _unknown_options(given: Any, spelling: str | None, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,43 +281,6 @@ def _unknown_options(given: Any, spelling: str | None, known: Mapping[str, Any])
         else:
             unknown[name] = value
     return unknown
-
-
-def _overlay_body(each: MergedProperty) -> dict[str, Any]:
-    """Return ``{type, value, required, …}`` that turns the inherited property into this one when merged."""
-    raw = each.body if isinstance(each.body, dict) else {}
-    prop, base = each.property, each.inherited
-    body: dict[str, Any] = {}
-    unsaid = each.section == "envelopemetadata" and prop.type != "string"
-    if raw.get("type") is not None or ((prop.type, prop.wire) != (base.type, base.wire) if base else unsaid):
-        body["type"] = prop.wire or prop.type
-    _add_value(body, prop, base, said="value" in raw or not isinstance(each.body, dict | None))
-    if base is None:
-        if prop.required and not (each.section == "envelopemetadata" and "required" not in each.members):
-            body["required"] = True  # required by CloudEvents, so it need not be written
-    elif prop.required != base.required or raw.get("required") is not None:
-        body["required"] = prop.required
-    extra = {name: value for name, value in raw.items() if name not in (*BODY_MEMBERS, "name") and value is not None}
-    return {**body, **extra}
-
-
-def _add_value(body: dict[str, Any], prop: Property, base: Property | None, *, said: bool) -> None:
-    """Add the value; an empty text removes an inherited one."""
-    inherited = base.value if base else None
-    if (type(prop.value), prop.value) != (type(inherited), inherited):
-        body["value"] = "" if prop.value is None else prop.value
-    elif prop.value is not None and said:
-        body["value"] = prop.value
-
-
-def _merge_data_attributes(levels: Sequence[InheritanceLevel]) -> dict[str, Any]:
-    """Return the data attributes and envelope options, merged from all levels."""
-    merged: dict[str, Any] = {}
-    for names, those in ((_DATA, levels), (("envelopeoptions",), applicable_levels("envelopeoptions", levels))):
-        for level in reversed(those):
-            given = level.message.attributes
-            merged = overlay(merged, {name: given[name] for name in names if name in given})
-    return merged
 
 
 # Endpoints in 1.0-rc4: addresses, options under 1.0 names, and all other attributes.
@@ -453,7 +446,6 @@ class _MessageWriter:
                 self._versions.setdefault(owner, {})[version] = message
             else:
                 self._members.setdefault(message.group, []).append(message)
-        self._bases_of = _bases_of_bases(catalog)
         self._errors = {(each.file, each.pointer) for each in rejecting_errors(catalog.findings)}
 
     def write_group(self, group: str) -> dict[str, Any]:
@@ -471,33 +463,19 @@ class _MessageWriter:
         versions = self._versions.get(message.xid, {})
         chosen = default_version(message.other, {name: each.other for name, each in versions.items()})
         version = chosen or written_version(message.other) or FIRST_VERSION
+        effective = effective_of(message.xid, self._declarations)
         if self._flatten and message.xid in self._catalog.definitions:
-            flat = flat_message_to_json(message, self._base_chain(message.xid), self._declarations, version)
+            flat = flat_message_to_json(effective, version)
             if flat is not None:
                 return flat
             self.not_flat.append(message.xid)
-        form = message_to_json(message, self._base_chain(message.xid), self._declarations, version)
+        form = message_to_json(effective, version)
         if versions:
             form["versions"] = {
-                name: message_to_json(each, self._base_chain(each.xid), self._declarations, name)
+                name: message_to_json(effective_of(each.xid, self._declarations), name)
                 for name, each in versions.items()
             }
         return form
-
-    def _base_chain(self, xid: str) -> tuple[str, ...]:
-        definition = self._catalog.definitions.get(xid)
-        return (xid, *definition.base) if definition else (xid, *self._bases_of.get(xid, ()))
-
-
-def _bases_of_bases(catalog: Catalog) -> dict[str, tuple[str, ...]]:
-    """Return the bases of every base; versions are bases without being definitions."""
-    tails: dict[str, tuple[str, ...]] = {}
-    for definition in catalog.definitions.values():
-        for place, xid in enumerate(definition.base):
-            if xid in tails:
-                break
-            tails[xid] = definition.base[place + 1 :]
-    return tails
 
 
 def _write_endpoints(catalog: Catalog, declarations: Declarations, messages: Callable[[str], Any]) -> dict[str, Any]:

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from catalog.definitions.constraints import (
-    InheritanceLevel,
-    LevelValue,
-    MergedProperty,
-    applicable_levels,
-    levels_of,
-    merge_properties,
+from catalog.definitions.inheritance import (
+    BODY_MEMBERS,
+    METADATA,
+    PropertyHistory,
+    effective_of,
+    foreign_sections,
+    iter_histories,
 )
 from catalog.dialects.reading import default_version
-from catalog.findings import Declarations, SourceLocation
+from catalog.findings import Declarations, EffectiveMessage, SourceLocation
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.protocols.properties import ALWAYS_REQUIRED, ATTRIBUTE_TYPES, NAMED_PREFIXES, PROTOCOL_OPTIONS
 from catalog.schemas.library import SchemaRegistry, SchemaVersion
@@ -131,19 +131,20 @@ class Explanation:
 
 def explain(definition: Definition, catalog: Catalog, declarations: Declarations) -> Explanation:
     """Trace every value of *definition*, which must be in *catalog*."""
-    levels = levels_of((definition.xid, *definition.base), declarations)
+    effective = effective_of(definition.xid, declarations)
+    levels = effective.levels
     envelope = _trace_selector("envelope", levels)
     protocol = _trace_selector("protocol", levels)
-    giving_options = applicable_levels("envelopeoptions", levels)
-    options = {name: None for level in giving_options for name in level.message.attributes.get("envelopeoptions") or {}}
+    own = effective.envelope, effective.spelling
+    giving_options = [level for level in levels if "envelopeoptions" not in foreign_sections(level, *own)]
     return Explanation(
         definition,
-        levels[0].message.place,
+        effective.message.place,
         envelope,
         protocol,
         tuple(_trace_attributes(levels)),
-        tuple(filter(None, (_trace_option(name, giving_options) for name in options))),
-        tuple(_trace_property(each, definition, levels[0].xid) for each in merge_properties(levels)),
+        tuple(_trace_option(name, giving_options) for name in definition.envelopeoptions),
+        tuple(_trace_property(each, definition) for each in iter_histories(effective)),
         tuple(_find_offering_endpoints(definition, catalog, declarations, envelope, protocol)),
     )
 
@@ -168,93 +169,93 @@ def schema_to_json(definition: Definition) -> dict[str, Any] | None:
     }
 
 
-def _level_origin(level: InheritanceLevel, nearest: str, value: Any, place: SourceLocation | None) -> PropertyOrigin:
-    return PropertyOrigin(value, "message" if level.xid == nearest else "base", level.xid, place)
+def _origin(xid: str, nearest: str, value: Any, place: SourceLocation | None) -> PropertyOrigin:
+    return PropertyOrigin(value, "message" if xid == nearest else "base", xid, place)
 
 
-def _trace_selector(name: str, levels: Sequence[InheritanceLevel]) -> TracedValue | None:
+def _trace_selector(name: str, levels: Sequence[EffectiveMessage]) -> TracedValue | None:
     """Trace envelope or protocol: those of messages, nearest first, then of their groups, most remote first."""
     origins: list[PropertyOrigin] = []
-    for level in levels:
-        value = level.message.attributes.get(name)
-        if value:
-            origins.append(_level_origin(level, levels[0].xid, value, level.message.at(name)))
-    for level in reversed(levels):
-        value = getattr(level.group, name, None)
-        if value and level.group:
-            origins.append(PropertyOrigin(value, "group", level.group.xid, level.group.place))
+    for message in (level.message for level in levels):
+        if value := message.attributes.get(name):
+            origins.append(_origin(message.xid, levels[0].message.xid, value, message.at(name)))
+    for group in (level.group for level in reversed(levels)):
+        if group and (value := getattr(group, name)):
+            origins.append(PropertyOrigin(value, "group", group.xid, group.place))
     known = list(dict.fromkeys(origins))
     return TracedValue(name, known[0], tuple(known[1:])) if known else None
 
 
-def _trace_attributes(levels: Sequence[InheritanceLevel]) -> Iterator[TracedValue]:
+def _trace_attributes(levels: Sequence[EffectiveMessage]) -> Iterator[TracedValue]:
     """Trace data attributes. The ways to declare a schema exclude each other, so only the nearest one is traced."""
     written = [{name for name in SCHEMA if name in level.message.attributes} for level in levels]
     nearest = next((names for names in written if names), set())
     for name in ATTRIBUTES:
         origins = [
-            _level_origin(level, levels[0].xid, _display(name, level.message.attributes[name]), level.message.at(name))
-            for level in levels
-            if level.message.attributes.get(name) is not None
+            _origin(message.xid, levels[0].message.xid, True if name == "dataschema" else value, message.at(name))
+            for message in (level.message for level in levels)
+            if (value := message.attributes.get(name)) is not None  # an inline schema is shown as a remark only
         ]
         if origins and (name not in SCHEMA or name in nearest):
             yield TracedValue(name, origins[0], tuple(origins[1:]))
 
 
-def _display(name: str, value: Any) -> Any:
-    """Return the value to show; an inline schema is shown as a remark only."""
-    return True if name == "dataschema" else value
+def _trace_option(name: str, levels: Sequence[EffectiveMessage]) -> TracedValue:
+    origins = [
+        _origin(message.xid, levels[0].message.xid, value, message.at("envelopeoptions") / name)
+        for message in (level.message for level in levels)
+        if (value := (message.attributes.get("envelopeoptions") or {}).get(name)) is not None
+    ]
+    return TracedValue(name, origins[0], tuple(origins[1:]))
 
 
-def _trace_option(name: str, levels: Sequence[InheritanceLevel]) -> TracedValue | None:
-    origins = []
-    for level in levels:
-        given = level.message.attributes.get("envelopeoptions") or {}
-        if given.get(name) is not None:
-            place = level.message.at("envelopeoptions") / name
-            origins.append(_level_origin(level, levels[0].xid, given[name], place))
-    return TracedValue(name, origins[0], tuple(origins[1:])) if origins else None
+def _trace_property(each: PropertyHistory, definition: Definition) -> TracedProperty:
+    """Trace type, value and ``required`` of a property; the value is None if none is given or overridden."""
+    prop, nearest, table = each.read(), definition.xid, _default_sources(each, definition)
+    members, hidden = _trace_history(each, nearest)
+
+    def traced(member: str, origin: PropertyOrigin) -> TracedValue:
+        effective = replace(origin, value=getattr(prop, member))
+        return TracedValue(member, effective, tuple(over for name, over in reversed(hidden) if name == member))
+
+    def declared(member: str) -> TracedValue:
+        origin = members.get(member)
+        if origin is None or (prop.required and member == "required" and origin.value is False):
+            origin = PropertyOrigin(None, table[member])  # what CloudEvents requires, no message can relax
+        return traced(member, origin)
+
+    value = traced("value", members.get("value") or PropertyOrigin(None, "message", nearest))
+    given = value if prop.value is not None or value.overrides else None
+    return TracedProperty(each.section, prop.name, declared("type"), given, declared("required"))
 
 
-def _trace_property(each: MergedProperty, definition: Definition, nearest: str) -> TracedProperty:
-    table = _default_sources(each, definition)
-    kind, required = _trace_member(each, "type", nearest, table), _trace_member(each, "required", nearest, table)
-    return TracedProperty(each.section, each.property.name, kind, _trace_value(each, nearest), required)
+def _trace_history(
+    each: PropertyHistory, nearest: str
+) -> tuple[dict[str, PropertyOrigin], list[tuple[str, PropertyOrigin]]]:
+    """Return the effective members of a property, and the overridden ones, nearest last."""
+    members: dict[str, PropertyOrigin] = {}
+    hidden: list[tuple[str, PropertyOrigin]] = []
+    was_bare = False
+    for body in each.history:
+        bare = not isinstance(body.raw, dict)
+        if bare or was_bare or body.replaces:
+            hidden.extend(members.items())
+            members = {}
+        for name in ("value",) if bare else BODY_MEMBERS:
+            value = body.raw if bare else body.raw.get(name)
+            if value is None:
+                continue
+            if name in members:
+                hidden.append((name, members[name]))
+            members[name] = _origin(body.message.xid, nearest, value, body.place if bare else body.place / name)
+        was_bare = bare
+    return members, hidden
 
 
-def _trace_member(
-    each: MergedProperty, member: Literal["type", "required"], nearest: str, table: Mapping[str, Source]
-) -> TracedValue:
-    """Trace type or ``required``. If CloudEvents requires the attribute, a declared False is not the origin."""
-    effective = getattr(each.property, member)
-    said = each.members.get(member)
-    if said is None or (effective is True and said.value is False):
-        return TracedValue(member, PropertyOrigin(effective, table[member]), _overridden(each, member, nearest))
-    return TracedValue(member, replace(_origin(said, nearest), value=effective), _overridden(each, member, nearest))
-
-
-def _trace_value(each: MergedProperty, nearest: str) -> TracedValue | None:
-    """Trace the value; None if there is no value and none is overridden."""
-    said, over = each.members.get("value"), _overridden(each, "value", nearest)
-    if each.property.value is None and not over:
-        return None
-    origin = _origin(said, nearest) if said is not None else PropertyOrigin(None, "message", nearest)
-    return TracedValue("value", replace(origin, value=each.property.value), over)
-
-
-def _overridden(each: MergedProperty, member: str, nearest: str) -> tuple[PropertyOrigin, ...]:
-    words = (word for word in reversed(each.hidden) if word.member == member and word.value is not None)
-    return tuple(_origin(word, nearest) for word in words)
-
-
-def _origin(said: LevelValue, nearest: str) -> PropertyOrigin:
-    return _level_origin(said.level, nearest, said.value, said.place)
-
-
-def _default_sources(each: MergedProperty, definition: Definition) -> dict[str, Source]:
-    """Return the table that supplies type and ``required`` of a property if no level declares them."""
-    name = each.property.name
-    if each.section == "envelopemetadata":
+def _default_sources(each: PropertyHistory, definition: Definition) -> dict[str, Source]:
+    """Return the table that supplies type and ``required`` of a property if no message declares them."""
+    name = each.name
+    if each.section == METADATA:
         known = definition.envelope in (CLOUDEVENTS, None)
         forced: Source = "cloudevents" if known and name in ALWAYS_REQUIRED else "default"
         return {"type": "cloudevents" if known and name in ATTRIBUTE_TYPES else "default", "required": forced}

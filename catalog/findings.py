@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from catalog.model import Finding, Severity
 
@@ -101,13 +101,75 @@ class DeclaredEndpoint:
     other: Mapping[str, Any] = field(default_factory=dict)
 
 
+# Messages after inheritance: every property with all that the messages of the chain write about it.
+
+
+class WrittenBody(NamedTuple):
+    """What one message writes about one property: ``{type, value, required}``, or a bare scalar.
+
+    ``parent`` and ``key`` locate it; ``nested`` is the name in an entry ``{NAME: {…}}``. It is merged with what was
+    written before, unless it ``replaces`` that.
+    """
+
+    raw: Any
+    message: DeclaredMessage
+    parent: SourceLocation
+    key: str | int | None = None
+    nested: str = ""
+    replaces: bool = False
+
+    @property
+    def entry(self) -> SourceLocation:
+        """The location of the property: of its member, or of its entry in a list."""
+        return self.parent if self.key is None else self.parent / self.key
+
+    @property
+    def place(self) -> SourceLocation:
+        """The location of the body itself."""
+        return self.entry / self.nested if self.nested else self.entry
+
+
+History = tuple[WrittenBody, ...]
+"""What the messages of a chain write about one property, the most remote base first."""
+Section = Mapping[str, tuple[History, ...]]
+"""The properties of a section, a list or one option ('') by name; a list may repeat a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveMessage:
+    """A message after inheritance.
+
+    ``protocol_declared`` is False if only a group's default gives the protocol. ``spelling`` is the protocol of these
+    options: an endpoint's default is not the message's, but applies to the options of an inline one. ``own`` is what
+    the message itself writes, ``sections`` everything; ``attributes`` are merged data attributes and envelope options.
+    ``bases`` are the nearest first.
+    """
+
+    message: DeclaredMessage
+    group: DeclaredGroup | None
+    envelope: str | None
+    protocol: str | None
+    protocol_declared: bool
+    spelling: str | None
+    own: Mapping[str, Section]
+    sections: Mapping[str, Section]
+    attributes: Mapping[str, Any]
+    bases: tuple[EffectiveMessage, ...] = ()
+
+    @property
+    def levels(self) -> tuple[EffectiveMessage, ...]:
+        """The message and its bases, nearest first."""
+        return (self, *self.bases)
+
+
 @dataclass(slots=True)
 class Declarations:
     """Everything that the documents of one load declare, by xid; the first declaration of an xid counts.
 
     ``schemagroups`` and ``registry`` are the other attributes of schema groups and of documents. ``addresses`` are the
-    addresses that registries state for themselves, by file. ``beyond`` are the
-    groups and endpoints of messages that are only referred to, in documents other than the sources.
+    addresses that registries state for themselves, by file. ``external`` are the
+    groups and endpoints of messages that are only referred to, in documents other than the sources. ``effective`` are
+    the usable messages after inheritance, once a catalog is built.
     """
 
     messages: dict[str, DeclaredMessage] = field(default_factory=dict)
@@ -119,6 +181,7 @@ class Declarations:
     registry: dict[str, Any] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     external: dict[str, DeclaredGroup | DeclaredEndpoint] = field(default_factory=dict)
+    effective: dict[str, EffectiveMessage] = field(default_factory=dict)
 
 
 MAX_FINDINGS: Final = 50_000

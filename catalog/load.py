@@ -7,15 +7,14 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from catalog.definitions.constraints import build_definition
-from catalog.definitions.inheritance import InheritanceResolver, add_relations
+from catalog.definitions.inheritance import InheritanceResolver, add_relations, build_definition
 from catalog.dialects import registry
 from catalog.documents.connecting import ConnectionPolicy, Logins
 from catalog.documents.documents import (
@@ -156,8 +155,8 @@ def finding_to_json(finding: Finding) -> dict[str, str]:
 
 
 def _record_to_json(record: Definition | Endpoint | Finding) -> dict[str, Any]:
-    form = {each.name: getattr(record, each.name) for each in fields(record)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in form.items()}
+    form = ((name, getattr(record, name)) for name in record.__slots__)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in form}
 
 
 def _endpoint_from_json(form: Mapping[str, Any]) -> Endpoint:
@@ -335,21 +334,11 @@ def _build_endpoints(
             continue
         left -= size
         candidates = (*inline.get(xid, ()), *(message for group in listed[xid] for message in groups[group]))
-        endpoints[xid] = Endpoint(candidates=tuple(dict.fromkeys(candidates)), **_fields(declared, listed[xid]))
+        shared = {
+            name: getattr(declared, name) for name in Endpoint.__slots__ if name not in ("candidates", "messagegroups")
+        }
+        endpoints[xid] = Endpoint(candidates=tuple(dict.fromkeys(candidates)), messagegroups=listed[xid], **shared)
     return endpoints
-
-
-def _fields(declared: DeclaredEndpoint, groups: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "xid": declared.xid,
-        "usage": declared.usage,
-        "envelope": declared.envelope,
-        "protocol": declared.protocol,
-        "envelopeoptions": declared.envelopeoptions,
-        "uris": declared.uris,
-        "options": declared.options,
-        "messagegroups": groups,
-    }
 
 
 def _resolve_groups(

@@ -18,7 +18,6 @@ from catalog.documents.registry_api import INDEX, Assembly, next_page, own_addre
 from catalog.findings import (
     MESSAGE_REFERENCE,
     Declarations,
-    DeclaredEndpoint,
     DeclaredGroup,
     DeclaredMessage,
     DocumentError,
@@ -99,14 +98,6 @@ class ReferenceResolver:
     def failure_of(self, reference: str, source: str) -> DocumentError | None:
         """Return the error of a reference's document, None if it was read; *source* is the message or the file."""
         return self._failures.get((source, reference))
-
-    def declared_group(self, name: str) -> DeclaredGroup | None:
-        """Return a message group of the sources or an external document."""
-        return self._groups.get(name) or (self._abroad.find_group(name) if self._abroad is not None else None)
-
-    def external_endpoint(self, name: str) -> DeclaredEndpoint | None:
-        """Return an endpoint of an external document."""
-        return self._abroad.find_endpoint(name) if self._abroad is not None else None
 
     def _external_document(self, address: str, fragment: bool, group: str, file: str) -> ExternalDocument | None:
         """Return the external document of a reference; None if it refers to the sources.
@@ -516,7 +507,8 @@ class ExternalDocuments:
         adopted = replace(message, xid=external.name + xid, group=external.name + message.group, hidden=hidden)
         self._declarations.messages[adopted.xid] = adopted
         self._of[adopted.xid] = self._of[adopted.group] = external
-        home = self.find_group(adopted.group) or self.find_endpoint(adopted.group)
+        declared = external.declarations
+        home = declared.groups.get(message.group) or declared.endpoints.get(message.group)
         if home is not None:
             self._declarations.external[adopted.group] = replace(home, xid=adopted.group)
 
@@ -525,16 +517,6 @@ class ExternalDocuments:
         for each in external.findings.sorted():
             if each.file == place.file and f"{each.pointer}/".startswith(f"{place.pointer}/"):
                 self._findings.extend((each,))
-
-    def find_group(self, name: str) -> DeclaredGroup | None:
-        """Return an external group by its long name, also if only some of its messages were adopted."""
-        external = self._of.get(name)
-        return external.declarations.groups.get(name.removeprefix(external.name)) if external is not None else None
-
-    def find_endpoint(self, name: str) -> DeclaredEndpoint | None:
-        """Return an external endpoint by its long name."""
-        external = self._of.get(name)
-        return external.declarations.endpoints.get(name.removeprefix(external.name)) if external is not None else None
 
     def _discover(self, address: str, external: ExternalDocument | None = None) -> ExternalDocument | DocumentError:
         """Read an external document, or a part of the external registry *external*."""

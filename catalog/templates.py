@@ -33,11 +33,16 @@ class Placeholder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class TemplateSegment:
     """The text between two separators: ``literals[i]`` precedes ``names[i]``, the last literal ends the segment."""
 
     literals: tuple[str, ...]
     names: tuple[str, ...]
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether it is one placeholder."""
+        return self.literals == ("", "")
 
     def match_into(self, text: str, values: list[str]) -> bool:
         """Append the placeholders' values to *values*; return False if the text does not match."""
@@ -77,8 +82,8 @@ class Template:
     dots: bool
     parts: tuple[str | Placeholder, ...] = field(compare=False)
     names: tuple[str, ...] = field(compare=False)
-    _segments: tuple[_Segment, ...] = field(compare=False, repr=False)
-    _separators: tuple[str, ...] = field(compare=False, repr=False)
+    segments: tuple[TemplateSegment, ...] = field(compare=False, repr=False)
+    separators: tuple[str, ...] = field(compare=False, repr=False)
 
     @property
     def is_literal(self) -> bool:
@@ -98,7 +103,7 @@ class Template:
     @property
     def fixed_text(self) -> str:
         """The part of :meth:`fill_from` that comes from the template itself, whatever the value."""
-        return self._join([stretch.fill_from("") for stretch in self._segments])
+        return self._join([stretch.fill_from("") for stretch in self.segments])
 
     def fill_from_value(self, value: str) -> str | None:
         """Replace the placeholders by the corresponding text of *value*, to compare template and value.
@@ -108,7 +113,7 @@ class Template:
         pieces = self._split_value(value)
         if pieces is None:
             return None
-        return self._join([stretch.fill_from(piece) for stretch, piece in zip(self._segments, pieces, strict=True)])
+        return self._join([stretch.fill_from(piece) for stretch, piece in zip(self.segments, pieces, strict=True)])
 
     def match(self, value: str, decode: bool = False) -> dict[str, str] | None:
         """Return the values of the placeholders, undecoded, or None if *value* does not match.
@@ -122,7 +127,7 @@ class Template:
         if pieces is None:
             return None
         values: list[str] = []
-        for stretch, piece in zip(self._segments, pieces, strict=True):
+        for stretch, piece in zip(self.segments, pieces, strict=True):
             if not stretch.match_into(piece, values):
                 return None
         return self._unite_values(values, decode)
@@ -144,12 +149,12 @@ class Template:
     def _split_value(self, value: str) -> list[str] | None:
         """Return the text between the separators of a value; None if it has other separators than the template."""
         pieces = _SEPARATORS[self.dots].split(value)
-        if len(pieces) != 2 * len(self._segments) - 1 or tuple(pieces[1::2]) != self._separators:
+        if len(pieces) != 2 * len(self.segments) - 1 or tuple(pieces[1::2]) != self.separators:
             return None
         return pieces[::2]
 
     def _join(self, stretches: list[str]) -> str:
-        return "".join(text + mark for text, mark in zip(stretches, (*self._separators, ""), strict=True))
+        return "".join(text + mark for text, mark in zip(stretches, (*self.separators, ""), strict=True))
 
     def _unite_values(self, values: list[str], decode: bool) -> dict[str, str] | None:
         taken: dict[str, str] = {}
@@ -160,9 +165,9 @@ class Template:
         return taken
 
 
-def parse_template(text: str, *, dots: bool = False) -> Template:
-    """Parse a template; a text without placeholders is valid too."""
-    tokens = split_tokens(text)
+def parse_template(text: str, *, dots: bool = False, literal: bool = False) -> Template:
+    """Parse a template; a text without placeholders is valid too. With *literal*, braces are text."""
+    tokens = [text] if literal else split_tokens(text)
     parts: list[str | Placeholder] = []
     for place, token in enumerate(tokens):
         if place % 2:
@@ -178,9 +183,9 @@ def split_tokens(text: str) -> list[str]:
     return _PLACEHOLDER.split(text)
 
 
-def _split_segments(tokens: list[str], dots: bool) -> tuple[tuple[_Segment, ...], tuple[str, ...]]:
+def _split_segments(tokens: list[str], dots: bool) -> tuple[tuple[TemplateSegment, ...], tuple[str, ...]]:
     """Split tokens (texts at even indexes, names at odd ones) at the separators in the texts."""
-    stretches: list[_Segment] = []
+    stretches: list[TemplateSegment] = []
     separators: list[str] = []
     literals: list[str] = []
     names: list[str] = []
@@ -191,8 +196,8 @@ def _split_segments(tokens: list[str], dots: bool) -> tuple[tuple[_Segment, ...]
         first, *rest = _SEPARATORS[dots].split(token)
         literals.append(first)
         for separator, literal in zip(rest[::2], rest[1::2], strict=True):
-            stretches.append(_Segment(tuple(literals), tuple(names)))
+            stretches.append(TemplateSegment(tuple(literals), tuple(names)))
             separators.append(separator)
             literals, names = [literal], []
-    stretches.append(_Segment(tuple(literals), tuple(names)))
+    stretches.append(TemplateSegment(tuple(literals), tuple(names)))
     return tuple(stretches), tuple(separators)

@@ -12,177 +12,64 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from catalog.definitions.constraints import TYPED_LITERALS, is_now, scope_of
+from catalog.definitions.constraints import (
+    TYPED_LITERALS,
+    Constraint,
+    Demands,
+    KeyedConstraint,
+    MatchCandidate,
+    covers,
+    demands_of,
+    match_candidate_of,
+)
 from catalog.definitions.inheritance import attribute_location, option_location
 from catalog.dialects import Dialect, detect
 from catalog.dialects.reading import spellings_of
 from catalog.documents.documents import Document
-from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
+from catalog.findings import Declarations, DeclaredMessage, EffectiveMessage, Findings, SourceLocation
 from catalog.model import Catalog, Definition, Endpoint, Property, Severity
-from catalog.protocols.properties import is_hop_by_hop
-from catalog.templates import TEMPLATE_TYPES, split_tokens
-from catalog.values import to_text, value_key
+from catalog.templates import split_tokens
+from catalog.values import value_key
 
-# Demands: the constraints of a definition on one kind of record, in a comparable form (MATCHING.md#constraints).
+# Strong demands: literals, and templates with their literal characters, which count for specificity.
 #
-# *Strong* demands count for specificity: literals, and templates with their literal characters, with placeholders
-# reduced to gaps. *Weak* ones only exclude records: presence, valid types, gaps that must be equal. Definitions with
-# equal strong demands are equally specific on every record that both match, so lint uses them for its buckets. In
-# doubt, demands are treated as different.
+# Definitions with equal strong demands are equally specific on every record that both match, so lint uses them for its
+# buckets. In doubt, demands are treated as different.
 
-_NEVER_EMPTY: Final = frozenset({"e.id", "e.source", "e.type"})
-"""An event without one of these, or with an empty one, is invalid and matches no definition."""
-
-Weakness = Literal["optional", "present", "gap"]
-Gap = tuple[str, int]
-"""The location of a placeholder: the key of its property and its number there."""
+Kinds = tuple[tuple[KeyedConstraint, ...], ...]
+"""The constraints of a definition: on events, or on records of both kinds."""
 
 
-@dataclass(frozen=True, slots=True)
-class WeakDemand:
-    """A demand that does not count for specificity. A ``gap`` is a template that is one placeholder."""
-
-    kind: Weakness
-    type: str
-
-    def is_implied_by(self, other: WeakDemand | None) -> bool:
-        """Whether every value that satisfies *other* (None: no demand) satisfies this."""
-        if self == other:
-            return True
-        if other is None or self.kind == "gap":
-            return False
-        if self.kind == "optional":
-            return other.type == self.type and (other.kind == "present" or self.type == "timestamp")
-        if other.kind == "optional":
-            return False
-        if other.kind == "gap":  # matches any non-empty text; with type timestamp, any timestamp
-            return self.type in ("any", "string") or self.type == other.type == "timestamp"
-        return self.type == "any" or (self.type == "string" and other.type not in ("any", "binary"))
-
-
-@dataclass(frozen=True, slots=True)
-class Demands:
-    """The demands of one definition on events, or on native records.
-
-    ``strong`` is hashable and sorted; ``free`` counts literals that every event has (specversion). ``same`` are groups
-    of gaps that must be equal. ``content`` is the content type of MATCHING.md#content-type.
-    """
-
-    strong: Hashable
-    weak: tuple[tuple[str, WeakDemand], ...]
-    same: frozenset[frozenset[Gap]]
-    content: str | None
-    free: int = 0
-
-    def is_implied_by(self, other: Demands) -> bool:
-        """Whether every record that satisfies *other* satisfies this, if the strong demands are equal."""
-        given = dict(other.weak)
-        return (
-            (self.content is None or self.content == other.content)
-            and all(weak.is_implied_by(given.get(key)) for key, weak in self.weak)
-            and all(any(group <= wider for wider in other.same) for group in self.same)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A definition as one endpoint sees it: with the endpoint's defaults, which apply there only.
-
-    ``protocol`` restricts it (None: any). ``envelope`` says whether it declares event attributes, ``native`` whether
-    records that are not events can match it: a default protocol alone describes none.
-    """
-
-    definition: Definition
-    protocol: str | None
-    envelope: bool
-    native: bool
-
-    @property
-    def is_for_events(self) -> bool:
-        """Whether the definition describes CloudEvents; otherwise it is for records of both kinds."""
-        return self.envelope or not self.native
-
-    def demands(self, *, events: bool) -> Demands:
-        """Return the demands on events, or on other records."""
-        written = self.definition.datacontenttype
-        content = written.strip().lower() if written else None
-        return _build_demands(list(self.filtering_properties(events=events)), content)
-
-    def filtering_properties(self, *, events: bool) -> Iterator[tuple[str, Property]]:
-        """Yield the properties that filter such records: attributes as ``e.NAME``, protocol options as ``p.PATH``."""
-        if events and self.envelope:
-            yield from ((f"e.{prop.name}", prop) for prop in self.definition.envelopemetadata)
-        if self.protocol:
-            options = self.definition.protocoloptions
-            yield from ((f"p.{prop.name}", prop) for prop in options if not is_hop_by_hop(prop.name))
-
-
-def candidate_of(definition: Definition, endpoint: Endpoint | None) -> Candidate | None:
+def competing_candidate(definition: Definition, endpoint: Endpoint | None) -> MatchCandidate | None:
     """Return the definition as a candidate of *endpoint*; None if it can never match there."""
-    scope = scope_of(definition, endpoint)
     default = endpoint.protocol if endpoint else None
-    if scope is None or (default and definition.protocol not in (None, default)):
+    if default and definition.protocol not in (None, default):
         return None
-    return Candidate(definition, *scope)
+    return match_candidate_of(definition, endpoint)
 
 
-def _build_demands(properties: list[tuple[str, Property]], content: str | None) -> Demands:
-    strong: list[tuple[str, str, str, str]] = []
-    weak: list[tuple[str, WeakDemand]] = []
-    gaps: dict[str, list[Gap]] = {}
+def _strong_demands(constraints: Iterable[KeyedConstraint]) -> Hashable:
+    """Return a key that is equal for constraints that count alike on every record; placeholders are gaps."""
+    strong: list[tuple[str, int, str, str, str]] = []
     seen: dict[str, int] = {}
-    free = 0
-    for key, prop in properties:
+    for key, constraint in constraints:
         times = seen[key] = seen.get(key, 0) + 1
-        place = key if times == 1 else f"{key}#{times}"
-        tokens = _template_tokens(prop)
-        for gap, name in enumerate(tokens[1::2]):
-            gaps.setdefault(name, []).append((place, gap))
-        if any(tokens[::2]) or len(tokens) > 3:
-            strong.append((place, "template", "timestamp" if prop.type == "timestamp" else "", repr(tokens[::2])))
-        elif prop.value is not None and not tokens and not is_now(prop):
-            if key == "e.specversion" and prop.value in ("1.0", 1.0):
-                free = 1
-            else:
-                strong.append((place, "literal", *_literal_key(prop)))
-        else:
-            demand = _weak_demand(key, prop, gap=bool(tokens))
-            if demand is not None:
-                weak.append((place, demand))
-    same = frozenset(frozenset(places) for places in gaps.values() if len(places) > 1)
-    return Demands(tuple(sorted(strong)), tuple(sorted(weak, key=lambda entry: entry[0])), same, content, free)
+        value, kind = constraint.value or "", constraint.type
+        if constraint.kind == "template" and not constraint.template.is_bare:
+            shape = "timestamp" if kind == "timestamp" else ""
+            strong.append((key, times, "template", shape, repr(split_tokens(value)[::2])))
+        elif constraint.kind in ("literal", "media") and constraint.counts and not _is_free(key, constraint):
+            typed = kind in TYPED_LITERALS
+            text = str(value_key(kind, value) or value) if typed else value
+            strong.append((key, times, "literal", kind if typed else "", text))
+    return tuple(sorted(strong))
 
 
-def _template_tokens(prop: Property) -> list[str]:
-    """Return the tokens of a template; empty if the value is not a template."""
-    if prop.value is None or prop.type not in TEMPLATE_TYPES or is_now(prop):
-        return []
-    text = to_text(prop.value)
-    tokens = split_tokens(text) if "{" in text else []
-    return tokens if len(tokens) > 1 else []
-
-
-def _literal_key(prop: Property) -> tuple[str, str]:
-    """Return a key that is equal for literals that match the same texts."""
-    text = to_text(prop.value)
-    if prop.type in TYPED_LITERALS:
-        return prop.type, str(value_key(prop.type, text) or text)
-    return "", text
-
-
-def _weak_demand(key: str, prop: Property, *, gap: bool) -> WeakDemand | None:
-    """Return a weak demand; None if every record satisfies it."""
-    takes_any = prop.type in ("any", "string") or (prop.type == "binary" and key.startswith("p."))
-    if gap:
-        kind: Weakness = "gap"
-        takes_any = prop.type != "timestamp"
-    else:
-        kind = "present" if prop.required or is_now(prop) else "optional"
-    if takes_any and (kind == "optional" or key in _NEVER_EMPTY):
-        return None
-    return WeakDemand(kind, "timestamp" if gap and prop.type == "timestamp" else "string" if gap else prop.type)
+def _is_free(key: str, constraint: Constraint) -> bool:
+    """Whether a literal counts, but every event has it."""
+    return key == "e.specversion" and constraint.value == "1.0"
 
 
 # The input of lint rules.
@@ -193,7 +80,7 @@ class DeclaredProperty:
     """A property that a definition sets itself. Its location is computed only when needed."""
 
     definition: Definition
-    message: DeclaredMessage
+    effective: EffectiveMessage
     prop: Property
     in_envelope: bool
 
@@ -201,10 +88,10 @@ class DeclaredProperty:
     def place(self) -> SourceLocation:
         """The location of the property; the message's location if it is not written there."""
         if self.in_envelope:
-            place = attribute_location(self.message, self.prop.name)
+            place = attribute_location(self.effective.message, self.prop.name)
         else:
-            place = option_location(self.message, self.prop.name, self.definition.protocol)
-        return place or self.message.place
+            place = option_location(self.effective, self.prop.name)
+        return place or self.effective.message.place
 
 
 @dataclass(frozen=True)
@@ -224,15 +111,15 @@ class Subject:
 
     def attributes(self) -> Iterator[DeclaredProperty]:
         """Yield the envelope attributes that definitions set themselves."""
-        for definition, message, base in self.definitions():
+        for definition, _, base in self.definitions():
             for prop in _iter_own_properties(definition.envelopemetadata, base.envelopemetadata if base else ()):
-                yield DeclaredProperty(definition, message, prop, True)
+                yield DeclaredProperty(definition, self.declarations.effective[definition.xid], prop, True)
 
     def options(self) -> Iterator[DeclaredProperty]:
         """Yield the protocol options that definitions set themselves."""
-        for definition, message, base in self.definitions():
+        for definition, _, base in self.definitions():
             for prop in _iter_own_properties(definition.protocoloptions, base.protocoloptions if base else ()):
-                yield DeclaredProperty(definition, message, prop, False)
+                yield DeclaredProperty(definition, self.declarations.effective[definition.xid], prop, False)
 
     @cached_property
     def endpoint_bodies(self) -> Mapping[str, Mapping[str, Any]]:
@@ -274,7 +161,7 @@ def _iter_own_properties(own: tuple[Property, ...], inherited: tuple[Property, .
 
 
 MAX_KINDS: Final = 64
-"""Maximum kinds of demands compared within a bucket; above it, only equal demands are compared."""
+"""Maximum kinds of constraints compared within a bucket; above it, only equal ones are compared."""
 MAX_RIVALS: Final = 16
 MAX_NAMED_XIDS: Final = 3
 SchemaKey = tuple[str, ...] | None
@@ -291,23 +178,31 @@ class CandidateFinding:
     hint: str
 
 
-@dataclass(slots=True)
+@dataclass
 class _Peers:
-    """Candidates with equal demands and equal protocol, by data schema."""
+    """Candidates with equal constraints and equal protocol, by data schema."""
 
     protocol: str | None
-    demands: tuple[Demands, ...]
+    kinds: Kinds
     members: dict[SchemaKey, list[Definition]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def free(self) -> int:
         """The number of literals that count for specificity but exclude nothing."""
-        return sum(each.free for each in self.demands)
+        return sum(_is_free(*each) for constraints in self.kinds for each in constraints)
+
+    @cached_property
+    def demands(self) -> tuple[Demands, ...]:
+        """The constraints by property."""
+        return tuple(map(demands_of, self.kinds))
 
     def is_wider_than(self, other: _Peers) -> bool:
         """Whether this matches everything that *other* matches and is at least as specific."""
-        implied = all(mine.is_implied_by(its) for mine, its in zip(self.demands, other.demands, strict=True))
-        return self is other or (self.protocol in (None, other.protocol) and self.free >= other.free and implied)
+        if self is other:
+            return True
+        if self.protocol not in (None, other.protocol) or self.free < other.free:
+            return False
+        return all(covers(mine, its) for mine, its in zip(self.demands, other.demands, strict=True))
 
 
 def check_candidates(subject: Subject) -> None:
@@ -328,7 +223,7 @@ def check_candidates(subject: Subject) -> None:
         subject.findings.add(place, verdict.severity, verdict.rule, f"on {where}: {verdict.text}", verdict.hint)
 
 
-def _iter_scopes(subject: Subject) -> Iterator[tuple[str, list[Candidate]]]:
+def _iter_scopes(subject: Subject) -> Iterator[tuple[str, list[MatchCandidate]]]:
     """Yield definitions that compete: the candidates of each endpoint, and groups in documents without endpoints."""
     catalog = subject.catalog
     seen: set[tuple[tuple[str, ...], str | None, str | None]] = set()
@@ -343,12 +238,12 @@ def _iter_scopes(subject: Subject) -> Iterator[tuple[str, list[Candidate]]]:
             yield xid, _candidates_of_scope(subject, members, None)
 
 
-def _candidates_of_scope(subject: Subject, xids: Iterable[str], endpoint: Endpoint | None) -> list[Candidate]:
-    possible = (candidate_of(subject.catalog.definitions[xid], endpoint) for xid in xids)
+def _candidates_of_scope(subject: Subject, xids: Iterable[str], endpoint: Endpoint | None) -> list[MatchCandidate]:
+    possible = (competing_candidate(subject.catalog.definitions[xid], endpoint) for xid in xids)
     return [candidate for candidate in possible if candidate is not None]
 
 
-def find_never_winning(competing: Sequence[Candidate]) -> Iterator[tuple[str, CandidateFinding]]:
+def find_never_winning(competing: Sequence[MatchCandidate]) -> Iterator[tuple[str, CandidateFinding]]:
     """Yield the competing definitions that never win, each with its finding.
 
     A definition with an envelope is compared on events only, any other on both kinds of records.
@@ -356,30 +251,30 @@ def find_never_winning(competing: Sequence[Candidate]) -> Iterator[tuple[str, Ca
     for events in (True, False):
         if all(each.is_for_events != events for each in competing):
             continue
-        buckets: dict[object, list[tuple[Candidate, tuple[Demands, ...]]]] = {}
+        buckets: dict[Hashable, list[tuple[MatchCandidate, Kinds]]] = {}
         for candidate in competing:
-            if events or candidate.native:
-                demands = tuple(candidate.demands(events=each) for each in ((True,) if events else (False, True)))
-                buckets.setdefault(tuple(each.strong for each in demands), []).append((candidate, demands))
+            kinds = (candidate.event or (),) if events else (candidate.native or (), candidate.event or ())
+            if events or candidate.native is not None:
+                buckets.setdefault(tuple(map(_strong_demands, kinds)), []).append((candidate, kinds))
         for bucket in buckets.values():
             if len(bucket) > 1:
                 yield from _compare_candidates(bucket, events=events)
 
 
 def _compare_candidates(
-    bucket: list[tuple[Candidate, tuple[Demands, ...]]], *, events: bool
+    bucket: list[tuple[MatchCandidate, Kinds]], *, events: bool
 ) -> Iterator[tuple[str, CandidateFinding]]:
     """Compare candidates with equal strong demands."""
-    kinds: dict[object, _Peers] = {}
-    for candidate, demands in bucket:
-        kind = kinds.setdefault((candidate.protocol, demands), _Peers(candidate.protocol, demands))
+    peers: dict[object, _Peers] = {}
+    for candidate, kinds in bucket:
+        kind = peers.setdefault((candidate.protocol, kinds), _Peers(candidate.protocol, kinds))
         kind.members.setdefault(schema_key_of(candidate.definition), []).append(candidate.definition)
-    rivals = {key: _find_rivals(kind, list(kinds.values())) for key, kind in kinds.items()}
+    rivals = {key: _find_rivals(kind, list(peers.values())) for key, kind in peers.items()}
     what = "event" if events else "record"
-    for candidate, demands in bucket:
+    for candidate, kinds in bucket:
         if candidate.is_for_events == events:
-            key = (candidate.protocol, demands)
-            verdict = _find_conflict(candidate.definition, kinds[key], rivals[key], what)
+            key = (candidate.protocol, kinds)
+            verdict = _find_conflict(candidate.definition, peers[key], rivals[key], what)
             if verdict is not None:
                 yield candidate.definition.xid, verdict
 

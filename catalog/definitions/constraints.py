@@ -1,57 +1,27 @@
-"""Constraints of definitions on properties, and the candidates that matching compares (MATCHING.md#constraints)."""
+"""Constraints of definitions on properties: what satisfies, includes and exemplifies them (MATCHING.md#constraints).
+
+Matching, its explanations, lint and ``catalog diff`` all use them.
+"""
 
 from __future__ import annotations
 
 import base64
 import functools
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from operator import itemgetter
-from types import NoneType
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Literal, NamedTuple
 
-from catalog.definitions.inheritance import (
-    EffectiveMessage,
-    NamedValues,
-    OptionLocations,
-    attribute_location,
-    foreign_sections,
-    merge_values,
-    normalize_options,
-    parse_short_entry,
-)
-from catalog.findings import Declarations, DeclaredEndpoint, DeclaredGroup, DeclaredMessage, Findings, SourceLocation
 from catalog.model import CLOUDEVENTS, Definition, Endpoint, Property, PropertyType
-from catalog.parsing.pointers import unescape_step
-from catalog.protocols.properties import (
-    ALL_OPTIONS,
-    ALWAYS_REQUIRED,
-    AMQP_SECTIONS,
-    ATTRIBUTE_TYPES,
-    CONTENT_TYPES,
-    PROTOCOL_OPTIONS,
-    ProtocolOptions,
-    amqp_type_of,
-    canonical_member,
-    canonical_option,
-    canonical_type,
-    is_dotted,
-    is_hop_by_hop,
-)
-from catalog.templates import TEMPLATE_TYPES, Template, parse_template
+from catalog.protocols.properties import CONTENT_TYPES, REPEATED_PREFIXES, is_dotted, is_hop_by_hop
+from catalog.templates import TEMPLATE_TYPES, Template, TemplateSegment, parse_template
 from catalog.values import (
-    NOW,
-    WrittenNumber,
     decode_binary,
     is_any_timestamp,
-    is_old_now,
     is_timestamp,
     is_valid,
     media_type_matches,
     percent_decode,
-    plain_number,
     to_text,
     value_key,
 )
@@ -71,8 +41,7 @@ CONTENT_TYPE_KEY: Final = "d"
 """The key of the data's content type, in any content mode (MATCHING.md#content-type)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(NamedTuple):
     """A definition's constraint on one property.
 
     ``value`` is the literal or template as text. ``optional`` allows an absent value. ``counts`` is False if it does
@@ -104,6 +73,27 @@ class Constraint:
         return self.type not in TYPED_LITERALS or (self.type == "binary" and not self.bits32)
 
     @property
+    def accepts_bytes(self) -> bool:
+        """Whether a value that is not text is accepted. Event attributes are always text."""
+        return self.is_bytes or (self.is_open and self.type in ANY_BYTES and not self.bits32)
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether it is a binary literal of a protocol: raw bytes."""
+        return self.kind == "literal" and self.type == "binary" and not self.bits32
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any valid value is accepted."""
+        return self.kind in ("present", "optional")
+
+    @property
+    def has_one_text(self) -> bool:
+        """Whether it is a literal that equals only its own text."""
+        typed = self.type in TYPED_LITERALS and value_key(self.type, self.value or "") is not None
+        return self.kind == "literal" and not typed and not self.is_bytes
+
+    @property
     def decodes(self) -> bool:
         """Whether extracted values are percent-decoded."""
         return self.type == "uritemplate"
@@ -127,7 +117,7 @@ class Constraint:
         if not present:
             return self.optional
         if text is None:
-            return self.kind in ("present", "optional") and self.type in ANY_BYTES
+            return self.is_open and self.type in ANY_BYTES
         if self.kind == "literal":
             return literals_equal(self.type, self.value or "", text)
         if self.kind == "media":
@@ -140,9 +130,9 @@ class Constraint:
 
 
 @functools.lru_cache(maxsize=65536)
-def parse_cached_template(value: str, dots: bool) -> Template:
+def parse_cached_template(value: str, dots: bool, literal: bool = False) -> Template:
     """Parse a template, cached by its text."""
-    return parse_template(value, dots=dots)
+    return parse_template(value, dots=dots, literal=literal)
 
 
 def literals_equal(kind: PropertyType, value: str, text: str) -> bool:
@@ -214,16 +204,225 @@ def constraint_of(key: str, prop: Property, *, dots: bool = False, bits32: bool 
     value = to_text(prop.value)
     if is_now(prop):
         return Constraint("present", "timestamp", value, counts=False)
-    if prop.type in TEMPLATE_TYPES and not parse_cached_template(value, dots).is_literal:
+    if "{" in value and prop.type in TEMPLATE_TYPES and not parse_cached_template(value, dots).is_literal:
         return Constraint("template", prop.type, value, dots=dots)
     if key in MEDIA_PROPERTIES:
         return Constraint("media", prop.type, value)
     return Constraint("literal", prop.type, value, bits32=bits32)
 
 
-# Candidates: definitions as one endpoint sees them, with their constraints on each kind of record.
-
 KeyedConstraint = tuple[str, Constraint]
+Demands = Mapping[str, Sequence[Constraint]]
+"""Constraints by property; an empty or absent property is not constrained."""
+
+# Inclusion: is every record that satisfies some constraints sure to satisfy others?
+#
+# "Yes" is certain (a test checks it with the matcher); "no" means "not proven".
+
+ALWAYS_THERE: Final = frozenset({"e.id", "e.source", "e.type", "e.specversion"})
+_NEVER_EMPTY: Final = frozenset({"e.id", "e.source", "e.type"})
+"""An event without one of these, or with an empty one, is invalid and matches no definition."""
+_REPEATING: Final = tuple(f"p.{name}" for name in REPEATED_PREFIXES)
+"""Properties that may have several values in a record, any of which may satisfy a constraint."""
+_WIDER: Final = {
+    "integer": "number",
+    "number": "uri",
+    "boolean": "uri",
+    "duration": "uri",
+    "uri": "symbol",
+    "timestamp": "symbol",
+    "binary": "symbol",
+    "symbol": "string",
+    "string": "any",
+}
+"""The next wider type by valid values; the three URI types are equal, and ``binary`` is base64 in an envelope."""
+_URIS: Final = frozenset({"uri", "urireference", "uritemplate"})
+_WITHOUT_EMPTY: Final = frozenset({"integer", "number", "boolean", "duration", "timestamp"})
+_ANY: Final = {bits32: (Constraint("optional", "any", optional=True, bits32=bits32),) for bits32 in (False, True)}
+
+
+def demands_of(constraints: Iterable[KeyedConstraint]) -> dict[str, list[Constraint]]:
+    """Return constraints by property, whether they compare its text (``p.``) or its bytes (``b.``)."""
+    demands: dict[str, list[Constraint]] = {}
+    for key, constraint in constraints:
+        demands.setdefault(property_key_of(key), []).append(constraint)
+    return demands
+
+
+def excludes_nothing(key: str, constraint: Constraint) -> bool:
+    """Whether every record of the kind satisfies a constraint."""
+    if constraint.is_open:
+        return constraint.accepts_any_text and (constraint.optional or key in _NEVER_EMPTY)
+    if constraint.kind == "template":
+        return constraint.template.is_bare and constraint.type != "timestamp" and key in _NEVER_EMPTY
+    return key == "e.specversion" and constraint.value == "1.0"
+
+
+def covers(big: Demands, small: Demands) -> bool:
+    """Whether every record that satisfies *small* certainly satisfies *big*, also its repeated placeholders."""
+    values: dict[str, set[_PlaceholderValue]] = {}
+    for key, wanted in big.items():
+        given = small.get(key) or _ANY[key.startswith("e.")]
+        for each in wanted:
+            implying = next((other for other in given if _implies(key, other, each)), None)
+            if implying is None:
+                return False
+            if each.kind == "template":
+                shared = len(wanted) == len(given) == 1
+                for name, value in zip(each.template.names, _values_in(key, each, implying, shared), strict=True):
+                    values.setdefault(name, set()).add(value)
+    return all(len(each) == 1 for each in values.values()) and _decoded_alike(big, small)
+
+
+def covers_property(key: str, big: Sequence[Constraint], small: Sequence[Constraint]) -> bool:
+    """Whether one property's constraints cover others, ignoring placeholders shared with other properties."""
+    given = small or _ANY[key.startswith("e.")]
+    return all(any(_implies(key, other, each) for other in given) for each in big)
+
+
+def _implies(key: str, small: Constraint, big: Constraint) -> bool:
+    present = big.optional or not small.optional or key in ALWAYS_THERE
+    return excludes_nothing(key, big) or (present and _includes(big, small))
+
+
+def _decoded_alike(big: Demands, small: Demands) -> bool:
+    """Whether placeholders that *big* reads both raw and decoded are also read both ways in *small*.
+
+    Their values must be equal both raw and decoded, which comparing single constraints cannot ensure.
+    """
+    readings: dict[str, set[KeyedConstraint]] = {}
+    for key, each in ((key, each) for key, asks in big.items() for each in asks if each.kind == "template"):
+        for name in each.template.names:
+            readings.setdefault(name, set()).add((key, each))
+    twofold = [uses for uses in readings.values() if len({each.decodes for _, each in uses}) > 1]
+    return not twofold or set().union(*twofold) <= {(key, each) for key, asks in small.items() for each in asks}
+
+
+def _includes(big: Constraint, small: Constraint) -> bool:
+    """Whether *big* accepts every value that *small* accepts."""
+    if big.is_open:
+        return _is_valid_for(big, small)
+    if big.kind == "template":
+        return _template_includes(big, small)
+    if small.kind != big.kind:
+        return False
+    if big.kind == "media":
+        return media_type_matches(big.value or "", small.value or "")
+    if big.is_bytes or small.is_bytes:
+        return big.is_bytes and small.is_bytes and big.value == small.value
+    if not literals_equal(big.type, big.value or "", small.value or ""):
+        return False
+    return small.has_one_text or big.type == small.type or (small.type == "integer" and big.type == "number")
+
+
+def _is_valid_for(big: Constraint, small: Constraint) -> bool:
+    """Whether everything that *small* accepts is valid for the type of *big*."""
+    if small.is_bytes:
+        return big.accepts_bytes
+    if big.accepts_any_text:
+        return big.accepts_bytes or not small.accepts_bytes
+    if small.is_open:
+        return not small.accepts_bytes and _is_subtype(small.type, big.type)
+    if small.kind == "literal":
+        valid = is_valid(big.type, small.value or "", bits32=big.bits32)
+        return valid and (small.has_one_text or _is_subtype(small.type, big.type))
+    return small.kind == "template" and small.type == "timestamp" and _is_subtype(small.type, big.type)
+
+
+def _is_subtype(narrow: str, wide: str) -> bool:
+    """Whether every value valid for one type is valid for the other."""
+    wanted = "uri" if wide in _URIS else wide
+    current: str | None = "uri" if narrow in _URIS else narrow
+    while current is not None and current != wanted:
+        current = _WIDER.get(current)
+    return current is not None
+
+
+def _template_includes(big: Constraint, small: Constraint) -> bool:
+    if small.is_bytes or (big.type == "timestamp" and not _allows_only_timestamps(small)):
+        return False
+    if big.template.is_bare:
+        return not small.is_open or small.type in _WITHOUT_EMPTY
+    values = _align_templates(big.template, small)
+    names = big.template.names
+    return values is not None and len(set(zip(names, values, strict=True))) == len(set(names))
+
+
+def _allows_only_timestamps(small: Constraint) -> bool:
+    if small.kind == "literal":
+        return is_timestamp(small.value or "") and (small.type == "timestamp" or small.has_one_text)
+    return small.kind != "media" and small.type == "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class _PlaceholderValue:
+    """What is known about a placeholder's value: its ``text``, that it equals placeholder ``name``, or nothing.
+
+    Equal objects mean equal values. An opaque value equals only itself.
+    """
+
+    kind: Literal["text", "name", "opaque"]
+    value: str
+    place: str = ""
+
+
+def _values_in(key: str, big: Constraint, small: Constraint, shared: bool) -> list[_PlaceholderValue]:
+    """Return what is known about each placeholder of the template *big* when a text satisfies *small*.
+
+    If a property may have several values, both may match different ones, unless their constraints are the same.
+    """
+    several = key.startswith(_REPEATING) and not (shared and _includes(small, big))
+    alike = small.has_one_text or small.decodes == big.decodes
+    values = None if several or not alike else _align_templates(big.template, small)
+    if values is None:
+        values = [_PlaceholderValue("opaque", str(number)) for number in range(len(big.template.names))]
+    return [_value_for(key, each, big.decodes) for each in values]
+
+
+def _value_for(key: str, value: _PlaceholderValue, decodes: bool) -> _PlaceholderValue:
+    """Return the value as the property *key* reads it."""
+    if value.kind == "opaque":
+        return replace(value, place=key)
+    return replace(value, value=percent_decode(value.value)) if value.kind == "text" and decodes else value
+
+
+def _align_templates(big: Template, small: Constraint) -> list[_PlaceholderValue] | None:
+    """Return the values of *big*'s placeholders in any text that *small* matches; None if *big* may not match.
+
+    Templates are aligned segment by segment.
+    """
+    literal = small.has_one_text
+    if not literal and small.kind != "template":
+        return None
+    other = parse_cached_template(small.value or "", big.dots, literal)
+    if big.is_bare:
+        whole = other.segments[0] if len(other.segments) == 1 else TemplateSegment((other.text,), ())
+        return (
+            [_value_of_segment(whole, 0)] if literal or len(other.segments) == 1 else [_PlaceholderValue("opaque", "0")]
+        )
+    if other.is_bare or big.separators != other.separators:
+        return None
+    values: list[_PlaceholderValue] = []
+    for mine, its in zip(big.segments, other.segments, strict=True):
+        texts: list[str] = []
+        if mine.literals == its.literals:
+            values.extend(_PlaceholderValue("name", name) for name in its.names)
+        elif mine.is_gap and (its.names or its.literals[0]):
+            values.append(_value_of_segment(its, len(values)))
+        elif not its.names and mine.match_into(its.literals[0], texts):
+            values.extend(_PlaceholderValue("text", text) for text in texts)
+        else:
+            return None
+    return values
+
+
+def _value_of_segment(segment: TemplateSegment, number: int) -> _PlaceholderValue:
+    if not segment.names:
+        return _PlaceholderValue("text", segment.literals[0])
+    return _PlaceholderValue("name", segment.names[0]) if segment.is_gap else _PlaceholderValue("opaque", str(number))
+
+
+# Candidates: definitions as one endpoint sees them, with their constraints on each kind of record.
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,6 +443,11 @@ class MatchCandidate:
     def xid(self) -> str:
         """The xid of the definition."""
         return self.definition.xid
+
+    @property
+    def is_for_events(self) -> bool:
+        """Whether the definition describes CloudEvents; otherwise it is for records of both kinds."""
+        return self.envelope or self.native is None
 
     @cached_property
     def event_rank(self) -> tuple[int, int]:
@@ -315,349 +519,3 @@ def candidate_in_scope(definition: Definition, scope: EndpointScope, *, hop_by_h
     attributes = tuple(envelope_constraints(definition)) if scope.envelope else ()
     native = (*options, *common) if scope.native else None
     return MatchCandidate(definition, protocol, scope.envelope, (*attributes, *options, *common), native)
-
-
-# Inheritance levels: every property of a definition with the levels that its parts come from.
-#
-# Explaining or rewriting a catalog needs the contribution of each level. So the levels are merged once more, as in
-# :mod:`catalog.definitions.inheritance`, into bodies that record the level and location of every member.
-
-# Convert merged attributes to properties with type, value and ``required`` (MATCHING.md#property-types).
-
-_NUMBERS: Final = frozenset({"any", "boolean", "integer", "number"})
-
-
-def build_definition(effective: EffectiveMessage, findings: Findings) -> Definition:
-    """Build the definition; report invalid properties and read them as far as possible."""
-    message, attributes = effective.message, effective.attributes
-    at_attribute, at_option = partial(attribute_location, message), OptionLocations(message, effective.spelling).find
-    return Definition(
-        xid=message.xid,
-        group=message.group,
-        envelope=effective.envelope,
-        protocol=effective.protocol,
-        protocol_declared=effective.protocol_declared,
-        envelopemetadata=tuple(_read_all(attribute_bodies(attributes, effective.envelope), findings, at_attribute)),
-        protocoloptions=tuple(_read_all(option_bodies(attributes, effective.spelling), findings, at_option)),
-        envelopeoptions=attributes.get("envelopeoptions", {}),
-        dataschemaformat=attributes.get("dataschemaformat"),
-        dataschema=attributes.get("dataschema"),
-        dataschemauri=attributes.get("dataschemauri"),
-        dataschemaxid=attributes.get("dataschemaxid"),
-        datacontenttype=attributes.get("datacontenttype"),
-        base=effective.base,
-    )
-
-
-def _read_all(
-    bodies: Iterable[PropertyBody], findings: Findings, at: Callable[[str], SourceLocation | None]
-) -> Iterator[Property]:
-    for each in bodies:
-        report = PropertyReport(findings, partial(at, each.path))
-        yield read_property(each.path, each.body, each.default, report, required=each.required)
-
-
-class PropertyBody(NamedTuple):
-    """The merged body of one property; ``required`` is always True if CloudEvents requires the attribute."""
-
-    path: str
-    body: Any
-    default: PropertyType
-    required: bool = False
-
-
-def attribute_bodies(attributes: Mapping[str, Any], envelope: str | None) -> Iterator[PropertyBody]:
-    """Yield the attributes of *envelope* (None: CloudEvents)."""
-    cloudevents = envelope in (CLOUDEVENTS, None)
-    for name, body in attributes.get("envelopemetadata", {}).items():
-        default = ATTRIBUTE_TYPES.get(name, "string") if cloudevents else "string"
-        yield PropertyBody(name, body, default, cloudevents and name in ALWAYS_REQUIRED)
-
-
-def option_bodies(attributes: Mapping[str, Any], protocol: str | None) -> Iterator[PropertyBody]:
-    """Yield the options that *protocol* defines; those of bases for other protocols are skipped."""
-    vocabulary = PROTOCOL_OPTIONS.get(protocol or "", ALL_OPTIONS)
-    given = attributes.get("protocoloptions", {})
-    for written, value in given.items():
-        name = canonical_option(protocol, written)
-        if name is not None and (name == written or name not in given):
-            yield from _iter_option_bodies(vocabulary, name, value)
-
-
-def _iter_option_bodies(vocabulary: ProtocolOptions, name: str, value: Any) -> Iterator[PropertyBody]:
-    """Yield the properties in one option: itself, its list entries or its section members."""
-    if isinstance(value, NamedValues) and name in vocabulary.lists:
-        for inner, body in value.entries:
-            yield PropertyBody(f"{name}.{inner.lower() if name in vocabulary.lower else inner}", body, "string")
-    elif isinstance(value, dict) and name in vocabulary.sections:
-        table = vocabulary.sections[name]
-        for written, body in value.items():
-            known = written if table is None else canonical_member(table, written)
-            if known is not None:
-                yield PropertyBody(f"{name}.{known}", body, table[known] if table is not None else "string")
-    elif name in vocabulary.scalars:
-        yield PropertyBody(name, value, vocabulary.scalars[name])
-
-
-@dataclass(frozen=True, slots=True)
-class PropertyReport:
-    """Reports problems of one property, but only where it is written, not where it is inherited.
-
-    ``find`` returns the location, None for an inherited property; it is called only if there is something to report.
-    """
-
-    findings: Findings
-    find: Callable[[], SourceLocation | None] | None
-
-    def warning(self, rule: str, message: str, hint: str) -> None:
-        place = self.find() if self.find is not None else None
-        if place is not None:
-            self.findings.warning(place, rule, message, hint)
-
-
-def read_property(
-    name: str, body: Any, default: PropertyType, report: PropertyReport, *, required: bool = False
-) -> Property:
-    """Read ``{type, value, required}``, or a bare scalar as the ``value``."""
-    if not isinstance(body, dict):
-        return Property(name, default, _convert_to_type(default, _read_value(body, report)), required)
-    declared = body.get("type")
-    kind = canonical_type(declared) if isinstance(declared, str) and declared else default
-    if not isinstance(declared, (str, NoneType)) or kind is None:
-        hint = "use one of the types of the 1.0 message specification"
-        report.warning("unknown-type", f"the type {declared!r:.80} of {name} is unknown; read as {default}", hint)
-    value = _convert_to_type(kind or default, _read_value(body.get("value"), report))
-    wire = amqp_type_of(declared) if isinstance(declared, str) and name.partition(".")[0] in AMQP_SECTIONS else ""
-    return Property(name, kind or default, value, required or _read_required(body, report), wire)
-
-
-def _convert_to_type(kind: PropertyType, value: str | bool | int | float | None) -> str | bool | int | float | None:
-    """Convert a value to its type: a plain number, or the text of a number where text is needed."""
-    if isinstance(value, WrittenNumber):
-        return plain_number(value) if kind in _NUMBERS else to_text(value)
-    return NOW if kind == "timestamp" and is_old_now(value) else value
-
-
-def _read_required(body: Mapping[str, Any], report: PropertyReport) -> bool:
-    value = body.get("required")
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    report.warning("wrong-shape", f"required is {value!r:.80}, which is not a boolean", "write true or false")
-    return str(value).strip().lower() == "true"
-
-
-def _read_value(value: Any, report: PropertyReport) -> str | bool | int | float | None:
-    if value is None or value == "":
-        return None
-    if isinstance(value, (str, bool, int, float)):
-        return value
-    report.warning("wrong-shape", "a value must be a string, number or boolean; this one is ignored", "write a scalar")
-    return None
-
-
-BODY_MEMBERS: Final = ("type", "value", "required")
-_SILENT: Final = PropertyReport(Findings(), None)
-_METADATA: Final = "envelopemetadata"
-_OPTIONS: Final = "protocoloptions"
-_EMPTY: Final[tuple[Any, ...]] = (NamedValues(()), {})
-
-
-@dataclass(frozen=True, slots=True)
-class InheritanceLevel:
-    """One message of an inheritance chain. ``metadata`` and ``options`` are its own, in canonical spelling.
-
-    ``envelope`` and ``protocol`` are those that apply here (inherited or default), ``spelling`` is the protocol that
-    its options are written for.
-    """
-
-    message: DeclaredMessage
-    group: DeclaredGroup | None
-    envelope: str | None
-    protocol: str | None
-    spelling: str | None
-    metadata: Mapping[str, Any]
-    options: Mapping[str, Any]
-
-    @property
-    def xid(self) -> str:
-        """The message's xid."""
-        return self.message.xid
-
-
-@dataclass(frozen=True, slots=True)
-class LevelValue:
-    """One level's value of one member of a property (``type``, ``value`` or ``required``)."""
-
-    level: InheritanceLevel
-    member: str
-    value: Any
-    place: SourceLocation | None
-
-
-@dataclass(frozen=True, slots=True)
-class MergedProperty:
-    """A property merged from all levels. ``members`` are the effective values, ``hidden`` the overridden ones.
-
-    ``own`` says whether the nearest level sets it; ``inherited`` is the property of the bases. ``body`` is what the
-    nearest level writes, None if it does not. ``hidden`` has the nearest last.
-    """
-
-    property: Property
-    section: str
-    members: Mapping[str, LevelValue]
-    hidden: tuple[LevelValue, ...]
-    own: bool
-    body: Any
-    inherited: Property | None
-    default: PropertyType
-
-
-@dataclass(slots=True)
-class _MergedBody:
-    """A property body during the merge. A ``scalar`` body is replaced as a whole, never merged.
-
-    ``nearest`` says whether the nearest level sets it, ``raw`` is what the last level writes.
-    """
-
-    members: dict[str, LevelValue] = field(default_factory=dict)
-    hidden: list[LevelValue] = field(default_factory=list)
-    scalar: bool = False
-    nearest: bool = False
-    raw: Any = None
-
-    def merge_with(self, above: _MergedBody) -> _MergedBody:
-        """Return this body merged with *above*, which takes precedence."""
-        if self.scalar or above.scalar:
-            return replace(above, hidden=[*self.hidden, *self.members.values()])
-        replaced = [said for name, said in self.members.items() if name in above.members]
-        return replace(above, members={**self.members, **above.members}, hidden=[*self.hidden, *replaced])
-
-
-def levels_of(chain: Sequence[str], declarations: Declarations) -> tuple[InheritanceLevel, ...]:
-    """Return the levels of a chain of xids: a message, then its bases, nearest first."""
-    levels: list[InheritanceLevel] = []
-    inherited: str | None = None
-    envelope: str | None = None
-    for xid in reversed(chain):
-        message = declarations.messages[xid]
-        home = declarations.external.get(message.group)
-        group = declarations.groups.get(message.group) or (home if isinstance(home, DeclaredGroup) else None)
-        endpoint = declarations.endpoints.get(message.group) or (home if isinstance(home, DeclaredEndpoint) else None)
-        own = message.attributes
-        envelope = own.get("envelope") or envelope or (group.envelope if group else None)
-        inherited = own.get("protocol") or inherited or (group.protocol if group else None)
-        spelling = inherited or (endpoint.protocol if endpoint else None)
-        options = normalize_options(own.get("protocoloptions") or {}, spelling, message.place, Findings())
-        written = own.get("envelopemetadata") or {}
-        metadata = {name: body for name, body in written.items() if body is not None}
-        levels.append(InheritanceLevel(message, group, envelope, inherited, spelling, metadata, options))
-    return tuple(reversed(levels))
-
-
-def applicable_levels(section: str, levels: Sequence[InheritanceLevel]) -> Sequence[InheritanceLevel]:
-    """Return the levels whose *section* applies to the nearest one: same envelope or protocol."""
-    return [level for level in levels if section not in foreign_sections(level, levels[0])]
-
-
-def merge_properties(levels: Sequence[InheritanceLevel]) -> tuple[MergedProperty, ...]:
-    """Return the properties merged from *levels*, in the order of the definition."""
-    bases = levels[1:]
-    before: dict[tuple[str, str], list[Property]] = {}
-    for section, inherited, _, _ in _iter_merged(bases, levels[0]):
-        before.setdefault((section, inherited.name), []).append(inherited)
-    properties: list[MergedProperty] = []
-    effective = list(_iter_merged(levels, levels[0]))
-    times = Counter((section, prop.name) for section, prop, _, _ in effective)
-    for section, prop, body, default in effective:
-        known = before.get((section, prop.name), [])
-        single = known[0] if len(known) == times[section, prop.name] == 1 else None  # otherwise entries are not merged
-        raw = body.raw if body.nearest else None
-        properties.append(
-            MergedProperty(prop, section, body.members, tuple(body.hidden), body.nearest, raw, single, default)
-        )
-    return tuple(properties)
-
-
-def _iter_merged(
-    levels: Sequence[InheritanceLevel], of: InheritanceLevel
-) -> Iterator[tuple[str, Property, _MergedBody, PropertyType]]:
-    """Yield section, property, body and default type of the merged properties of *levels* for the definition *of*.
-
-    Properties of remote bases come first, and attributes before options.
-    """
-    merged: dict[str, Any] = {}
-    order: dict[tuple[str, str | None], int] = {}
-    for place in range(len(levels) - 1, -1, -1):
-        foreign = foreign_sections(levels[place], of)
-        bodies_of = _bodies_of_level(levels[place], nearest=place == 0)
-        own = {section: members for section, members in bodies_of.items() if section not in foreign}
-        merged = merge_values(merged, own, _merge_bodies)
-        for section, members in own.items():
-            for name, value in members.items():
-                if value not in _EMPTY:
-                    order.setdefault((section, name), len(order))
-    spelling = of.spelling
-    for (section, written), number in tuple(order.items()):
-        order.setdefault((section, canonical_option(spelling, written or "")), number)
-    bodies = [
-        *((order[_METADATA, each.path], _METADATA, each) for each in attribute_bodies(merged, of.envelope)),
-        *((order[_OPTIONS, each.path.partition(".")[0]], _OPTIONS, each) for each in option_bodies(merged, spelling)),
-    ]
-    for _, section, (path, body, default, required) in sorted(bodies, key=itemgetter(0)):
-        said = {name: said.value for name, said in body.members.items()}
-        raw = said.get("value") if body.scalar else said
-        yield section, read_property(path, raw, default, _SILENT, required=required), body, default
-
-
-def _merge_bodies(below: list[Any], above: list[Any]) -> list[Any]:
-    """Merge the bodies of one name. Repeated names and values that are not bodies are replaced as a whole."""
-    if not all(isinstance(each, _MergedBody) for each in (*below, *above)):
-        return above
-    if len(below) == len(above) == 1:
-        return [below[0].merge_with(above[0])]
-    above[0].hidden.extend(said for each in below for said in (*each.hidden, *each.members.values()))
-    return above
-
-
-def _bodies_of_level(level: InheritanceLevel, *, nearest: bool) -> dict[str, dict[str, Any]]:
-    """Return the properties that one level writes, with their locations."""
-
-    def body(raw: Any, place: SourceLocation | None) -> _MergedBody:
-        if not isinstance(raw, dict):
-            return _MergedBody({"value": LevelValue(level, "value", raw, place)}, scalar=True, nearest=nearest, raw=raw)
-        given = (name for name in BODY_MEMBERS if raw.get(name) is not None)
-        members = {name: LevelValue(level, name, raw[name], place and place / name) for name in given}
-        return _MergedBody(members, nearest=nearest, raw=raw)
-
-    written: dict[str, dict[str, Any]] = {}
-    if _METADATA in level.message.attributes:
-        written[_METADATA] = {
-            name: body(raw, attribute_location(level.message, name)) for name, raw in level.metadata.items()
-        }
-    places = OptionLocations(level.message, level.spelling)
-    sections = PROTOCOL_OPTIONS.get(level.spelling or "", ALL_OPTIONS).sections
-    options = written[_OPTIONS] = {}
-    for top, value in level.options.items():
-        if isinstance(value, NamedValues):
-            entries = ((sub, _entry_at(level.message, places.find(f"{top}.{sub}")), raw) for sub, raw in value.entries)
-            options[top] = NamedValues(tuple((sub, body(raw, place)) for sub, place, raw in entries))
-        elif isinstance(value, dict) and top in sections:
-            options[top] = {sub: body(raw, places.find(f"{top}.{sub}")) for sub, raw in value.items()}
-        else:
-            options[top] = body(value, places.find(top))
-    return written
-
-
-def _entry_at(message: DeclaredMessage, place: SourceLocation | None) -> SourceLocation | None:
-    """Return the location of a list entry's body: for ``{NAME: {…}}`` one step below *place*."""
-    above = message.at("protocoloptions").pointer + "/"
-    node = message.attributes.get("protocoloptions")
-    if place is None or not place.pointer.startswith(above):
-        return place
-    for key in place.pointer[len(above) :].split("/"):
-        if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-            node = node[int(key)]
-            short = parse_short_entry(node)
-            return place / short[0] if short is not None else place
-        node = node.get(unescape_step(key)) if isinstance(node, dict) else None
-    return place

@@ -1,57 +1,54 @@
-"""Merge every message with its bases (MATCHING.md#inheritance).
+"""Merge every message with its bases, keeping who wrote what (MATCHING.md#inheritance).
 
-Chains of bases are followed in a loop, so that no document can exhaust the stack. Each message is resolved once.
+A property is the history of what the messages of a chain write about it, the most remote base first: its value is the
+history merged, its origins are the history read. Chains are followed in a loop, so that no document can exhaust the
+stack. Each message is resolved once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Final, Protocol
+from types import NoneType
+from typing import Any, Final, NamedTuple
 
-from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
-from catalog.model import CLOUDEVENTS, Definition, PropertyType, Relation
+from catalog.findings import (
+    Declarations,
+    DeclaredEndpoint,
+    DeclaredGroup,
+    DeclaredMessage,
+    EffectiveMessage,
+    Findings,
+    History,
+    Section,
+    SourceLocation,
+    WrittenBody,
+)
+from catalog.model import CLOUDEVENTS, Definition, Property, PropertyType, Relation
 from catalog.parsing.nearest import Suggestions
 from catalog.protocols.properties import (
     ALL_OPTIONS,
+    ALWAYS_REQUIRED,
+    AMQP_SECTIONS,
     ATTRIBUTE_TYPES,
     PROTOCOL_OPTIONS,
-    ProtocolOptions,
+    amqp_type_of,
     canonical_member,
     canonical_option,
+    canonical_type,
     squash_name,
 )
 from catalog.references import ReferenceResolver
-from catalog.values import is_number, to_text
+from catalog.values import NOW, WrittenNumber, is_number, is_old_now, plain_number, to_text
 
-# Normalise protocol options before merging: canonical names, ordered lists of named values.
-#
-# Only names are normalised; property bodies (``{type, value}`` or a bare scalar) are not, since a scalar replaces a
-# whole inherited object and an object is merged.
+# Reading what one message writes: canonical names, and bodies (``{type, value}`` or a bare scalar) as written.
 
 CONTENT_TYPE: Final = "content-type"
+METADATA: Final = "envelopemetadata"
+OPTIONS: Final = "protocoloptions"
+_ENVELOPE: Final = "envelopeoptions"
+BODY_MEMBERS: Final = ("type", "value", "required")
 _ENTRY_MEMBERS: Final = frozenset({"name", "type", "value", "required", "description", "specurl"})
-
-
-@dataclass(frozen=True, slots=True)
-class NamedValues:
-    """A list of named values, in order. If a name is repeated, all its entries must match."""
-
-    entries: tuple[tuple[str, Any], ...]
-
-    def merge_with(self, overlay: NamedValues, lay: Callable[[list[Any], list[Any]], list[Any]]) -> NamedValues:
-        """Return this list merged with *overlay*; *lay* merges the inherited and the overlaid bodies of one name."""
-        own: dict[str, list[Any]] = {}
-        for name, body in overlay.entries:
-            own.setdefault(name, []).append(body)
-        inherited: dict[str, list[Any]] = {}
-        for name, body in self.entries:
-            inherited.setdefault(name, []).append(body)
-        united: list[tuple[str, Any]] = []
-        for name in dict.fromkeys((*inherited, *own)):
-            united.extend((name, body) for body in lay(inherited.get(name, []), own.get(name, [])))
-        return NamedValues(tuple(united))
 
 
 def parse_short_entry(body: Any) -> tuple[str, Any] | None:
@@ -62,104 +59,272 @@ def parse_short_entry(body: Any) -> tuple[str, Any] | None:
     return None if name in _ENTRY_MEMBERS or isinstance(inner, list) else (name, inner)
 
 
-def normalize_options(
-    options: Mapping[str, Any], protocol: str | None, place: SourceLocation, findings: Findings
-) -> dict[str, Any]:
-    """Return the options in canonical spelling; report and leave out unknown ones."""
-    vocabulary = PROTOCOL_OPTIONS.get(protocol or "", ALL_OPTIONS)
-    normal: dict[str, Any] = {}
-    for name, value, at in _iter_options(options, protocol, place):
-        if value is None:
+class _SectionReader:
+    """Reads the properties that one message writes. Unknown options are reported and left out."""
+
+    def __init__(self, message: DeclaredMessage, spelling: str | None, findings: Findings) -> None:
+        self._message = message
+        self._spelling = spelling
+        self._findings = findings
+        self._elsewhere = {path: at for path, at in message.written.items() if "." in path}
+
+    def read(self) -> dict[str, Section]:
+        """Return the envelope attributes (``envelopemetadata``), and each option with its members ('' for itself)."""
+        sections: dict[str, Section] = {}
+        metadata, options = (self._message.attributes.get(name) for name in (METADATA, OPTIONS))
+        if metadata is not None:
+            at = self._message.at(METADATA)
+            given = ((name, body) for name, body in metadata.items() if body is not None)
+            sections[METADATA] = {name: ((self._body(body, at, name, (METADATA, name)),),) for name, body in given}
+        for name, value, at in self._iter_options(options or {}):
+            canonical = canonical_option(self._spelling, name)
+            if canonical is None:
+                self._report_unknown(name, at)
+                continue
+            if canonical != name:
+                self._findings.report_spelling(at / name, name, canonical)
+            if canonical == name or canonical not in sections:
+                section = self._read_option(canonical, value, at, name)
+                if section is not None:
+                    sections[canonical] = section
+        return sections
+
+    def _body(
+        self, raw: Any, parent: SourceLocation, key: str | int, path: tuple[str, ...], nested: str = ""
+    ) -> WrittenBody:
+        if self._elsewhere and (elsewhere := self._elsewhere.get(".".join(path))) is not None:
+            return WrittenBody(raw, self._message, elsewhere, None, nested)
+        return WrittenBody(raw, self._message, parent, key, nested)
+
+    def _iter_options(self, options: Mapping[str, Any]) -> Iterator[tuple[str, Any, SourceLocation]]:
+        """Yield the options as (name, value, parent); those of MQTT may be below ``properties``."""
+        place = self._message.at(OPTIONS)
+        for name, value in options.items():
+            if name == "properties" and isinstance(value, dict) and (self._spelling or "").startswith("MQTT/"):
+                below = place / name
+                yield from ((inner, member, below) for inner, member in value.items() if member is not None)
+            elif value is not None:
+                yield name, value, place
+
+    def _report_unknown(self, name: str, at: SourceLocation) -> None:
+        protocol = self._spelling
+        known = PROTOCOL_OPTIONS.get(protocol or "")
+        if known is not None:
+            names = ", ".join((*known.scalars, *known.lists, *known.sections))
+            hint = f"remove it, or correct the name; {protocol} has {names}"
+            text = f"{protocol} has no option {name}; it is ignored"
+            self._findings.warning(at / name, "unknown-option", text, hint)
+
+    def _read_option(self, name: str, value: Any, at: SourceLocation, key: str) -> Section | None:
+        vocabulary = PROTOCOL_OPTIONS.get(self._spelling or "", ALL_OPTIONS)
+        if name in vocabulary.sections:
+            return self._read_section(name, value, vocabulary.sections[name], at / key)
+        if name not in vocabulary.lists:
+            return {"": ((self._body(value, at, key, (OPTIONS, name)),),)}
+        members: dict[str, tuple[History, ...]] = {}
+        for inner, body in self._iter_named_values(name, value, at / key, lower=name in vocabulary.lower):
+            members[inner] = (*members.get(inner, ()), (body,))
+        return members
+
+    def _read_section(
+        self, name: str, value: Any, table: Mapping[str, PropertyType] | None, at: SourceLocation
+    ) -> Section | None:
+        if not isinstance(value, (dict, list)):
+            text = "an AMQP section must be a map; it is ignored"
+            self._findings.error(at, "wrong-shape", text, "write a map by name")
+            return None
+        section: dict[str, tuple[History, ...]] = {}
+        for inner, body in self._iter_named_values(name, value, at, lower=False):
+            canonical = inner if table is None else canonical_member(table, inner)
+            if canonical is None:
+                hint = "correct the name, or move it to application-properties"
+                text = f"AMQP has no property {inner}; it is ignored"
+                self._findings.warning(at / inner, "unknown-option", text, hint)
+                continue
+            if canonical != inner:
+                self._findings.report_spelling(at / inner, inner, canonical)
+            section[canonical] = ((body,),)
+        return section
+
+    def _iter_named_values(
+        self, option: str, value: Any, at: SourceLocation, *, lower: bool
+    ) -> Iterator[tuple[str, WrittenBody]]:
+        """Yield name and body from a list of ``{name, …}``, a list of ``{NAME: {…}}`` as in 0.5, or a map."""
+        listed = isinstance(value, list)
+        if not listed and not isinstance(value, dict):
+            hint = "write a list of {name, type, value}"
+            text = "this is neither a list nor a map of properties; it is ignored"
+            self._findings.error(at, "wrong-shape", text, hint)
+            return
+        for key, body in enumerate(value) if listed else value.items():
+            name: Any = None if listed else key
+            short = parse_short_entry(body) if listed else None
+            if short is not None:
+                name, body = short
+            elif isinstance(body, dict):
+                name = body.get("name", name)
+                body = {member: content for member, content in body.items() if member != "name"}
+            if is_number(name):
+                name = to_text(name)
+            if not isinstance(name, str) or not name:
+                text = "a property has no name and is ignored"
+                self._findings.error(at / key, "unnamed-property", text, "give it a name")
+            elif body is not None:
+                nested = name if short is not None else ""
+                name = name.lower() if lower or name.lower() == CONTENT_TYPE else name
+                yield name, self._body(body, at, key, (OPTIONS, option, name), nested)
+
+
+# Merging histories.
+
+
+def merge_sections(below: Mapping[str, Section], own: Mapping[str, Section]) -> dict[str, Section]:
+    """Merge the sections of a message over those of its bases, name by name. A repeated name replaces all before."""
+    merged = dict(below)
+    for name, members in own.items():
+        known = merged.get(name)
+        if known is None:
+            merged[name] = members
             continue
-        canonical = canonical_option(protocol, name)
-        if canonical is None:
-            if protocol in PROTOCOL_OPTIONS:
-                hint = f"remove it, or correct the name; {protocol} has {', '.join(_known_option_names(vocabulary))}"
-                findings.warning(at, "unknown-option", f"{protocol} has no option {name}; it is ignored", hint)
-            continue
-        if canonical != name:
-            findings.report_spelling(at, name, canonical)
-        if canonical in normal and canonical != name:
-            continue
-        read = _normalize_option(vocabulary, canonical, value, at, findings)
-        if read is not None:
-            normal[canonical] = read
-    return normal
+        united = dict(known)
+        for inner, histories in members.items():
+            before = united.get(inner)
+            united[inner] = histories if before is None else _extend_histories(before, histories)
+        merged[name] = united
+    return merged
 
 
-def _normalize_option(
-    vocabulary: ProtocolOptions, name: str, value: Any, at: SourceLocation, findings: Findings
-) -> Any:
-    if name in vocabulary.lists:
-        return NamedValues(tuple(_iter_named_values(value, at, findings, lower=name in vocabulary.lower)))
-    if name in vocabulary.sections:
-        return _read_section(value, vocabulary.sections[name], at, findings)
-    return value
+def _extend_histories(before: tuple[History, ...], own: tuple[History, ...]) -> tuple[History, ...]:
+    if len(before) == len(own) == 1:
+        return ((*before[0], *own[0]),)
+    first, *rest = own
+    replaced = (body for history in before for body in history)
+    return ((*replaced, first[0]._replace(replaces=True)), *rest)
 
 
-def _iter_options(
-    options: Mapping[str, Any], protocol: str | None, place: SourceLocation
-) -> Iterator[tuple[str, Any, SourceLocation]]:
-    """Yield the options as (name, value, location); those of MQTT may be below ``properties``."""
-    for name, value in options.items():
-        if name == "properties" and isinstance(value, dict) and (protocol or "").startswith("MQTT/"):
-            for inner, member in value.items():
-                yield inner, member, place / name / inner
+def merged_body(history: History) -> Any:
+    """Return what a history amounts to: objects are merged, and a scalar replaces everything before it."""
+    body = history[0].raw
+    for each in history[1:]:
+        if isinstance(body, dict) and isinstance(each.raw, dict) and not each.replaces:
+            body = {**body, **{name: value for name, value in each.raw.items() if value is not None}}
         else:
-            yield name, value, place / name
+            body = each.raw
+    return body
 
 
-def _iter_named_values(value: Any, at: SourceLocation, findings: Findings, *, lower: bool) -> Iterator[tuple[str, Any]]:
-    """Yield (name, body) from a list of ``{name, …}``, a list of ``{NAME: {…}}`` as in 0.5, or a map."""
-    for key, body, place in _entries(value, at, findings):
-        name: Any = key
-        short = parse_short_entry(body) if key is None else None
-        if short is not None:
-            name, body = short
-        elif isinstance(body, dict):
-            name = body.get("name", key)
-            body = {member: content for member, content in body.items() if member != "name"}
-        if is_number(name):
-            name = to_text(name)
-        if not isinstance(name, str) or not name:
-            findings.error(place, "unnamed-property", "a property has no name and is ignored", "give it a name")
-        elif body is not None:
-            yield name.lower() if lower or name.lower() == CONTENT_TYPE else name, body
+class PropertyHistory(NamedTuple):
+    """A property of a definition, with its default type, and whether CloudEvents always requires it."""
+
+    section: str
+    name: str
+    history: History
+    default: PropertyType
+    required: bool = False
+
+    def read(self, findings: Findings | None = None) -> Property:
+        """Read ``{type, value, required}``, or a bare scalar as the ``value``.
+
+        Problems are reported where the last message of the history writes it.
+        """
+        name, default, body = self.name, self.default, merged_body(self.history)
+
+        def warn(rule: str, message: str, hint: str) -> None:
+            if findings is not None:
+                findings.warning(self.history[-1].entry, rule, message, hint)
+
+        if not isinstance(body, dict):
+            return Property(name, default, _convert_to_type(default, _read_value(body, warn)), self.required)
+        declared = body.get("type")
+        kind = canonical_type(declared) if isinstance(declared, str) and declared else default
+        if not isinstance(declared, (str, NoneType)) or kind is None:
+            hint = "use one of the types of the 1.0 message specification"
+            warn("unknown-type", f"the type {declared!r:.80} of {name} is unknown; read as {default}", hint)
+        value = _convert_to_type(kind or default, _read_value(body.get("value"), warn))
+        wire = amqp_type_of(declared) if isinstance(declared, str) and name.partition(".")[0] in AMQP_SECTIONS else ""
+        return Property(name, kind or default, value, self.required or _read_required(body, warn), wire)
 
 
-def _entries(value: Any, at: SourceLocation, findings: Findings) -> Iterator[tuple[str | None, Any, SourceLocation]]:
-    if isinstance(value, dict):
-        for key, body in value.items():
-            yield key, body, at / key
-    elif isinstance(value, list):
-        for index, body in enumerate(value):
-            yield None, body, at / index
-    else:
-        hint = "write a list of {name, type, value}"
-        findings.error(at, "wrong-shape", "this is neither a list nor a map of properties; it is ignored", hint)
-
-
-def _read_section(
-    value: Any, table: Mapping[str, PropertyType] | None, at: SourceLocation, findings: Findings
-) -> dict[str, Any] | None:
-    if not isinstance(value, (dict, list)):
-        findings.error(at, "wrong-shape", "an AMQP section must be a map; it is ignored", "write a map by name")
-        return None
-    section: dict[str, Any] = {}
-    for name, body in _iter_named_values(value, at, findings, lower=False):
-        canonical = name if table is None else canonical_member(table, name)
-        if canonical is None:
-            hint = "correct the name, or move it to application-properties"
-            findings.warning(at / name, "unknown-option", f"AMQP has no property {name}; it is ignored", hint)
+def iter_histories(effective: EffectiveMessage) -> Iterator[PropertyHistory]:
+    """Yield the properties of a message: attributes, then the options that its protocol defines."""
+    cloudevents = effective.envelope in (CLOUDEVENTS, None)
+    sections, spelling = effective.sections, effective.spelling
+    for name, histories in sections.get(METADATA, {}).items():
+        default = ATTRIBUTE_TYPES.get(name, "string") if cloudevents else "string"
+        for history in histories:
+            yield PropertyHistory(METADATA, name, history, default, cloudevents and name in ALWAYS_REQUIRED)
+    vocabulary = PROTOCOL_OPTIONS.get(spelling or "", ALL_OPTIONS)
+    for written, members in sections.items():
+        option = canonical_option(spelling, written)
+        if option is None or (option != written and option in sections):
             continue
-        if canonical != name:
-            findings.report_spelling(at / name, name, canonical)
-        section[canonical] = body
-    return section
+        table = vocabulary.sections.get(option)
+        for inner, histories in members.items():
+            known: str | None = inner.lower() if option in vocabulary.lower else inner
+            if table is not None:
+                known = canonical_member(table, inner)
+            if known is None:
+                continue
+            kind = vocabulary.scalars.get(option, "string") if table is None else table[known]
+            for history in histories:
+                yield PropertyHistory(OPTIONS, f"{option}.{known}" if known else option, history, kind)
 
 
-def _known_option_names(vocabulary: ProtocolOptions) -> tuple[str, ...]:
-    return (*vocabulary.scalars, *vocabulary.lists, *vocabulary.sections)
+def build_definition(effective: EffectiveMessage, findings: Findings) -> Definition:
+    """Build the definition; report invalid properties and read them as far as possible."""
+    message, attributes = effective.message, effective.attributes
+    read: dict[str, list[Property]] = {METADATA: [], OPTIONS: []}
+    for each in iter_histories(effective):
+        own = each.history[-1].message is message  # what is inherited is reported at the base
+        read[each.section].append(each.read(findings if own else None))
+    return Definition(
+        xid=message.xid,
+        group=message.group,
+        envelope=effective.envelope,
+        protocol=effective.protocol,
+        protocol_declared=effective.protocol_declared,
+        envelopemetadata=tuple(read[METADATA]),
+        protocoloptions=tuple(read[OPTIONS]),
+        envelopeoptions=attributes.get("envelopeoptions", {}),
+        dataschemaformat=attributes.get("dataschemaformat"),
+        dataschema=attributes.get("dataschema"),
+        dataschemauri=attributes.get("dataschemauri"),
+        dataschemaxid=attributes.get("dataschemaxid"),
+        datacontenttype=attributes.get("datacontenttype"),
+        base=tuple(each.message.xid for each in effective.bases),
+    )
+
+
+# Reading one property: type, value and ``required`` (MATCHING.md#property-types).
+
+_NUMBERS: Final = frozenset({"any", "boolean", "integer", "number"})
+
+
+_Warn = Callable[[str, str, str], None]
+
+
+def _convert_to_type(kind: PropertyType, value: str | bool | int | float | None) -> str | bool | int | float | None:
+    """Convert a value to its type: a plain number, or the text of a number where text is needed."""
+    if isinstance(value, WrittenNumber):
+        return plain_number(value) if kind in _NUMBERS else to_text(value)
+    return NOW if kind == "timestamp" and is_old_now(value) else value
+
+
+def _read_required(body: Mapping[str, Any], warn: _Warn) -> bool:
+    value = body.get("required")
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    warn("wrong-shape", f"required is {value!r:.80}, which is not a boolean", "write true or false")
+    return str(value).strip().lower() == "true"
+
+
+def _read_value(value: Any, warn: _Warn) -> str | bool | int | float | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, (str, bool, int, float)):
+        return value
+    warn("wrong-shape", "a value must be a string, number or boolean; this one is ignored", "write a scalar")
+    return None
 
 
 # The location of a property in its document, given its canonical name.
@@ -167,120 +332,132 @@ def _known_option_names(vocabulary: ProtocolOptions) -> tuple[str, ...]:
 
 def attribute_location(message: DeclaredMessage, name: str) -> SourceLocation | None:
     """Return the location of an envelope attribute; None if the message inherits it."""
-    raw = message.attributes.get("envelopemetadata")
-    place = message.at("envelopemetadata")
-    if (elsewhere := message.written.get(f"envelopemetadata.{name}")) is not None:
+    raw = message.attributes.get(METADATA)
+    if (elsewhere := message.written.get(f"{METADATA}.{name}")) is not None:
         return elsewhere
-    return place / name if isinstance(raw, dict) and name in raw else None
+    return message.at(METADATA) / name if isinstance(raw, dict) and name in raw else None
 
 
-def option_location(message: DeclaredMessage, name: str, protocol: str | None) -> SourceLocation | None:
-    """Return the location of a protocol option named as in the model; None if the message inherits it.
-
-    For many options of one message, use :class:`OptionLocations`.
-    """
-    return OptionLocations(message, protocol).find(name)
-
-
-class OptionLocations:
-    """The locations of one message's protocol options, found in one pass."""
-
-    def __init__(self, message: DeclaredMessage, protocol: str | None) -> None:
-        self._message = message
-        self._protocol = protocol
-        self._options: dict[str, tuple[Any, SourceLocation]] | None = None
-        self._members: dict[str, dict[str, SourceLocation]] = {}
-
-    def find(self, name: str) -> SourceLocation | None:
-        """Return the location of an option named as in the model; None if the message inherits it."""
-        written = self._message.written.get(f"protocoloptions.{name}")
-        if written is not None:
-            return written
-        if self._options is None:
-            self._options = self._read_options()
-        first, _, rest = name.partition(".")
-        option = self._options.get(first)
-        if option is None or not rest:
-            return option[1] if option else None
-        if first not in self._members:
-            self._members[first] = _member_locations(*option)
-        return self._members[first].get(squash_name(rest))
-
-    def _read_options(self) -> dict[str, tuple[Any, SourceLocation]]:
-        """Return value and location of each option by its canonical and its written name; the first one wins."""
-        raw = self._message.attributes.get("protocoloptions")
-        if not isinstance(raw, dict):
-            return {}
-        place = self._message.at("protocoloptions")
-        holders = [(raw, place)]
-        if isinstance(raw.get("properties"), dict):
-            holders.append((raw["properties"], place / "properties"))
-        options: dict[str, tuple[Any, SourceLocation]] = {}
-        for holder, at in holders:
-            for key, value in holder.items():
-                for name in (key, canonical_option(self._protocol, key)):
-                    if name is not None and name not in options:
-                        options[name] = (value, at / key)
-        return options
-
-
-def _member_locations(raw: Any, place: SourceLocation) -> dict[str, SourceLocation]:
-    """Return the locations of named values by normalised name; the first of a repeated name wins."""
-    entries = raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else ()
-    members: dict[str, SourceLocation] = {}
-    for key, body in entries:
-        short = parse_short_entry(body) if isinstance(raw, list) else None
-        written = short[0] if short else body.get("name", key) if isinstance(body, dict) else key
-        if isinstance(written, str) and (shared := squash_name(written)) not in members:
-            members[shared] = place / key
-    return members
+def option_location(effective: EffectiveMessage, name: str) -> SourceLocation | None:
+    """Return the location of a protocol option; None if the message inherits it."""
+    for each in iter_histories(replace(effective, sections=effective.own)):
+        if each.name == name and each.section == OPTIONS:
+            return each.history[-1].entry
+    return None
 
 
 MAX_LEVELS: Final = 64
 MAX_PROPERTIES: Final = 500_000
 """Maximum properties of all messages of a catalog: a few lines of inheritance can multiply them."""
 _SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
+_NO_DATA: Final = frozenset({"envelope", "protocol", METADATA, OPTIONS})
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveMessage:
-    """A message after inheritance. Its attributes are merged but not yet parsed as properties.
-
-    ``protocol_declared`` is False if only a group's default gives the protocol. ``spelling`` is the protocol of these
-    options: an endpoint's default is not the message's, but applies to the options of an inline one. ``own`` is what
-    the message itself declares, in canonical spelling.
-    """
-
-    message: DeclaredMessage
-    attributes: Mapping[str, Any]
-    own: Mapping[str, Any]
-    envelope: str | None = None
-    protocol: str | None = None
-    protocol_declared: bool = True
-    spelling: str | None = None
-    base: tuple[str, ...] = ()
-
-
-class _HasSelectors(Protocol):
-    """Anything with an envelope and the protocol that its options are written for; None if not declared."""
-
-    @property
-    def envelope(self) -> str | None: ...
-    @property
-    def spelling(self) -> str | None: ...
-
-
-def foreign_sections(base: _HasSelectors, derived: _HasSelectors) -> tuple[str, ...]:
-    """Return the sections that *derived* does not inherit from *base*, since envelope or protocol differ.
+def foreign_sections(base: EffectiveMessage, envelope: str | None, spelling: str | None) -> tuple[str, ...]:
+    """Return the sections that a message with this envelope and protocol does not inherit, since the base has others.
 
     A base without envelope or protocol passes on all its sections.
     """
     sections: tuple[str, ...] = ()
-    if None not in (base.envelope, derived.envelope) and base.envelope != derived.envelope:
-        sections += ("envelopemetadata", "envelopeoptions")
-    if None not in (base.spelling, derived.spelling) and base.spelling != derived.spelling:
-        sections += ("protocoloptions",)
+    if None not in (base.envelope, envelope) and base.envelope != envelope:
+        sections += (METADATA, _ENVELOPE)
+    if None not in (base.spelling, spelling) and base.spelling != spelling:
+        sections += (OPTIONS,)
     return sections
+
+
+def effective_of(xid: str, declarations: Declarations) -> EffectiveMessage:
+    """Return a message after inheritance; one that cannot be used is read without its base."""
+    known = declarations.effective.get(xid)
+    return known if known is not None else _derive(declarations.messages[xid], None, declarations, Findings())
+
+
+def _derive(
+    message: DeclaredMessage, base: EffectiveMessage | None, declarations: Declarations, findings: Findings
+) -> EffectiveMessage:
+    """Merge a message with its base: envelope and protocol are its own, else the base's, else its group's."""
+    home = declarations.external.get(message.group)
+    group = declarations.groups.get(message.group) or (home if isinstance(home, DeclaredGroup) else None)
+    endpoint = declarations.endpoints.get(message.group) or (home if isinstance(home, DeclaredEndpoint) else None)
+    given = message.attributes
+    envelope = given.get("envelope") or (base.envelope if base else None) or (group.envelope if group else None)
+    protocol, declared = given.get("protocol"), True
+    if protocol is None and base is not None and base.protocol is not None:
+        protocol, declared = base.protocol, base.protocol_declared
+    elif protocol is None and group is not None and group.protocol is not None:
+        protocol, declared = group.protocol, False
+    spelling = protocol or (endpoint.protocol if endpoint else None)
+    own, data = _SectionReader(message, spelling, findings).read(), _data_of(message)
+    effective = EffectiveMessage(message, group, envelope, protocol, declared, spelling, own, own, data)
+    if base is None:
+        return effective
+    bases = (base, *base.bases)
+    foreign = [foreign_sections(each, envelope, spelling) for each in bases]
+    sections, attributes = base.sections, base.attributes
+    if any(foreign):
+        sections, attributes = {}, {}
+        for each, left in zip(reversed(bases), reversed(foreign), strict=True):
+            kept = {name: it for name, it in each.own.items() if (name if name == METADATA else OPTIONS) not in left}
+            sections = merge_sections(sections, kept)
+            attributes = overlay(attributes, {n: value for n, value in _data_of(each.message).items() if n not in left})
+        _report_foreign(effective, base, sections, attributes, findings)
+    return replace(effective, sections=merge_sections(sections, own), attributes=overlay(attributes, data), bases=bases)
+
+
+def _data_of(message: DeclaredMessage) -> dict[str, Any]:
+    return {name: value for name, value in message.attributes.items() if name not in _NO_DATA}
+
+
+def _report_foreign(
+    derived: EffectiveMessage,
+    base: EffectiveMessage,
+    sections: Mapping[str, Section],
+    attributes: Mapping[str, Any],
+    findings: Findings,
+) -> None:
+    """Report properties that are not inherited because the message has another envelope or protocol."""
+    message = derived.message
+    envelopes, protocols = (derived.envelope, base.envelope), (derived.spelling, base.spelling)
+    compared: tuple[tuple[str, str, tuple[str | None, str | None], Mapping[str, Any], Mapping[str, Any]], ...] = (
+        ("envelope", METADATA, envelopes, base.sections.get(METADATA, {}), sections.get(METADATA, {})),
+        ("envelope", _ENVELOPE, envelopes, base.attributes.get(_ENVELOPE, {}), attributes.get(_ENVELOPE, {})),
+        ("protocol", OPTIONS, protocols, _options_in(base.sections), _options_in(sections)),
+    )
+    for selector, section, (own, others), given, inherited in compared:
+        left = sorted(name for name, value in given.items() if name not in inherited or inherited[name] != value)
+        if left:
+            place = message.at(selector) if selector in message.attributes else message.place
+            names = ", ".join((*left[:5], "...") if len(left) > 5 else left)
+            text = (
+                f"{message.xid} has {selector} {own}, but its base {base.message.xid} has {others}: "
+                f"it does not inherit {section} {names}"
+            )
+            hint = f"write them in {message.xid} too, or move the common part to a base without {selector}"
+            findings.warning(place, "foreign-base", text, hint)
+
+
+def _options_in(sections: Mapping[str, Section]) -> dict[str, Section]:
+    return {name: section for name, section in sections.items() if name != METADATA}
+
+
+def overlay(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge attributes. The ways to declare a schema exclude each other, so the nearest one wins."""
+    kept = dict(inherited)
+    if any(name in own for name in _SCHEMA):
+        kept = {name: value for name, value in kept.items() if name not in _SCHEMA or name in own}
+    return _merge_objects(kept, own)
+
+
+def _merge_objects(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Deep-merge objects; anything else is replaced. A null member is ignored."""
+    merged = dict(inherited)
+    for name, value in own.items():
+        known = merged.get(name)
+        if isinstance(known, dict) and isinstance(value, dict):
+            merged[name] = _merge_objects(known, value)
+        elif value is not None:
+            merged[name] = value
+    return merged
 
 
 @dataclass(slots=True)
@@ -303,8 +480,9 @@ class InheritanceResolver:
         """Return all usable messages except versions, in the order of their documents."""
         for xid in list(self.declarations.messages):  # references may add messages of other documents
             self._resolve_chain(xid)
-        resolved = (self._resolved[xid] for xid in self.declarations.messages)
-        return [effective for effective in resolved if effective is not None and not effective.message.hidden]
+        usable = {xid: each for xid in self.declarations.messages if (each := self._resolved[xid]) is not None}
+        self.declarations.effective.update(usable)
+        return [effective for effective in usable.values() if not effective.message.hidden]
 
     def _resolve_chain(self, xid: str) -> None:
         chain: dict[str, None] = {}
@@ -351,16 +529,16 @@ class InheritanceResolver:
         base = self._resolved[target] if target is not None else None
         if base is None and not self._is_usable(message):
             return None
-        if base is not None and len(base.base) >= MAX_LEVELS:
+        if base is not None and len(base.bases) >= MAX_LEVELS:
             text = f"{xid} has a chain of bases with more than {MAX_LEVELS} levels"
             self.findings.error(message.place, "base-too-deep", text, "shorten the chain of bases")
             self._errors.add(xid)
             return None
-        return self._check_property_count(self._merge_with_base(message, base))
+        return self._check_property_count(_derive(message, base, self.declarations, self.findings))
 
     def _check_property_count(self, effective: EffectiveMessage) -> EffectiveMessage | None:
         """Return *effective*, or report it and return None if there are too many properties."""
-        size = _count_properties(effective.attributes)
+        size = sum(len(histories) for section in effective.sections.values() for histories in section.values())
         if self._properties + size > MAX_PROPERTIES:
             message = effective.message
             text = f"{message.xid} has {size} properties, and all messages together have more than {MAX_PROPERTIES}"
@@ -383,114 +561,6 @@ class InheritanceResolver:
             hint = self._suggestions.hint(reference, "correct the reference, or add the document")
             self.findings.warning(message.place, rule, text, hint)
         return message.borrowed is None
-
-    def _merge_with_base(self, message: DeclaredMessage, base: EffectiveMessage | None) -> EffectiveMessage:
-        """Merge a message with its base: envelope and protocol are its own, else the base's, else its group's."""
-        own = dict(message.attributes)
-        group = self.resolver.declared_group(message.group)
-        envelope = own.pop("envelope", None) or (base.envelope if base else None) or (group.envelope if group else None)
-        protocol, declared = own.pop("protocol", None), True
-        if protocol is None and base is not None and base.protocol is not None:
-            protocol, declared = base.protocol, base.protocol_declared
-        elif protocol is None and group is not None and group.protocol is not None:
-            protocol, declared = group.protocol, False
-        endpoint = self.declarations.endpoints.get(message.group) or self.resolver.external_endpoint(message.group)
-        spelling = protocol or (endpoint.protocol if endpoint else None)
-        options = own.get("protocoloptions")
-        if options is not None:
-            own["protocoloptions"] = normalize_options(options, spelling, message.at("protocoloptions"), self.findings)
-        metadata = own.get("envelopemetadata")
-        if metadata is not None:
-            own["envelopemetadata"] = {name: body for name, body in metadata.items() if body is not None}
-        effective = EffectiveMessage(message, own, own, envelope, protocol, declared, spelling)
-        if base is None:
-            return effective
-        inherited = self._inherited_attributes(effective, base)
-        self._report_foreign(effective, base, inherited)
-        return replace(effective, attributes=overlay(inherited, own), base=(base.message.xid, *base.base))
-
-    def _inherited_attributes(self, derived: EffectiveMessage, base: EffectiveMessage) -> Mapping[str, Any]:
-        """Return the inherited attributes, without sections of another envelope or protocol."""
-        levels = [base, *(each for each in map(self._resolved.get, base.base) if each is not None)]
-        foreign = [foreign_sections(level, derived) for level in levels]
-        if not any(foreign):
-            return base.attributes
-        inherited: dict[str, Any] = {}
-        for level, sections in zip(reversed(levels), reversed(foreign), strict=True):
-            kept = {name: value for name, value in level.own.items() if name not in sections}
-            inherited = overlay(inherited, kept)
-        return inherited
-
-    def _report_foreign(self, derived: EffectiveMessage, base: EffectiveMessage, inherited: Mapping[str, Any]) -> None:
-        """Report properties that are not inherited because the message has another envelope or protocol."""
-        message = derived.message
-        for selector, section, own, others in (
-            ("envelope", "envelopemetadata", derived.envelope, base.envelope),
-            ("envelope", "envelopeoptions", derived.envelope, base.envelope),
-            ("protocol", "protocoloptions", derived.spelling, base.spelling),
-        ):
-            left = sorted(_iter_missing_names(base.attributes.get(section) or {}, inherited.get(section) or {}))
-            if left:
-                place = message.at(selector) if selector in message.attributes else message.place
-                names = ", ".join((*left[:5], "...") if len(left) > 5 else left)
-                text = (
-                    f"{message.xid} has {selector} {own}, but its base {base.message.xid} has {others}: "
-                    f"it does not inherit {section} {names}"
-                )
-                hint = f"write them in {message.xid} too, or move the common part to a base without {selector}"
-                self.findings.warning(place, "foreign-base", text, hint)
-
-
-def _iter_missing_names(given: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[str]:
-    return (name for name, value in given.items() if name not in inherited or inherited[name] != value)
-
-
-MergeRule = Callable[[list[Any], list[Any]], list[Any]]
-"""Merges the inherited bodies of a name with the overriding ones; several if a list repeats the name."""
-
-
-def merge_values(inherited: Any, overlay: Any, replaced: MergeRule = lambda below, above: above) -> Any:
-    """Deep-merge maps and named lists by member; anything else is replaced. A null member is ignored.
-
-    A repeated name in a list is replaced too. *replaced* may record overridden values.
-    """
-    if isinstance(inherited, NamedValues) and isinstance(overlay, NamedValues):
-        return inherited.merge_with(overlay, partial(_merge_lists, replaced=replaced))
-    if not isinstance(inherited, dict) or not isinstance(overlay, dict):
-        return replaced([inherited], [overlay])[0]
-    merged = dict(inherited)
-    for name, value in overlay.items():
-        if value is not None:
-            merged[name] = merge_values(merged[name], value, replaced) if name in merged else value
-    return merged
-
-
-def _merge_lists(below: list[Any], above: list[Any], replaced: MergeRule) -> list[Any]:
-    if len(below) == len(above) == 1:
-        return [merge_values(below[0], above[0], replaced)]
-    return replaced(below, above) if above else below
-
-
-def overlay(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge attributes. The ways to declare a schema exclude each other, so the nearest one wins."""
-    kept = dict(inherited)
-    if any(name in own for name in _SCHEMA):
-        kept = {name: value for name, value in kept.items() if name not in _SCHEMA or name in own}
-    merged: dict[str, Any] = merge_values(kept, dict(own))
-    return merged
-
-
-def _count_properties(attributes: Mapping[str, Any]) -> int:
-    """Count the properties in merged attributes."""
-    options = attributes.get("protocoloptions", {}).values()
-    inner = sum(
-        len(each.entries) if isinstance(each, NamedValues) else len(each) for each in options if _has_many(each)
-    )
-    return len(attributes.get("envelopemetadata", ())) + len(options) + inner
-
-
-def _has_many(option: Any) -> bool:
-    return isinstance(option, (NamedValues, dict))
 
 
 # Relations between definitions, such as request and reply (CNCF Message Catalog 0.1).

@@ -86,14 +86,11 @@ class DocumentReader:
 
 
 _MESSAGES: Final = re.compile(
-    r"(^|[/#])(?:definitiongroups|messagegroups)/([^/?#]+)/(?:definitions|messagedefinitions)(?=/[^/?#]+)",
+    r"(^|[/#])(definitiongroups|messagegroups|endpoints)/([^/?#]+)/(?:definitions|messagedefinitions)(?=/[^/?#]+)",
     re.IGNORECASE,
 )
 _LISTED: Final = re.compile(
     r"^(#?/)groups/([^/?#]+)/(?:definitions|messagedefinitions|messages)(?=/[^/?#]+)", re.IGNORECASE
-)
-_INLINE: Final = re.compile(
-    r"(^|[/#])endpoints/([^/?#]+)/(?:definitions|messagedefinitions)(?=/[^/?#]+)", re.IGNORECASE
 )
 _GROUP: Final = re.compile(r"(^|[/#])definitiongroups(?=/[^/?#]+)", re.IGNORECASE)
 _LISTED_GROUP: Final = re.compile(r"^(#?/)groups(?=/[^/?#]+/?$)", re.IGNORECASE)
@@ -168,9 +165,12 @@ def read_format(holder: Mapping[str, Any], at: SourceLocation, reader: DocumentR
 def canonical_reference(reference: str) -> str:
     """Return a reference to a message or group in 1.0 spelling; any other reference unchanged."""
     renamed = _LISTED_GROUP.sub(r"\1messagegroups", _LISTED.sub(r"\1messagegroups/\2/messages", reference))
-    renamed = _MESSAGES.sub(r"\1messagegroups/\2/messages", renamed)
-    renamed = _INLINE.sub(r"\1endpoints/\2/messages", renamed)
-    return _GROUP.sub(r"\1messagegroups", renamed)
+    return _GROUP.sub(r"\1messagegroups", _MESSAGES.sub(_to_messages, renamed))
+
+
+def _to_messages(match: re.Match[str]) -> str:
+    kind = "endpoints" if match.group(2).lower() == "endpoints" else "messagegroups"
+    return f"{match.group(1)}{kind}/{match.group(3)}/messages"
 
 
 # Walking collections and declaring entities, for all dialects.

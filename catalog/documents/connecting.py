@@ -1,4 +1,4 @@
-"""HTTP(S) requests to checked addresses, with TLS certificates and credentials for each origin."""
+"""One HTTP(S) exchange: to checked addresses, within limits, with TLS certificates and credentials for each origin."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote_plus, unquote, urlsplit
+from urllib.parse import quote_plus, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import msgspec
@@ -122,18 +122,139 @@ def _embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | No
 
 
 CONNECT_SECONDS: Final = 10.0
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_BUSY: Final = frozenset({408, 425, 429})
+_UNAUTHORIZED: Final = 401
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request: a GET, or a POST of a form or a body. ``seconds`` is the timeout of each step."""
+    """One request: a GET, or a POST of a form or a body."""
 
     url: str
     headers: Mapping[str, str]
-    context: ssl.SSLContext
-    seconds: float
     form: Mapping[str, str] | None = None
     body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """A response; ``url`` is the address that redirects led to."""
+
+    url: str
+    status: int
+    reason: str
+    headers: httpx.Headers
+    data: bytes
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether a later request may succeed."""
+        return self.status in _BUSY or self.status >= 500
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """Maximum bytes and seconds for one document."""
+
+    document_bytes: int
+    seconds: float
+
+
+class AnswerTooLarge(DocumentError):
+    """A response that is too large; a retry would not help."""
+
+
+def exchange(
+    request: HttpRequest,
+    credentials: Credentials,
+    reach: ConnectionPolicy,
+    limits: FetchLimits,
+    *,
+    redirects: int = 0,
+    failed: str = "cannot be fetched",
+    hint: str = "try again",
+) -> HttpAnswer:
+    """Send a request and return the response, whatever its status; follow at most that many *redirects*.
+
+    Each origin gets only its own *credentials*, also after redirects; a refused token is replaced once, so a request is
+    sent at most twice, and only if the first one had no effect. *reach* checks the addresses of every host. It needs an
+    event loop of its own, so it must not be called where one is running.
+
+    Raises:
+        AnswerTooLarge: the response exceeds *limits*.
+        DocumentError: not allowed by *reach*; or transient: no response in time.
+    """
+    with _no_response(request.url, limits.seconds, failed, hint):
+        return asyncio.run(_exchange(request, credentials, reach, limits, redirects))
+
+
+@contextmanager
+def _no_response(url: str, seconds: float, failed: str, hint: str) -> Iterator[None]:
+    """Convert the errors of a request to :class:`DocumentError`."""
+    import httpx  # a slow import, needed only with network access
+
+    try:
+        yield
+    except TimeoutError as error:
+        raise DocumentError(f"{url} took longer than {seconds:g} s", file=url, hint=hint, transient=True) from error
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
+        lasting = not isinstance(error, httpx.TransportError) or isinstance(error, httpx.UnsupportedProtocol)
+        text = f"{url} {failed}: {' '.join(str(error).split())[:300] or type(error).__name__}"
+        remedy = "check the address" if lasting else "check the address and the network, and try again"
+        raise DocumentError(text, file=url, hint=remedy, transient=not lasting) from error
+
+
+async def _exchange(
+    request: HttpRequest, credentials: Credentials, reach: ConnectionPolicy, limits: FetchLimits, redirects: int = 0
+) -> HttpAnswer:
+    """Like :func:`exchange`; the time limit includes headers and redirects, so that a slow server cannot block."""
+    current, refused, followed = request.url, "", 0
+    async with asyncio.timeout(limits.seconds):
+        while followed <= redirects:
+            origin = origin_of(current)
+            shown = await credentials.authorization_header(origin, limits.seconds, refused)
+            headers = {**request.headers, "Authorization": shown} if shown else request.headers
+            sent = replace(request, url=current, headers=headers)
+            async with send(sent, credentials.logins.context(origin), limits.seconds, reach) as response:
+                target = response.headers.get("location")
+                if redirects and response.status_code in _REDIRECTS and target:
+                    current, followed = redirect_target(request.url, current, target), followed + 1
+                    continue
+                if response.status_code == _UNAUTHORIZED and shown and not refused:
+                    refused = shown
+                    if await credentials.authorization_header(origin, limits.seconds, refused) != refused:
+                        continue
+                data = b""
+                if response.is_success or not redirects:  # what a document's error says is not used
+                    data = await _read_body(response, request.url, limits.document_bytes)
+                return HttpAnswer(current, response.status_code, response.reason_phrase, response.headers, data)
+    hint = "use the address that it leads to"
+    raise DocumentError(f"{request.url} redirects more than {redirects} times", file=request.url, hint=hint)
+
+
+async def _read_body(response: httpx.Response, url: str, limit: int) -> bytes:
+    data = bytearray()
+    async for chunk in response.aiter_bytes():
+        data += chunk
+        if len(data) > limit:
+            raise AnswerTooLarge(f"{url} is larger than {limit} bytes", file=url, hint="split the document")
+    return bytes(data)
+
+
+def redirect_target(url: str, current: str, target: str) -> str:
+    """Return the target of a redirect from *current*, followed while fetching *url*.
+
+    Raises:
+        DocumentError: it leads from https to http, or is not HTTP(S).
+    """
+    following = urljoin(current, target)
+    parts = urlsplit(following)
+    if parts.scheme not in ("http", "https") or (parts.scheme == "http" and urlsplit(current).scheme == "https"):
+        hint = "use the address of the document itself"
+        shown = f"{parts.scheme}://{parts.hostname}"
+        raise DocumentError(f"{url} redirects to {shown}, which is not followed", file=url, hint=hint)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def origin_of(url: str) -> str:
@@ -149,8 +270,10 @@ def origin_of(url: str) -> str:
 
 
 @asynccontextmanager
-async def send(asking: HttpRequest, reach: ConnectionPolicy) -> AsyncIterator[httpx.Response]:
-    """Send one request and yield the response with unread body; redirects are not followed.
+async def send(
+    asking: HttpRequest, context: ssl.SSLContext, seconds: float, reach: ConnectionPolicy
+) -> AsyncIterator[httpx.Response]:
+    """Send one request and yield the response with unread body; *seconds* is the timeout of each step.
 
     Raises:
         DocumentError: an address of the host is not allowed by *reach*.
@@ -162,10 +285,10 @@ async def send(asking: HttpRequest, reach: ConnectionPolicy) -> AsyncIterator[ht
     host = url.raw_host.decode("ascii")
     proxied = _uses_proxy(url.scheme, host)
     addresses = await _find_addresses(asking.url, host, url.port, reach, proxied=proxied)
-    timeout = httpx.Timeout(asking.seconds, connect=min(CONNECT_SECONDS, asking.seconds))
+    timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
     named = {**asking.headers, "Host": url.netloc.decode("ascii")}
     method = "GET" if asking.form is None and asking.body is None else "POST"
-    async with httpx.AsyncClient(timeout=timeout, verify=asking.context, trust_env=proxied) as client:
+    async with httpx.AsyncClient(timeout=timeout, verify=context, trust_env=proxied) as client:
         for number, address in enumerate(addresses, 1):
             request = client.build_request(
                 method,
@@ -335,7 +458,6 @@ _REASONS: Final = frozenset(
         "unsupported_grant_type",
     }
 )
-_BUSY: Final = frozenset({408, 425, 429})
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,45 +485,28 @@ async def request_token(source: TokenSource, clock: Callable[[], float], seconds
     Raises:
         DocumentError: no token; ``transient`` if the server is unreachable or answers 408, 425, 429 or 5xx.
     """
-    import httpx
-
-    pair = f"{quote_plus(source.client)}:{quote_plus(source.secret)}".encode()
-    headers = {"Accept": "application/json", "Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
+    headers = {"Accept": "application/json"}
     form = {"grant_type": "client_credentials", **({"scope": source.scope} if source.scope else {})}
-    context = source.certificates.ssl_context(origin_of(source.url))
+    pair = quote_plus(source.client), quote_plus(source.secret)
+    login = OriginLogin(origin_of(source.url), basic=pair, certificates=source.certificates)
+    anywhere = ConnectionPolicy([ANY_HOST])  # the operator configured this address
+    limits = FetchLimits(MAX_ANSWER_BYTES, seconds)
     asked_at = clock()
+    with _no_response(source.url, seconds, "returned no token", "try again"):
+        request = HttpRequest(source.url, headers, form)
+        answer = await _exchange(request, Credentials(Logins([login])), anywhere, limits)
     try:
-        # The operator configured this address, so it may be anywhere.
-        async with send(
-            HttpRequest(source.url, headers, context, seconds, form), ConnectionPolicy([ANY_HOST])
-        ) as response:
-            content = await _parse_token_answer(response)
-            status, transient = response.status_code, response.is_server_error or response.status_code in _BUSY
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        text = f"{source.url} returned no token: {' '.join(str(error).split())[:300] or type(error).__name__}"
-        hint = "check the address and the network, and try again"
-        raise DocumentError(text, file=source.url, hint=hint, transient=True) from error
-    if status != httpx.codes.OK:
+        content = msgspec.json.decode(answer.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        content = {}
+    content = content if isinstance(content, dict) else {}
+    if answer.status != 200:
         reason = content.get("error")
         said = f" ({reason})" if isinstance(reason, str) and reason in _REASONS else ""
-        hint = "try again later" if transient else "check token_endpoint, username, password and token_scope"
-        text = f"{source.url} returned no token: the server answers {status}{said}"
-        raise DocumentError(text, file=source.url, hint=hint, transient=transient)
+        hint = "try again later" if answer.is_transient else "check token_endpoint, username, password and token_scope"
+        text = f"{source.url} returned no token: the server answers {answer.status}{said}"
+        raise DocumentError(text, file=source.url, hint=hint, transient=answer.is_transient)
     return _read_access_token(source.url, content, asked_at)
-
-
-async def _parse_token_answer(response: httpx.Response) -> Mapping[str, object]:
-    """Return the JSON object in a response; an empty one if there is none."""
-    data = bytearray()
-    async for chunk in response.aiter_bytes():
-        data += chunk
-        if len(data) > MAX_ANSWER_BYTES:
-            return {}
-    try:
-        content = msgspec.json.decode(bytes(data))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _read_access_token(url: str, content: Mapping[str, object], asked_at: float) -> AccessToken:

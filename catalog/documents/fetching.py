@@ -6,7 +6,6 @@ sent only to that origin, like logins (:mod:`catalog.documents.connecting`).
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hashlib
 import os
@@ -14,9 +13,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from catalog.dialects import suffixes
@@ -24,28 +23,20 @@ from catalog.documents.connecting import (
     ANY_HOST,
     ConnectionPolicy,
     Credentials,
+    FetchLimits,
     HttpRequest,
     Logins,
     Trust,
+    exchange,
     origin_of,
-    send,
 )
 from catalog.findings import DocumentError
 from catalog.parsing.regular import open_regular
 
-if TYPE_CHECKING:
-    import httpx
-
-# One HTTP(S) GET with hard limits on time, size and redirects.
-#
-# The time limit includes headers and redirects, so that a slow server cannot block a load. This needs an event loop of
-# its own: :func:`fetch_url` must not be called where an event loop is running.
+# One GET, conditional if possible.
 
 MAX_REDIRECTS: Final = 5
-_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_RETRY_STATUSES: Final = frozenset({408, 425, 429})
 _NOT_MODIFIED: Final = 304
-_UNAUTHORIZED: Final = 401
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,116 +54,29 @@ class HttpResponse:
     modified: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchLimits:
-    """Maximum bytes and seconds for one document."""
-
-    document_bytes: int
-    seconds: float
-
-
 def fetch_url(
     url: str, credentials: Credentials, limits: FetchLimits, reach: ConnectionPolicy, known: HttpResponse | None = None
 ) -> HttpResponse:
     """Fetch *url*, conditionally if an earlier response is *known*.
 
-    Each origin gets only its own *credentials*, also after redirects; a refused token is replaced once. *reach* checks
-    the addresses of every host.
-
     Raises:
-        DocumentError: not allowed by *reach*; or transient: the server is unreachable, too slow, or answers
-        408, 425, 429
-            or 5xx.
+        DocumentError: like :func:`exchange`, or the status is no success; ``transient`` for 408, 425, 429 and 5xx.
     """
-    import httpx  # a slow import, needed only with network access
-
-    try:
-        return asyncio.run(_fetch_within_limits(url, credentials, limits, reach, known))
-    except TimeoutError as error:
-        message = f"{url} took longer than {limits.seconds:g} s"
-        raise DocumentError(message, file=url, hint="try again", transient=True) from error
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
-        lasting = not isinstance(error, httpx.TransportError) or isinstance(error, httpx.UnsupportedProtocol)
-        message = f"{url} cannot be fetched: {_failure_reason(error)}"
-        hint = "check the address" if lasting else "check the address and the network, and try again"
-        raise DocumentError(message, file=url, hint=hint, transient=not lasting) from error
-
-
-def redirect_target(url: str, current: str, target: str) -> str:
-    """Return the target of a redirect from *current*, followed while fetching *url*.
-
-    Raises:
-        DocumentError: it leads from https to http, or is not HTTP(S).
-    """
-    following = urljoin(current, target)
-    parts = urlsplit(following)
-    if parts.scheme not in ("http", "https") or (parts.scheme == "http" and urlsplit(current).scheme == "https"):
-        hint = "use the address of the document itself"
-        shown = f"{parts.scheme}://{parts.hostname}"
-        raise DocumentError(f"{url} redirects to {shown}, which is not followed", file=url, hint=hint)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-def _failure_reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-async def _fetch_within_limits(
-    url: str, credentials: Credentials, limits: FetchLimits, reach: ConnectionPolicy, known: HttpResponse | None
-) -> HttpResponse:
-    async with asyncio.timeout(limits.seconds):
-        return await _follow_redirects(url, credentials, limits, reach, known)
-
-
-async def _follow_redirects(
-    url: str, credentials: Credentials, limits: FetchLimits, reach: ConnectionPolicy, known: HttpResponse | None
-) -> HttpResponse:
-    """Fetch *url* and follow redirects."""
     headers = {"Accept": "application/json, application/yaml, */*;q=0.5", "Accept-Encoding": "gzip"}
-    if known is not None and known.etag:
-        headers["If-None-Match"] = known.etag
-    if known is not None and known.modified:
-        headers["If-Modified-Since"] = known.modified
-    current, refused, redirects = url, "", 0
-    while redirects <= MAX_REDIRECTS:
-        origin = origin_of(current)
-        shown = await credentials.authorization_header(origin, limits.seconds, refused)
-        sent = {**headers, "Authorization": shown} if shown else headers
-        context = credentials.logins.context(origin)
-        async with send(HttpRequest(current, sent, context, limits.seconds), reach) as response:
-            target = response.headers.get("location")
-            if response.status_code in _REDIRECTS and target:
-                current, redirects = redirect_target(url, current, target), redirects + 1
-                continue
-            if response.status_code == _UNAUTHORIZED and shown and not refused:
-                refused = shown
-                if await credentials.authorization_header(origin, limits.seconds, refused) != refused:
-                    continue
-            return await _read_response(response, url, current, limits, known)
-    hint = "use the address that it leads to"
-    raise DocumentError(f"{url} redirects more than {MAX_REDIRECTS} times", file=url, hint=hint)
-
-
-async def _read_response(
-    response: httpx.Response, url: str, current: str, limits: FetchLimits, known: HttpResponse | None
-) -> HttpResponse:
-    if response.status_code == _NOT_MODIFIED and known is not None:
-        return HttpResponse(known.url, known.data, False, known.link, known.etag, known.modified)
-    if not response.is_success:
-        status = response.status_code
-        transient = status in _RETRY_STATUSES or response.is_server_error
-        hint = "try again later" if transient else "check the address, and whether it needs a login (catalog.logins)"
-        message = f"{url} cannot be fetched: the server answers {status} {response.reason_phrase}".rstrip()
-        raise DocumentError(message, file=url, hint=hint, transient=transient)
-    data = bytearray()
-    async for chunk in response.aiter_bytes():
-        data += chunk
-        if len(data) > limits.document_bytes:
-            message = f"{url} is larger than {limits.document_bytes} bytes"
-            raise DocumentError(message, file=url, hint="split the document")
-    link, etag, modified = (response.headers.get(name, "") for name in ("link", "etag", "last-modified"))
+    if known is not None:
+        conditions = {"If-None-Match": known.etag, "If-Modified-Since": known.modified}
+        headers |= {name: value for name, value in conditions.items() if value}
+    answer = exchange(HttpRequest(url, headers), credentials, reach, limits, redirects=MAX_REDIRECTS)
+    if answer.status == _NOT_MODIFIED and known is not None:
+        return replace(known, fresh=False)
+    if not 200 <= answer.status < 300:
+        hint = "check the address, and whether it needs a login (catalog.logins)"
+        hint = "try again later" if answer.is_transient else hint
+        message = f"{url} cannot be fetched: the server answers {answer.status} {answer.reason}".rstrip()
+        raise DocumentError(message, file=url, hint=hint, transient=answer.is_transient)
+    link, etag, modified = (answer.headers.get(name, "") for name in ("link", "etag", "last-modified"))
     sendable = etag.isascii() and modified.isascii()
-    return HttpResponse(current, bytes(data), True, link, etag if sendable else "", modified if sendable else "")
+    return HttpResponse(answer.url, answer.data, True, link, etag if sendable else "", modified if sendable else "")
 
 
 # References to files in documents: relative to the referring file, or ``file:`` URIs.

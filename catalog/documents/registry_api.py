@@ -7,48 +7,37 @@ the same origin only, until the document is complete: with ``?inline`` if the se
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from catalog.documents.connecting import ConnectionPolicy, Credentials, HttpRequest, origin_of, send
-from catalog.documents.fetching import MAX_BYTES, Fetcher, FetchLimits, HttpResponse, is_url
+from catalog.documents.connecting import (
+    ConnectionPolicy,
+    Credentials,
+    FetchLimits,
+    HttpAnswer,
+    HttpRequest,
+    exchange,
+    origin_of,
+)
+from catalog.documents.fetching import MAX_BYTES, Fetcher, HttpResponse, is_url
 from catalog.findings import DocumentError, Findings, SourceLocation
+from catalog.model import Severity
 from catalog.parsing.texts import parse_catalog_text
 from catalog.values import parse_whole_number
 
-if TYPE_CHECKING:
-    import httpx
-
-# Requests to registries, pages of collections, and the API of Message Catalog 0.1.
-
-# One request to a registry, with logins. Any status is returned, and redirects are not followed.
+# Writing to a registry. Any status is returned, and redirects are not followed.
 
 SEND_SECONDS: Final = 300.0
 """Timeout for one write to a registry."""
-_UNAUTHORIZED: Final = 401
 
 
-class AnswerTooLarge(DocumentError):
-    """A response that is too large; a retry would not help."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriteResponse:
-    """The response to a write: status, body, and the values of the requested header."""
-
-    status: int
-    data: bytes
-    notes: tuple[str, ...] = ()
-
-
-def post_json(url: str, body: bytes, by: Fetcher, *, note: str) -> WriteResponse:
+def post_json(url: str, body: bytes, by: Fetcher) -> HttpAnswer:
     """POST JSON to *url* with the logins and the connection policy of *by*.
 
     Raises:
@@ -56,71 +45,25 @@ def post_json(url: str, body: bytes, by: Fetcher, *, note: str) -> WriteResponse
     """
     address = by.address(url)
     try:
-        return send_json(address, by.credentials, by.reach, FetchLimits(MAX_BYTES, SEND_SECONDS), body=body, note=note)
+        return send_json(address, by.credentials, by.reach, FetchLimits(MAX_BYTES, SEND_SECONDS), body=body)
     except DocumentError as error:
         hint = "check the address and the network, and what the registry has now" if error.transient else error.hint
         raise DocumentError(f"{error}", file=address, hint=hint) from error
 
 
 def send_json(
-    url: str,
-    credentials: Credentials,
-    reach: ConnectionPolicy,
-    limits: FetchLimits,
-    *,
-    body: bytes | None = None,
-    note: str = "",
-) -> WriteResponse:
-    """POST JSON, or GET without *body*; return the response with all headers named *note*.
-
-    A refused token is replaced once, so the request is sent at most twice, and only if the first one had no effect.
+    url: str, credentials: Credentials, reach: ConnectionPolicy, limits: FetchLimits, *, body: bytes | None = None
+) -> HttpAnswer:
+    """POST JSON, or GET without *body*.
 
     Raises:
         DocumentError: no response (``transient``).
         AnswerTooLarge: the response exceeds *limits*.
     """
-    import httpx  # a slow import, needed only with network access
-
-    try:
-        return asyncio.run(_send_within_limits(url, body, credentials, reach, limits, note))
-    except TimeoutError as error:
-        message = f"{url} took longer than {limits.seconds:g} s"
-        hint = "see what it has now before you try again" if body is not None else "try again"
-        raise DocumentError(message, file=url, hint=hint, transient=True) from error
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        wanted = "asked" if body is None else "written to"
-        hint = "check the address and the network"
-        raise DocumentError(f"{url} cannot be {wanted}: {reason}", file=url, hint=hint, transient=True) from error
-
-
-async def _send_within_limits(
-    url: str, body: bytes | None, credentials: Credentials, reach: ConnectionPolicy, limits: FetchLimits, note: str
-) -> WriteResponse:
-    origin, refused = origin_of(url), ""
     headers = {"Accept": "application/json", **({} if body is None else {"Content-Type": "application/json"})}
-    async with asyncio.timeout(limits.seconds):
-        while True:
-            shown = await credentials.authorization_header(origin, limits.seconds, refused)
-            sent = {**headers, "Authorization": shown} if shown else headers
-            context = credentials.logins.context(origin)
-            async with send(HttpRequest(url, sent, context, limits.seconds, body=body), reach) as response:
-                if response.status_code == _UNAUTHORIZED and shown and not refused:
-                    refused = shown
-                    if await credentials.authorization_header(origin, limits.seconds, refused) != refused:
-                        continue
-                return await _read_write_response(response, url, limits.document_bytes, note)
-
-
-async def _read_write_response(response: httpx.Response, url: str, most: int, note: str) -> WriteResponse:
-    data = bytearray()
-    async for chunk in response.aiter_bytes():
-        data += chunk
-        if len(data) > most:
-            message = f"{url} answers with more than {most} bytes"
-            raise AnswerTooLarge(message, file=url, hint="see what it has now")
-    notes = tuple(response.headers.get_list(note)) if note else ()
-    return WriteResponse(response.status_code, bytes(data), notes)
+    failed = "cannot be asked" if body is None else "cannot be written to"
+    hint = "try again" if body is None else "see what it has now before you try again"
+    return exchange(HttpRequest(url, headers, body=body), credentials, reach, limits, failed=failed, hint=hint)
 
 
 # Pages of a collection, linked by Link headers (``rel=next``).
@@ -195,14 +138,39 @@ Entry = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class ServedCatalog:
-    """The assembled catalog; ``mounts`` are those of :class:`catalog.documents.documents.Document`."""
+class ServedRegistry:
+    """The assembled registry; ``mounts`` and ``aliases`` are those of :class:`catalog.documents.documents.Document`."""
 
     tree: dict[str, Any]
     mounts: Mapping[tuple[str, str], SourceLocation] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
 
 
-def read_message_catalog(url: str, answer: HttpResponse, fetcher: Fetcher, findings: Findings) -> ServedCatalog | None:
+class _ApiReader:
+    """Reads one API, at the origin of the source only; all requests count against the limits of the load."""
+
+    def __init__(self, url: str, landed: str, fetcher: Fetcher, findings: Findings) -> None:
+        self._url = url
+        self._origins = {origin_of(url), origin_of(landed)}
+        self._fetcher = fetcher
+        self._findings = findings
+
+    def _fetch(self, url: str) -> HttpResponse:
+        return require_own(self._fetcher.fetch_response(url), url, self._origins)
+
+    def _report(self, error: DocumentError, url: str, severity: Severity = "error") -> None:
+        """Report a permanent failure.
+
+        Raises:
+            DocumentError: the error, if it is transient, since an incomplete registry must not be used.
+        """
+        if error.transient:
+            raise error
+        place = SourceLocation(error.file or url)
+        self._findings.add(place, severity, "unreadable-document", str(error), error.hint)
+
+
+def read_message_catalog(url: str, answer: HttpResponse, fetcher: Fetcher, findings: Findings) -> ServedRegistry | None:
     """Return the catalog or group whose API answers at *url*; None if there is no such API.
 
     Permanent failures are findings, and the rest is returned.
@@ -214,7 +182,7 @@ def read_message_catalog(url: str, answer: HttpResponse, fetcher: Fetcher, findi
     if ROOT not in segments[-2:] and segments[-3:-2] != [ROOT]:
         return None
     tree = parse_catalog_text(url, answer.data).tree
-    reader = _MessageCatalogReader(url, answer, fetcher, findings)
+    reader = _MessageCatalogReader(url, answer.url, fetcher, findings)
     if segments[-1] == ROOT:
         groups = _parse_entries(tree, _GROUP_LISTS)
         if groups is None or any(_shows_definitions(group) for _, group in groups):
@@ -226,19 +194,16 @@ def read_message_catalog(url: str, answer: HttpResponse, fetcher: Fetcher, findi
         reader.read_group(url.partition("?")[0].rstrip("/").rpartition("/")[0], {"id": segments[-2]})
     else:
         return None
-    return ServedCatalog({"specversion": "0.1", "groups": reader.group_documents}, reader.mounts)
+    return ServedRegistry({"specversion": "0.1", "groups": reader.group_documents}, reader.mounts)
 
 
-class _MessageCatalogReader:
+class _MessageCatalogReader(_ApiReader):
     """Reads one catalog. ``group_documents`` are its groups; ``mounts`` has the locations of definitions."""
 
-    def __init__(self, url: str, answer: HttpResponse, fetcher: Fetcher, findings: Findings) -> None:
+    def __init__(self, url: str, landed: str, fetcher: Fetcher, findings: Findings) -> None:
+        super().__init__(url, landed, fetcher, findings)
         self.group_documents: list[dict[str, Any]] = []
         self.mounts: dict[tuple[str, str], SourceLocation] = {}
-        self._url = url
-        self._origins = {origin_of(url), origin_of(answer.url)}
-        self._fetcher = fetcher
-        self._findings = findings
 
     def read_groups(self, listed: Sequence[Entry]) -> None:
         """Read the groups in *listed*."""
@@ -275,7 +240,7 @@ class _MessageCatalogReader:
 
     def _list(self, url: str, names: frozenset[str]) -> Iterator[Entry]:
         try:
-            answer = require_own(self._fetcher.fetch_response(url), url, self._origins)
+            answer = self._fetch(url)
             yield from self._read_members(url, answer, names)
         except DocumentError as error:
             self._report(error, url)
@@ -310,11 +275,7 @@ class _MessageCatalogReader:
         if url is None:
             return None
         try:
-            tree = parse_catalog_text(url, require_own(self._fetcher.fetch_response(url), url, self._origins).data).tree
-            if isinstance(tree, dict):
-                return tree
-            hint = "check that a message catalog answers there"
-            raise DocumentError(f"{url} holds no JSON object", file=url, hint=hint)
+            return _parse_object(url, self._fetch(url).data)
         except DocumentError as error:
             self._report(error, url)
             return None
@@ -326,16 +287,6 @@ class _MessageCatalogReader:
         text = f"{base} lists the id {name!r}, which no path can end with"
         self._report(DocumentError(text, file=base, hint="give it another id"), base)
         return None
-
-    def _report(self, error: DocumentError, url: str) -> None:
-        """Report a permanent failure.
-
-        Raises:
-            DocumentError: the error, if it is transient, since an incomplete catalog must not be used.
-        """
-        if error.transient:
-            raise error
-        self._findings.error(SourceLocation(error.file or url), "unreadable-document", str(error), error.hint)
 
 
 def _parse_entries(tree: Any, names: frozenset[str]) -> list[Entry] | None:
@@ -555,15 +506,6 @@ _XID: Final = re.compile(r"/(messagegroups|endpoints|schemagroups)/[^/]+(/(messa
 _DOCUMENT: Final = ("schema", "schemabase64", "schemaurl", "schemauri")
 
 
-@dataclass(frozen=True, slots=True)
-class ServedRegistry:
-    """The assembled registry; ``mounts`` and ``aliases`` are those of :class:`catalog.documents.documents.Document`."""
-
-    tree: dict[str, Any]
-    mounts: Mapping[tuple[str, str], SourceLocation] = field(default_factory=dict)
-    aliases: tuple[str, ...] = ()
-
-
 def read_registry(
     url: str, tree: dict[str, Any], answer: HttpResponse, fetcher: Fetcher, findings: Findings
 ) -> ServedRegistry:
@@ -660,15 +602,10 @@ def _iter_inline_values(tree: Mapping[str, Any], depth: int) -> Iterator[str]:
         yield ",".join(paths)
 
 
-class _RegistryApiReader:
-    """Reads one registry; all requests count against the limits of the load."""
+class _RegistryApiReader(_ApiReader):
+    """Reads one registry."""
 
-    def __init__(self, url: str, landed: str, fetcher: Fetcher, findings: Findings) -> None:
-        self._url = url
-        self._origins = {origin_of(url), origin_of(landed)}
-        self._fetcher = fetcher
-        self._findings = findings
-        self._inline = True
+    _inline = True
 
     def inline(self, tree: dict[str, Any], answer: HttpResponse, depth: int) -> tuple[dict[str, Any], HttpResponse]:
         """Request everything inline; return *tree* and *answer* if the server does not support that."""
@@ -718,7 +655,7 @@ class _RegistryApiReader:
             for page, more in iter_next_pages(url, answer, self._fetcher, self._origins):
                 assembly.add_part(path, _parse_object(page, more.data), SourceLocation(page))
         except DocumentError as error:
-            self._report(error, url, path)
+            self._report_part(error, url, path)
 
     def _add_collection(self, assembly: Assembly, path: tuple[str, ...], written: str) -> None:
         url = self._url
@@ -728,36 +665,26 @@ class _RegistryApiReader:
             assembly.add_part(path, _parse_object(url, answer.data), SourceLocation(url))
         except DocumentError as error:
             assembly.add_part(path, {}, SourceLocation(url))  # so that it is not requested again
-            self._report(error, url, path)
+            self._report_part(error, url, path)
             return
         self.add_next_pages(assembly, path, answer, url)
 
-    def _report(self, error: DocumentError, url: str, path: tuple[str, ...]) -> None:
-        """Report a permanent failure.
-
-        Raises:
-            DocumentError: the error, if it is transient, since an incomplete registry must not be used.
-        """
-        if error.transient:
-            raise error
-        place = SourceLocation(error.file or url)
-        if path[-1] == "versions":  # the resource itself has the attributes of its default version
-            self._findings.warning(place, "unreadable-document", str(error), error.hint)
-        else:
-            self._findings.error(place, "unreadable-document", str(error), error.hint)
+    def _report_part(self, error: DocumentError, url: str, path: tuple[str, ...]) -> None:
+        # A resource itself has the attributes of its default version.
+        self._report(error, url, "warning" if path[-1] == "versions" else "error")
 
     def _fetch_collection(self, url: str) -> HttpResponse:
         """Fetch a collection, with everything below it if the server supports ``inline``."""
         if self._inline and "inline=" not in urlsplit(url).query:
             whole = _with_inline(url, "*")
             try:
-                return require_own(self._fetcher.fetch_response(whole), whole, self._origins)
+                return self._fetch(whole)
             except DocumentError as error:
                 if error.transient:
                     raise
                 self._fetcher.forget(whole)
                 self._inline = False
-        return require_own(self._fetcher.fetch_response(url), url, self._origins)
+        return self._fetch(url)
 
     def _collection_url(self, written: str, path: tuple[str, ...]) -> str:
         """Return the URL of a collection; if it has another origin, the specified path at ours.
@@ -807,5 +734,5 @@ def _with_inline(url: str, inline: str) -> str:
 def _parse_object(url: str, data: bytes) -> dict[str, Any]:
     tree = parse_catalog_text(url, data).tree
     if not isinstance(tree, dict):
-        raise DocumentError(f"{url} holds no JSON object", file=url, hint="check that a registry answers there")
+        raise DocumentError(f"{url} holds no JSON object", file=url, hint="check that a catalog answers there")
     return tree

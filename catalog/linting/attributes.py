@@ -404,7 +404,8 @@ def _check_exclusive(subject: Subject, definition: Definition, base: Definition 
     inherited = {prop.name for prop in base.protocoloptions} if base is not None else set()
     if given.issuperset(pair) and not inherited.issuperset(pair):
         message = subject.declarations.messages[definition.xid]
-        written = (option_location(message, name, definition.protocol) for name in reversed(pair))
+        effective = subject.declarations.effective[definition.xid]
+        written = (option_location(effective, name) for name in reversed(pair))
         place = next((at for at in written if at is not None), message.place)
         text = f"{pair[0]} and {pair[1]} exclude each other; no record has both"
         subject.findings.warning(place, "mutually-exclusive", text, f"keep {pair[0]} or {pair[1]}")

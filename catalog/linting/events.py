@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
-from catalog.definitions.candidates import Candidate, DeclaredProperty, Subject, check_candidates, schema_key_of
+from catalog.definitions.candidates import DeclaredProperty, Subject, check_candidates, schema_key_of
+from catalog.definitions.constraints import envelope_constraints, excludes_nothing, protocol_constraints
 from catalog.definitions.inheritance import RELATED_TO, RELATED_VIA, attribute_location, related_xid
 from catalog.findings import DeclaredMessage, SourceLocation
 from catalog.linting.attributes import check_attributes, check_endpoint_options, check_endpoints, check_options
@@ -210,7 +212,7 @@ def _check_declared(subject: Subject, declared: DeclaredProperty) -> None:
         )
 
     if prop.name in ALWAYS_REQUIRED:
-        metadata: Any = declared.message.attributes.get("envelopemetadata", {})
+        metadata: Any = declared.effective.message.attributes.get("envelopemetadata", {})
         body = metadata.get(prop.name)
         if isinstance(body, dict) and body.get("required") is False:
             text = f"{prop.name} is required in every event, whatever the definition says"
@@ -447,18 +449,13 @@ def _matches_everything(definition: Definition) -> bool:
         return False
     if definition.envelope is None and definition.protocol is None and schema_key_of(definition) is not None:
         return False
-    candidate = Candidate(definition, definition.protocol or "any", True, True)
-    if any(map(_excludes_records, candidate.filtering_properties(events=True))):
-        return False  # true for nearly all definitions
-    asked = candidate.demands(events=True)
-    return not (asked.strong or asked.weak or asked.same or asked.content)
-
-
-def _excludes_records(asked: tuple[str, Property]) -> bool:
-    """Whether a constraint certainly excludes some record: a literal that not every event has."""
-    key, prop = asked
-    text = isinstance(prop.value, str) and "{" not in prop.value
-    return text and prop.type != "timestamp" and key != "e.specversion"
+    options = protocol_constraints(definition, definition.protocol or "", hop_by_hop=False)
+    names: list[str] = []
+    for key, constraint in chain(envelope_constraints(definition), options):
+        if not excludes_nothing(key, constraint):
+            return False  # true for nearly all definitions
+        names.extend(constraint.template.names if constraint.kind == "template" else ())
+    return not definition.datacontenttype and len(set(names)) == len(names)  # equal placeholders exclude records
 
 
 def _describe_everything(definition: Definition) -> str:

@@ -7,19 +7,27 @@ other rules report. The caller confirms each result with the matcher.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from catalog.comparing import RequiredValue, constraints_by_key, constraints_cover
-from catalog.definitions.candidates import Candidate, candidate_of
-from catalog.definitions.constraints import MEDIA_PROPERTIES
-from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from catalog.templates import parse_template, split_tokens
-from catalog.values import is_timestamp, is_valid, media_type_matches, media_type_of, value_key
+from catalog.definitions.candidates import competing_candidate
+from catalog.definitions.constraints import (
+    CONTENT_TYPE_KEY,
+    MEDIA_PROPERTIES,
+    Constraint,
+    Demands,
+    KeyedConstraint,
+    MatchCandidate,
+    covers,
+    demands_of,
+    parse_cached_template,
+)
+from catalog.model import Catalog, Definition, Endpoint
+from catalog.templates import Placeholder, Template
+from catalog.values import media_type_of
 
 # Which definitions may match the same record? Find pairs that no literal excludes, without comparing all.
 #
@@ -28,43 +36,36 @@ from catalog.values import is_timestamp, is_valid, media_type_matches, media_typ
 
 Marks = Mapping[Hashable, str]
 """The literals that a matching record must have, by position."""
-_SEPARATORS: Final = {False: re.compile("/"), True: re.compile("[/.]")}
-_GAP: Final = "\0"
 _TEXTS: Final = frozenset({"string", "symbol", "uri", "urireference", "uritemplate", "any"})
 
 
-def marks_of(asks: Mapping[str, Sequence[RequiredValue]], content: str | None = None) -> Marks:
-    """Return a definition's marks, including the content type *content*. Values with several notations have none."""
-    marks: dict[Hashable, str] = {"content": media_type_of(content)} if content else {}
-    for key, of_key in asks.items():
-        for ask in of_key:
-            if ask.form == "media":
-                marks[key, "media"] = media_type_of(ask.text)
-            elif ask.form == "literal" and ask.type in _TEXTS:
-                marks[key, "text"] = ask.text
+def marks_of(demands: Demands) -> Marks:
+    """Return a definition's marks. Values with several notations have none."""
+    marks: dict[Hashable, str] = {}
+    for key, constraints in demands.items():
+        for each in constraints:
+            if each.kind == "media":
+                marks[key, "media"] = media_type_of(each.value)
+            elif each.kind == "literal" and each.type in _TEXTS:
+                marks[key, "text"] = each.value or ""
                 for dots in (False, True):
-                    _add_segments(marks, key, ask.text, dots)
-            elif ask.form == "template" and not ask.template.is_bare:
-                tokens = split_tokens(ask.text)
-                text = "".join(_GAP if place % 2 else token for place, token in enumerate(tokens))
-                _add_segments(marks, key, text, ask.dots)
+                    _add_segments(marks, key, parse_cached_template(each.value or "", dots, True))
+            elif each.kind == "template" and not each.template.is_bare:
+                _add_segments(marks, key, each.template)
     return marks
 
 
-def _add_segments(marks: dict[Hashable, str], key: str, text: str, dots: bool) -> None:
-    segments = _SEPARATORS[dots].split(text)
-    marks[key, dots, "segments"] = str(len(segments))
-    for number, segment in enumerate(segments):
-        if _GAP not in segment:
-            marks[key, dots, number] = segment
+def _add_segments(marks: dict[Hashable, str], key: str, template: Template) -> None:
+    marks[key, template.dots, "separators"] = "".join(template.separators)
+    for number, segment in enumerate(template.segments):
+        if not segment.names:
+            marks[key, template.dots, number] = segment.literals[0]
 
 
-def literal_marks(properties: Iterable[tuple[str, Property]]) -> Marks:
+def _literal_marks(constraints: Sequence[KeyedConstraint]) -> Marks:
     """Return only the marks of string literals, by key, which is cheap."""
     return {
-        (key, "text"): prop.value
-        for key, prop in properties
-        if isinstance(prop.value, str) and prop.type in _TEXTS and "{" not in prop.value and key not in MEDIA_PROPERTIES
+        (key, "text"): each.value or "" for key, each in constraints if each.kind == "literal" and each.type in _TEXTS
     }
 
 
@@ -131,13 +132,9 @@ _SAMPLES: Final = (FILL_TEXT, "1", "true", "2026-01-02T03:04:05Z", "P1D", "AAAA"
 """One valid text for each type."""
 _REQUIRED_ATTRIBUTES: Final = frozenset({"e.id", "e.source", "e.type"})
 """Attributes that every event has, so a value is needed."""
-_TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
-RequiredValues = Mapping[str, Sequence[RequiredValue]]
-_Segments = tuple[list[str], list[str]]
-"""The segments of a template, and their separators."""
 
 
-def find_witness(one: RequiredValues, other: RequiredValues) -> dict[str, str] | None:
+def find_witness(one: Demands, other: Demands) -> dict[str, str] | None:
     """Return the values, by key, of a record that satisfies both; None if none is found.
 
     The second round uses the placeholder values of the first, so that repeated placeholders can have the same value.
@@ -146,128 +143,96 @@ def find_witness(one: RequiredValues, other: RequiredValues) -> dict[str, str] |
     for _ in range(2):
         values: dict[str, str] = {}
         for key in dict.fromkeys((*one, *other)):
-            asks = [(each, contexts[side]) for side, asked in enumerate((one, other)) for each in asked.get(key, ())]
-            if not any(ask.is_required or ask.form != "any" or key in _REQUIRED_ATTRIBUTES for ask, _ in asks):
+            asks = [(each, contexts[side]) for side, of in enumerate((one, other)) for each in of.get(key, ())]
+            if key == CONTENT_TYPE_KEY or (all(each.optional for each, _ in asks) and key not in _REQUIRED_ATTRIBUTES):
                 continue
-            text = next((text for text in _iter_texts(asks) if all(_accepts(ask, text) for ask, _ in asks)), None)
+            texts = (text for text in _iter_texts(asks) if all(each.satisfied(text, present=True) for each, _ in asks))
+            text = next(texts, None)
             if text is None:
                 return None
             values[key] = text
-        filled = tuple(_common_values(side, values) for side in (one, other))
-        if all(context is not None for context in filled):
+        if all(_placeholder_values(side, values) is not None for side in (one, other)):
             return values
         contexts = (_first_values(one, values), _first_values(other, values))
     return None
 
 
-def add_content_type(asks: RequiredValues, other: RequiredValues, content: str | None) -> RequiredValues:
-    """Add the content type *content* to the constraints on each content-type property of either side."""
-    if not content:
-        return asks
-    keys = [key for key in dict.fromkeys((*asks, *other)) if key in MEDIA_PROPERTIES]
-    return {**asks, **{key: [*asks.get(key, ()), RequiredValue(key, "media", "string", content)] for key in keys}}
+def add_content_type(demands: Demands, other: Demands) -> Demands:
+    """Add the data's content type to the constraints on each content-type property of either side."""
+    content = tuple(each._replace(optional=False) for each in demands.get(CONTENT_TYPE_KEY, ()))
+    keys = [key for key in dict.fromkeys((*demands, *other)) if key in MEDIA_PROPERTIES] if content else ()
+    return {**demands, **{key: (*demands.get(key, ()), *content) for key in keys}}
 
 
-def _iter_texts(asks: Sequence[tuple[RequiredValue, Mapping[str, str]]]) -> Iterator[str]:
+def _iter_texts(asks: Sequence[tuple[Constraint, Mapping[str, str]]]) -> Iterator[str]:
     """Yield texts that may satisfy all constraints, most likely first."""
-    literals = [ask.text for ask, _ in asks if ask.form in ("literal", "media")]
+    literals = [each.value or "" for each, _ in asks if each.kind in ("literal", "media")]
     if literals:
         yield literals[0]
         return
-    templates = [(ask, context) for ask, context in asks if ask.form == "template"]
-    for ask, context in sorted(templates, key=lambda each: each[0].template.is_bare):
-        yield _expand_template(ask.text, context)
-    whole = [ask for ask, _ in templates if not ask.template.is_bare]
-    for ask in whole[1:]:
-        joined = _join_templates(whole[0], ask)
+    templates = [(each.template, context) for each, context in asks if each.kind == "template"]
+    for template, context in sorted(templates, key=lambda each: each[0].is_bare):
+        parts = (
+            context.get(part.name, FILL_TEXT) if isinstance(part, Placeholder) else part for part in template.parts
+        )
+        yield "".join(parts)
+    whole = [template for template, _ in templates if not template.is_bare]
+    for template in whole[1:]:
+        joined = _join_templates(whole[0], template)
         if joined is not None:
             yield joined
     yield from _SAMPLES
 
 
-def _expand_template(text: str, context: Mapping[str, str]) -> str:
-    tokens = split_tokens(text)
-    return "".join(context.get(token, FILL_TEXT) if place % 2 else token for place, token in enumerate(tokens))
-
-
-def _join_templates(one: RequiredValue, other: RequiredValue) -> str | None:
+def _join_templates(one: Template, other: Template) -> str | None:
     """Return a text that matches two templates; None if none is found."""
-    (mine, between), (its, besides) = _split_template(one), _split_template(other)
-    if between != besides:
+    if one.separators != other.separators:
         return None
-    segments: list[str] = []
-    for first, second in zip(mine, its, strict=True):
-        patterns = parse_template(first), parse_template(second)
-        tried = _join_segments(split_tokens(first), split_tokens(second))
-        fit = next((text for text in tried if all(pattern.match(text) is not None for pattern in patterns)), None)
+    fits: list[str] = []
+    for mine, its in zip(one.segments, other.segments, strict=True):
+        tried = _join_segments(mine.literals, its.literals)
+        fit = next((text for text in tried if mine.match_into(text, []) and its.match_into(text, [])), None)
         if fit is None:
             return None
-        segments.append(fit)
-    return "".join(part for pair in zip(segments, [*between, ""], strict=True) for part in pair)
-
-
-def _split_template(ask: RequiredValue) -> _Segments:
-    segments, between = [""], []
-    for place, token in enumerate(split_tokens(ask.text)):
-        if place % 2:
-            segments[-1] += f"{{g{place}}}"  # distinct names: repetitions are checked by the matcher
-            continue
-        for character in token:
-            if character == "/" or (ask.dots and character == "."):
-                between.append(character)
-                segments.append("")
-            else:
-                segments[-1] += character
-    return segments, between
+        fits.append(fit)
+    return "".join(text + mark for text, mark in zip(fits, (*one.separators, ""), strict=True))
 
 
 def _join_segments(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
-    """Yield texts that may match two segments: the literals of each, then a combination of both."""
-    for tokens in (one, other):
-        yield "".join(token if place % 2 == 0 else FILL_TEXT for place, token in enumerate(tokens))
+    """Yield texts that may match two segments, by their literals: of each, then of both combined."""
+    yield from (FILL_TEXT.join(one), FILL_TEXT.join(other))
     head = max(one[0], other[0], key=len)
     tail = max(one[-1], other[-1], key=len)
-    middles = [token for tokens in (one, other) for token in tokens[2:-1:2]]
+    middles = (*one[1:-1], *other[1:-1])
     yield head + tail
     for fill in ("", FILL_TEXT):
         yield head + FILL_TEXT + fill.join(middles) + FILL_TEXT + tail
 
 
-def _accepts(ask: RequiredValue, text: str) -> bool:
-    """Whether a text satisfies one constraint."""
-    if ask.form == "any":
-        kind: str = ask.type
-        return is_valid(kind, text, bits32=ask.key.startswith("e."))
-    if ask.form == "media":
-        return media_type_matches(ask.text, text)
-    if ask.form == "template":
-        fits = ask.template.match(text, ask.percent_decodes) is not None
-        return fits and (ask.type != "timestamp" or is_timestamp(text))
-    if ask.text == text:
-        return True
-    wanted = value_key(ask.type, ask.text) if ask.type in _TYPED else None
-    return wanted is not None and wanted == value_key(ask.type, text)
+def _matches(demands: Demands, values: Mapping[str, str]) -> list[tuple[bool, dict[str, str]]]:
+    """Return whether each template is bare, and its values; bare ones come last, since they match anything."""
+    templates = [(key, each) for key, of in demands.items() for each in of if each.kind == "template" and key in values]
+    found = [(each.template.is_bare, each.template.match(values[key], each.decodes) or {}) for key, each in templates]
+    return sorted(found, key=lambda each: each[0])
 
 
-def _first_values(asks: RequiredValues, values: Mapping[str, str]) -> dict[str, str]:
-    """Return the first value found for each placeholder; bare templates come last, since they match anything."""
+def _first_values(demands: Demands, values: Mapping[str, str]) -> dict[str, str]:
+    """Return the first value found for each placeholder."""
     context: dict[str, str] = {}
-    templates = [ask for of_key in asks.values() for ask in of_key if ask.form == "template" and ask.key in values]
-    for ask in sorted(templates, key=lambda each: each.template.is_bare):
-        for name, text in (ask.template.match(values[ask.key], ask.percent_decodes) or {}).items():
+    for _, found in _matches(demands, values):
+        for name, text in found.items():
             if text != FILL_TEXT:
                 context.setdefault(name, text)
     return context
 
 
-def _common_values(asks: RequiredValues, values: Mapping[str, str]) -> dict[str, str] | None:
+def _placeholder_values(demands: Demands, values: Mapping[str, str]) -> dict[str, str] | None:
     """Return the values of placeholders; None if a placeholder has two different values."""
     context: dict[str, str] = {}
-    for ask in (each for of_key in asks.values() for each in of_key if each.form == "template"):
-        for name, text in (ask.template.match(values.get(ask.key, ""), ask.percent_decodes) or {}).items():
-            if context.setdefault(name, text) != text:
-                return None
-    return context
+    same = (
+        context.setdefault(name, text) == text for _, found in _matches(demands, values) for name, text in found.items()
+    )
+    return context if all(same) else None
 
 
 MAX_COMPARISONS: Final = 200_000
@@ -303,7 +268,7 @@ def find_overlaps(catalog: Catalog) -> Iterator[Overlap]:
     looks, compared, count = [MAX_COMPARISONS], [MAX_COMPARED], 0
     reported: Counter[str] = Counter()
     for scope, endpoint, xids in _iter_scopes(catalog):
-        candidates = [candidate_of(catalog.definitions[xid], endpoint) for xid in xids]
+        candidates = [competing_candidate(catalog.definitions[xid], endpoint) for xid in xids]
         for event in (True, False):
             sides = [each for each in candidates if each is not None and each.is_for_events == event]
             for overlap in _find_scope_overlaps(scope, endpoint, sides, looks, compared, event=event):
@@ -331,61 +296,35 @@ def _iter_scopes(catalog: Catalog) -> Iterator[tuple[str, Endpoint | None, tuple
 def _find_scope_overlaps(
     scope: str,
     endpoint: Endpoint | None,
-    sides: Sequence[Candidate],
+    sides: Sequence[MatchCandidate],
     looks: list[int],
     compared: list[int],
     *,
     event: bool,
 ) -> Iterator[Overlap]:
-    asks = cache(lambda number: _required_values(sides[number], event=event))
-    marks = cache(lambda number: marks_of(asks(number), sides[number].definition.datacontenttype))
-    few = [literal_marks(each.filtering_properties(events=event)) for each in sides]
+    demands = cache(lambda number: demands_of(sides[number].constraints(event=event) or ()))
+    marks = cache(lambda number: marks_of(demands(number)))
+    few = [_literal_marks(each.constraints(event=event) or ()) for each in sides]
     for left, right in iter_compatible_pairs(few, marks, looks):
         one, other = sides[left], sides[right]
         if _are_unrelated(one, other):
             continue
-        mine, its = asks(left), asks(right)
+        mine, its = demands(left), demands(right)
         compared[0] -= 1 + (len(mine) + len(its)) // MAX_PROPERTIES
         if compared[0] < 0:
             return
-        if _is_covered(one, other, mine, its, event=event):
+        if covers(mine, its) or covers(its, mine):
             continue
-        contents = one.definition.datacontenttype, other.definition.datacontenttype
-        first = add_content_type(mine, its, contents[0])
-        values = find_witness(first, add_content_type(its, first, contents[1]))
+        first = add_content_type(mine, its)
+        values = find_witness(first, add_content_type(its, first))
         if values is not None:
             protocol = one.protocol or other.protocol
             yield Overlap(scope, endpoint, one.definition, other.definition, protocol, event, values)
 
 
-def _are_unrelated(one: Candidate, other: Candidate) -> bool:
+def _are_unrelated(one: MatchCandidate, other: MatchCandidate) -> bool:
     """Whether two definitions have different protocols, or one derives from the other."""
     if one.protocol and other.protocol and one.protocol != other.protocol:
         return True
     first, second = one.definition, other.definition
     return first.xid == second.xid or first.xid in second.base or second.xid in first.base
-
-
-def _required_values(candidate: Candidate, *, event: bool) -> dict[str, list[RequiredValue]]:
-    return constraints_by_key(_as_seen_there(candidate, candidate.protocol, event=event))
-
-
-def _as_seen_there(candidate: Candidate, protocol: str | None, *, event: bool) -> Definition:
-    """Return a definition with its endpoint's defaults and only the constraints on this kind of record."""
-    definition = candidate.definition
-    return replace(
-        definition,
-        envelope=CLOUDEVENTS if event else None,
-        protocol=protocol,
-        protocol_declared=True,
-        envelopemetadata=definition.envelopemetadata if event and candidate.envelope else (),
-        protocoloptions=definition.protocoloptions if candidate.protocol else (),
-    )
-
-
-def _is_covered(one: Candidate, other: Candidate, mine: RequiredValues, its: RequiredValues, *, event: bool) -> bool:
-    """Whether either definition, with constraints *mine* and *its*, covers the other."""
-    # The constraints do not depend on the other's protocol: without a protocol, no option filters.
-    protocol = one.protocol or other.protocol
-    first, second = (_as_seen_there(each, protocol, event=event) for each in (one, other))
-    return constraints_cover(first, second, mine, its) or constraints_cover(second, first, its, mine)

@@ -79,6 +79,9 @@ def too_large_error(file: str) -> DocumentError:
 
 # Parsing YAML from events: no tags, no dates, and no multiplying aliases.
 #
+# ``yaml.compose`` is no faster (0.20 s against 0.17 s for 0.7 MB), ends the process on 100,000 nested lists, and needs
+# gigabytes for the values that the limits below refuse.
+#
 # Scalars follow the core schema of YAML 1.2, so dates, ``yes`` and ``0x1`` are texts, as catalogs mean them. Numbers
 # may
 # keep their text (``1.10``), for use as text. An alias shares its anchor's tree, and counts as a copy.

@@ -290,7 +290,7 @@ class PeerExchange:
 
     def _send_page(self, peer: Peer, page: ChangePage) -> _PushReply:
         by = Fetcher(network=True, logins=peer.logins)
-        receipt = post_json(peer.url, encode_page(page), by, note="xRouter-Finding")
+        receipt = post_json(peer.url, encode_page(page), by)
         if receipt.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             raise _TooLarge(f"a page is too large for {by.address(peer.url)}", file=peer.url)
         if receipt.status != _STATUS_OK:

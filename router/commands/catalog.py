@@ -662,12 +662,10 @@ def _send_groups(url: str, groups: Mapping[str, Any], fetcher: Fetcher) -> None:
         RouterError: the registry rejects it.
         DocumentError: the result is unknown.
     """
-    receipt = post_json(
-        url.partition("?")[0].rstrip("/") + "/" + FLAGS, msgspec.json.encode(groups), fetcher, note=NOTE
-    )
+    receipt = post_json(url.partition("?")[0].rstrip("/") + "/" + FLAGS, msgspec.json.encode(groups), fetcher)
     if not 200 <= receipt.status < 300:
         raise _rejection_error(fetcher.address(url), receipt.status, receipt.data)
-    for note in receipt.notes:
+    for note in receipt.headers.get_list(NOTE):
         print_text(f"the registry notes: {unquote(note)}", err=True)
     numbers = ", ".join(plural(len(each), plural_name.removesuffix("s")) for plural_name, each in groups.items())
     print_text(f"pushed {numbers}")

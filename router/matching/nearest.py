@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -293,6 +293,29 @@ class _ClassChange:
     literals: IntArray
 
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class _Cache(Generic[_Key, _Value]):
+    """Values by key; cleared when there are more than ``_KEPT``, or they weigh more than ``_KEPT_TARGETS``."""
+
+    def __init__(self) -> None:
+        self._values: dict[_Key, _Value] = {}
+        self._weight = 0
+
+    def get(self, key: _Key, make: Callable[[], _Value], weigh: Callable[[_Value], int] = lambda _: 0) -> _Value:
+        """Return the value of *key*, made if it is not known."""
+        if key not in self._values:
+            made = make()
+            self._weight += weigh(made)
+            if self._weight > _KEPT_TARGETS or len(self._values) >= _KEPT:
+                self._values.clear()
+                self._weight = weigh(made)
+            self._values[key] = made
+        return self._values[key]
+
+
 class NearestFinder:
     """Explains records that matched nothing; built once per plan, used only for dead letters."""
 
@@ -306,14 +329,12 @@ class NearestFinder:
         self._order = np.argsort(self._by_order)
         self._tables = {event: self._build_tables(event=event) for event in (False, True)}
         self._absent = {event: self._absent_counts(event=event) for event in (False, True)}
-        self._kinds: dict[tuple[int, bool], IntArray] = {}
-        self._changes: dict[tuple[bool, int, int], _ClassChange] = {}
-        self._changed_targets = 0
-        self._orders: dict[_RankKey, IntArray] = {}
-        self._ordered_targets = 0
-        self._spelled: dict[tuple[_RankKey, Texts, int], IntArray] = {}
-        self._spellings: dict[str, Spellings] = {}
-        self._misspelt: dict[tuple[int, int], bool] = {}
+        self._kinds: _Cache[tuple[int, bool], IntArray] = _Cache()
+        self._changes: _Cache[tuple[bool, int, int], _ClassChange] = _Cache()
+        self._orders: _Cache[_RankKey, IntArray] = _Cache()
+        self._spelled: _Cache[tuple[_RankKey, Texts, int], IntArray] = _Cache()
+        self._spellings: _Cache[str, Spellings] = _Cache()
+        self._misspelt: _Cache[tuple[int, int], bool] = _Cache()
 
     def explain(self, row: NearestRow) -> list[dict[str, Any]]:
         """Return up to three nearest candidates, as the JSON form of MATCHING.md#nearest-definitions."""
@@ -364,13 +385,7 @@ class NearestFinder:
         Before ties, their bound is yielded without a target, so that the caller can stop.
         """
         place = (row.channel, row.protocol, row.event, row.classes)
-        order = self._orders.get(place)
-        if order is None:
-            order = self._orders[place] = np.sort(self._candidate_bounds(row))
-            self._ordered_targets += len(order)
-            if self._ordered_targets > _KEPT_TARGETS or len(self._orders) > _KEPT:
-                self._orders.clear()
-                self._ordered_targets = 0
+        order = self._orders.get(place, lambda: np.sort(self._candidate_bounds(row)), len)
         texts = tuple(self._misspelt_text(row, key) for key in range(len(row.classes)))
         start = 0
         while start < len(order):
@@ -387,13 +402,12 @@ class NearestFinder:
         if len(ties) == 1 or not any(text is not None for text in texts):
             yield from self._iter_targets(ties)
             return
-        first = self._spelled.get((place, texts, int(ties[0])))
-        if first is None:
-            if len(self._spelled) >= _KEPT:
-                self._spelled.clear()
+
+        def leading() -> IntArray:
             bounds = self._spelling_bounds(row, texts, ties)
-            first = np.sort(np.partition(bounds, _FIRST)[:_FIRST] if len(bounds) > _FIRST else bounds)
-            self._spelled[(place, texts, int(ties[0]))] = first
+            return np.sort(np.partition(bounds, _FIRST)[:_FIRST] if len(bounds) > _FIRST else bounds)
+
+        first = self._spelled.get((place, texts, int(ties[0])), leading)
         yield from self._iter_targets(first)
         if len(first) < len(ties):
             yield from self._iter_targets(np.sort(self._spelling_bounds(row, texts, ties))[len(first) :])
@@ -403,18 +417,16 @@ class NearestFinder:
 
     def _misspelt_text(self, row: NearestRow, key: int) -> str | None:
         """Return the first value of a property if it is a text that is close to what its constraint expects."""
-        number = row.classes[key]
-        misspelt = self._misspelt.get((key, number))
-        if misspelt is None:
-            if len(self._misspelt) >= _KEPT:
-                self._misspelt.clear()
-            name = self._index.keys[key]
+        number, name = row.classes[key], self._index.keys[key]
+
+        def is_misspelt() -> bool:
             constraints, satisfied = self._index.classes[name].constraints, self._satisfied_bits(name, number)
             failing = (constraints[place] for place in np.flatnonzero(~satisfied).tolist())
-            misspelt = self._misspelt[(key, number)] = number > 0 and any(map(has_text, failing))
-        if not misspelt:
+            return number > 0 and any(map(has_text, failing))
+
+        if not self._misspelt.get((key, number), is_misspelt):
             return None
-        text = next(iter(row.values(self._index.keys[key])), None)
+        text = next(iter(row.values(name)), None)
         return text if text is not None and len(text) <= LONGEST else None
 
     def _spelling_bounds(self, row: NearestRow, texts: Texts, ties: IntArray) -> IntArray:
@@ -434,9 +446,7 @@ class NearestFinder:
 
     def _distance_saved(self, name: str, text: str, satisfied: Bool, chosen: IntArray | slice) -> IntArray:
         """Return how much less than ``FAR`` a value may be away from each constraint on its property."""
-        spellings = self._spellings.get(name)
-        if spellings is None:
-            spellings = self._spellings[name] = Spellings(self._index.classes[name].constraints)
+        spellings = self._spellings.get(name, lambda: Spellings(self._index.classes[name].constraints))
         return np.where(satisfied[chosen], 0, FAR - spellings.min_distances(text, chosen))
 
     def _candidate_bounds(self, row: NearestRow) -> IntArray:
@@ -479,15 +489,8 @@ class NearestFinder:
 
     def _class_change(self, event: bool, key: int, number: int) -> _ClassChange:
         """Return what a class changes per target, compared with an absent property."""
-        known = self._changes.get((event, key, number))
-        if known is None:
-            known = self._compute_change(event, self._index.keys[key], number)
-            self._changed_targets += len(known.targets)
-            if self._changed_targets > _KEPT_TARGETS or len(self._changes) >= _KEPT:
-                self._changes.clear()
-                self._changed_targets = len(known.targets)
-            self._changes[(event, key, number)] = known
-        return known
+        change = partial(self._compute_change, event, self._index.keys[key], number)
+        return self._changes.get((event, key, number), change, lambda each: len(each.targets))
 
     def _compute_change(self, event: bool, key: str, number: int) -> _ClassChange:
         table = self._tables[event].get(key)
@@ -507,12 +510,11 @@ class NearestFinder:
         return _unpack_bits(classes.bits[number], len(classes.constraints))
 
     def _count_kind_failures(self, protocol: int, event: bool) -> IntArray:
-        known = self._kinds.get((protocol, event))
-        if known is None:
+        def count() -> IntArray:
             kinds = (check_kind(target, protocol, self._protocols, event=event) for target in self._index.targets)
-            failures = [sum(not check.holds for check in checks) for checks in kinds]
-            known = self._kinds[(protocol, event)] = np.array(failures, np.int64)
-        return known
+            return np.array([sum(not check.holds for check in checks) for checks in kinds], np.int64)
+
+        return self._kinds.get((protocol, event), count)
 
 
 def _unpack_bits(bits: int, width: int) -> Bool:

@@ -16,9 +16,17 @@ from urllib.parse import quote
 
 import msgspec
 
-from catalog.documents.connecting import ANY_HOST, ConnectionPolicy, Credentials, Logins, OriginLogin
-from catalog.documents.fetching import FetchLimits
-from catalog.documents.registry_api import AnswerTooLarge, WriteResponse, send_json
+from catalog.documents.connecting import (
+    ANY_HOST,
+    AnswerTooLarge,
+    ConnectionPolicy,
+    Credentials,
+    FetchLimits,
+    HttpAnswer,
+    Logins,
+    OriginLogin,
+)
+from catalog.documents.registry_api import send_json
 from catalog.findings import CatalogError, DocumentError
 
 # Schemas by id, and the interface of everything that can resolve ids (MATCHING.md#schema-ids).
@@ -277,7 +285,7 @@ class SchemaIdRegistry:
             self._known_api = receipt.status == 200 and isinstance(_decode_content(receipt), list)
         return self._known_api
 
-    def _exchange(self, path: str, body: bytes | None) -> WriteResponse:
+    def _exchange(self, path: str, body: bytes | None) -> HttpAnswer:
         address = self.url + path
         try:
             return send_json(address, self._credentials, self._reach, self._limits, body=body)
@@ -336,7 +344,7 @@ def _encode_body(schema: RegisteredSchema) -> bytes:
     return msgspec.json.encode({**form, "references": references} if references else form)
 
 
-def _decode_content(receipt: WriteResponse) -> Any:
+def _decode_content(receipt: HttpAnswer) -> Any:
     try:
         return msgspec.json.decode(receipt.data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from bindings.columns.entries import raw_buffers
 from catalog.definitions.constraints import Constraint
-from catalog.templates import Placeholder, Template
+from catalog.templates import Template
 from catalog.values import is_timestamp
 
 # Columns for the matcher: string arrays, split at a separator without copying.
@@ -313,29 +313,10 @@ def template_segments(template: Template) -> list[str | None] | None:
 
     Return None if a placeholder is only part of a segment, or if the template has both slashes and dots as separators.
     """
-    separator = separator_of(template)
-    if template.dots and "/" in template.text:
+    parted = any(each.names and not each.is_gap for each in template.segments)
+    if parted or (template.dots and "/" in template.separators):
         return None
-    parted: list[list[str | Placeholder]] = [[]]
-    for part in template.parts:
-        if isinstance(part, Placeholder):
-            parted[-1].append(part)
-            continue
-        head, *rest = part.split(separator)
-        parted[-1].append(head)
-        parted.extend([text] for text in rest)
-    segments: list[str | None] = []
-    for tokens in parted:
-        tokens = [token for token in tokens if token != ""]
-        if tokens and isinstance(tokens[0], Placeholder):
-            if len(tokens) > 1:
-                return None
-            segments.append(None)
-        elif any(isinstance(token, Placeholder) for token in tokens):
-            return None
-        else:
-            segments.append("".join(str(token) for token in tokens))
-    return segments
+    return [None if each.names else each.literals[0] for each in template.segments]
 
 
 class TooManyStates(Exception):

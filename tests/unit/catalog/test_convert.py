@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.convert import ConvertedCatalog, convert, to_json_text, to_yaml_text
-from catalog.definitions.constraints import levels_of, merge_properties
 from catalog.explaining import explain
 from catalog.findings import CatalogError, Declarations, DocumentError, SourceLocation
 from catalog.linting.attributes import rejecting_errors
@@ -353,7 +352,6 @@ MESSAGES = st.fixed_dictionaries(
         "xref": st.sampled_from(["/messagegroups/g/messages/m1", "/messagegroups/z/messages/m1"]),
     },
 )
-SECTIONS = ("envelopemetadata", "protocoloptions")
 GROUPS = st.fixed_dictionaries(
     {"messages": st.dictionaries(st.sampled_from(["m0", "m1", "m2"]), MESSAGES, min_size=1)},
     optional={"envelope": st.just("cloudevents"), "protocol": st.sampled_from(["kafka", "MQTT/5.0", "AMQP/1.0"])},
@@ -368,9 +366,6 @@ def test_any_mixture_of_levels_means_the_same(tmp_path: Path, groups: dict[str, 
     catalog = load([written(tmp_path, {"messagegroups": groups})], declarations=declarations)
     assert same(reread(convert(catalog, declarations), tmp_path), catalog)
     for definition in catalog.definitions.values():
-        traced = merge_properties(levels_of((definition.xid, *definition.base), declarations))
-        properties = {name: tuple(each.property for each in traced if each.section == name) for name in SECTIONS}
-        assert properties == {name: getattr(definition, name) for name in SECTIONS}
         told = explain(definition, catalog, declarations)
         assert {each.name: each.origin.value for each in told.envelopeoptions} == definition.envelopeoptions
 

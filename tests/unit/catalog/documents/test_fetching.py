@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from catalog.documents.fetching import Fetcher, HttpCache, redirect_target
+from catalog.documents.connecting import redirect_target
+from catalog.documents.fetching import Fetcher, HttpCache
 from catalog.findings import DocumentError
 from tests.support.web import Reply, Request, Web, serving
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from catalog.documents import connecting
-from catalog.documents.connecting import ConnectionPolicy, Credentials, Logins, Trust
-from catalog.documents.fetching import Fetcher, FetchLimits, HttpResponse, fetch_url
+from catalog.documents.connecting import ConnectionPolicy, Credentials, FetchLimits, Logins, Trust
+from catalog.documents.fetching import Fetcher, HttpResponse, fetch_url
 from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, load
 from catalog.model import Catalog

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from catalog.definitions.constraints import levels_of, merge_properties
 from catalog.explaining import MASK, entity_to_json, explain, known_xids, mask_secrets
 from catalog.findings import Declarations, DocumentError
 from catalog.load import load
@@ -143,15 +142,15 @@ def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
         catalog, declarations = read(path)
     except DocumentError:
         return
-    for xid, definition in catalog.definitions.items():
-        levels = levels_of((xid, *definition.base), declarations)
-        traced: dict[str, list[Any]] = {"envelopemetadata": [], "protocoloptions": []}
-        for each in merge_properties(levels):
-            traced[each.section].append(each.property)
-        assert tuple(traced["envelopemetadata"]) == definition.envelopemetadata
-        assert tuple(traced["protocoloptions"]) == definition.protocoloptions
-        assert levels[0].envelope == definition.envelope
+    for definition in catalog.definitions.values():
         told = explain(definition, catalog, declarations)
+        traced = [
+            (each.name, each.type.origin.value, each.value and each.value.origin.value, each.required.origin.value)
+            for each in told.properties
+        ]
+        properties = (*definition.envelopemetadata, *definition.protocoloptions)
+        assert traced == [(each.name, each.type, each.value, each.required) for each in properties]
+        assert (told.envelope.origin.value if told.envelope else None) == definition.envelope
         assert (told.protocol.origin.value if told.protocol else None) == definition.protocol
         attributes = {each.name: each.origin.value for each in told.attributes}
         assert attributes.get("dataschemauri") == definition.dataschemauri

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bindings.protocols import binding_of
-from catalog.definitions.candidates import candidate_of, find_never_winning
+from catalog.definitions.candidates import competing_candidate, find_never_winning
 from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.linting.attributes import load_rules
@@ -129,7 +129,7 @@ def test_what_loses_by_lint_never_wins_by_the_reference_matcher() -> None:
         rng = Random(seed)
         catalog = random_catalog(rng, rng.choice((2, 6, 14)))
         endpoint = catalog.endpoints[ENDPOINT]
-        found = [candidate_of(definition, endpoint) for definition in catalog.definitions.values()]
+        found = [competing_candidate(definition, endpoint) for definition in catalog.definitions.values()]
         competing = [candidate for candidate in found if candidate is not None]
         meant = {candidate.definition.xid: candidate.is_for_events for candidate in competing}
         reference = Reference(catalog, endpoint=ENDPOINT)
