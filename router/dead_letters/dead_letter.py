@@ -50,6 +50,30 @@ class DeadLetter:
         return Record(self.protocol, self.native, self.body, self.endpoint, time, self.position)
 
 
+def make_letter(members: Mapping[str, Any], sink: str) -> DeadLetter:
+    """Make a letter from the members that every sink stores, with ``letter`` for its id; missing ones may be left out.
+
+    ``native`` and ``nearest`` are JSON text, ``native`` may also be an object.
+
+    Raises:
+        ValueError: its native record is not a JSON object.
+    """
+    texts = {name: members.get(name) or "" for name in ("reason", "detail", "protocol", "epoch", "position")}
+    native = members.get("native")
+    return DeadLetter(
+        id=members["letter"] or "",
+        nearest=parse_nearest(members.get("nearest")),
+        endpoint=members.get("endpoint"),
+        native=native if isinstance(native, Mapping) else parse_native(native),
+        body=members.get("body"),
+        received=members["received"],
+        failed=members["failed"],
+        attempts=members.get("attempts") or 1,
+        sink=sink,
+        **texts,
+    )
+
+
 def parse_native(text: str | None) -> dict[str, Any]:
     """Return the parsed native record of a dead letter.
 
