@@ -251,9 +251,6 @@ class CatalogMetrics:
         self._changes = make.counter(
             "xrouter_catalog_changes", "Changes for consumers by reloads, by compatibility.", "compatible"
         )
-        self._refused = make.gauge(
-            "xrouter_catalog_refused", "Findings that the latest catalog was rejected for; 0 if it was not."
-        )
         for compatible in ("true", "false"):
             self._changes.labels(compatible)
         self._incompatible = make.gauge(
@@ -266,10 +263,6 @@ class CatalogMetrics:
         severities = [finding.severity for finding in findings]
         for severity in _SEVERITIES:
             self._findings.labels(severity).set(severities.count(severity))
-
-    def set_refused(self, findings: int) -> None:
-        """Set the number of findings for which the latest catalog is rejected; 0 if it is not."""
-        self._refused.set(findings)
 
     def count_changes(self, changes: int, incompatible: int, left: int) -> None:
         """Count the changes of a reload, some of which are incompatible.
@@ -421,6 +414,24 @@ class StatusCollector(Collector):
         yield connected
         text = "Whether the inbox accepts messages; if not, gateways push back, and HTTP returns 503."
         yield GaugeMetricFamily("xrouter_inbox_accepting", text, answer["inbox"]["accepting"])
+        catalog = answer["catalog"]
+        info = GaugeMetricFamily("xrouter_catalog_info", "The active catalog, always 1.", labels=["epoch"])
+        if catalog["epoch"] is not None:
+            info.add_metric([catalog["epoch"]], 1)
+        yield info
+        figures = self._status.count_pending()
+        for name, text in _CATALOG_TEXTS.items():
+            yield GaugeMetricFamily(f"xrouter_catalog_{name}", text, figures.get(name, catalog.get(name)))
+
+
+_CATALOG_TEXTS: Final = {
+    "definitions": "Definitions of the active catalog.",
+    "awaited": "Unreachable references of a pending catalog.",
+    "doubted": "Reasons why a catalog change needs confirmation.",
+    "held": "Whether a changed catalog waits for the disk or a broker.",
+    "refused": "Findings that the latest catalog was rejected for; 0 if it was not.",
+}
+"""The figures of ``/readyz`` on catalogs."""
 
 
 DEFINITIONS: Final = 1000
@@ -461,7 +472,6 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self._sinks: frozenset[str] = frozenset()
         self._holds: dict[str, set[str]] = {}
-        self._epoch: str | None = None
         self._lock = threading.Lock()
         self._listening: tuple[str, Callable[[], None]] | None = None
         self._notified_early = False
@@ -530,13 +540,6 @@ class Metrics:
         self._inbox_most = make.gauge(
             "xrouter_inbox_max_bytes",
             "Disk space of the inbox at which gateways push back: inbox.max_bytes, or less if the disk fills up first.",
-        )
-        self._info = make.gauge("xrouter_catalog_info", "The active catalog, always 1.", "epoch")
-        self._size = make.gauge("xrouter_catalog_definitions", "Definitions of the active catalog.")
-        self._awaited = make.gauge("xrouter_catalog_awaited", "Unreachable references of a pending catalog.")
-        self._doubted = make.gauge("xrouter_catalog_doubted", "Reasons why a catalog change needs confirmation.")
-        self._catalog_held = make.gauge(
-            "xrouter_catalog_held", "Whether a changed catalog waits for the disk or a broker."
         )
         self._reloads = make.counter("xrouter_catalog_reloads", "Changed catalogs, by result.", "result")
         for result in _RELOAD_RESULTS:
@@ -681,31 +684,10 @@ class Metrics:
         self._inbox_bytes.set(bytes)
         self._inbox_most.set(most)
 
-    def set_catalog(self, epoch: str, definitions: int) -> None:
-        """Set the active catalog, and remove the series of the previous one."""
-        with self._lock:
-            if self._epoch not in (None, epoch):
-                self._info.remove(self._epoch)
-            self._epoch = epoch
-            self._info.labels(epoch).set(1)
-            self._size.set(definitions)
-
     def count_reload(self, result: ReloadResult) -> None:
         """Count a reload as ``accepted`` or ``refused``; ``unchanged`` is not counted."""
         if result != "unchanged":
             self._reloads.labels(result).inc()
-
-    def set_awaited(self, references: int) -> None:
-        """Set the number of unreachable references of a pending catalog."""
-        self._awaited.set(references)
-
-    def set_doubted(self, reasons: int) -> None:
-        """Set the number of reasons why a catalog change needs confirmation."""
-        self._doubted.set(reasons)
-
-    def set_catalog_held(self, held: bool) -> None:
-        """Set whether a changed catalog cannot become active yet, because of the disk or a broker."""
-        self._catalog_held.set(held)
 
     def received(self, endpoint: str) -> None:
         """Count a message that a gateway received."""

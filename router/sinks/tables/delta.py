@@ -31,7 +31,6 @@ from router.sinks.tables.head import (
 )
 from router.sinks.tables.requirements import FilesOfCommit, RowsOfCommit, add_columns, find_missing_files, read_rows
 from router.sinks.tables.staging import (
-    StagedFileSweeper,
     TableFileStager,
     add_partition_columns,
     add_partition_fields,
@@ -119,7 +118,6 @@ class DeltaSink(ArrowSink):
         self._upkeep = upkeep
         self._rejects = rejects
         self._head: TableHead | None = None
-        self._sweeper = StagedFileSweeper(uri.removeprefix("file://"))
         self.known = b""
         """The table's columns for workers, serialized by Arrow; set after their files had different types."""
         self.may_reject = False
@@ -257,7 +255,6 @@ class DeltaSink(ArrowSink):
         batch.staged.offered = True
         head.append(batch.files, commit, metadata)
         batch.discard_replaced()
-        self._sweeper.record_commit(commit, batch.files)
         if batch.find_missing():
             # Another engine has just removed them: the log must not name missing files.
             self._revert_commit(head, batch.files, commit)
