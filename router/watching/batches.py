@@ -130,15 +130,13 @@ class BatchSteps:
     def turn(self, query: str, step: str) -> None:
         """Start another step of the current batch."""
         with self._lock:
-            known = self._queries.get(query)
-            if known is not None and known.number is not None:
+            if (known := self._current(query)) is not None:
                 self._enter_step(known, step)
 
     def written(self, query: str, records: int) -> None:
         """Set the number of records of the current batch that are already in their sinks."""
         with self._lock:
-            known = self._queries.get(query)
-            if known is not None and known.number is not None:
+            if (known := self._current(query)) is not None:
                 known.written = records
 
     def count_written(self, query: str, since: float) -> int:
@@ -152,28 +150,36 @@ class BatchSteps:
 
     def end(self, query: str, records: int) -> dict[str, float]:
         """End a written batch; return the seconds of its steps."""
-        with self._lock:
-            known = self._queries.get(query)
-            if known is None or known.number is None:
-                return {}
-            self._enter_step(known, REST)
-            ended = datetime.now(UTC).isoformat(timespec="milliseconds")
-            known.recent.append(_BatchTimes(known.number, ended, records, known.steps, self._clock()))
-            finished = self._make_finished(query, known, records)
-            known.number = None
-        self._notify(finished)
-        return {step: _to_ms(seconds) for step, seconds in known.steps.items()}
+        known = self._finish(query, records)
+        return {} if known is None else {step: _to_ms(seconds) for step, seconds in known.steps.items()}
 
     def leave(self, query: str) -> None:
         """End the current batch, if any, as incomplete."""
+        self._finish(query, None)
+
+    def _finish(self, query: str, records: int | None) -> _QuerySteps | None:
+        """End the current batch, if any; *records* is None if it is incomplete."""
         with self._lock:
-            known = self._queries.get(query)
+            known = self._current(query)
             if known is None or known.number is None:
-                return
+                return None
             self._enter_step(known, REST)
-            finished = self._make_finished(query, known, None)
+            if records is not None:
+                ended = datetime.now(UTC).isoformat(timespec="milliseconds")
+                known.recent.append(_BatchTimes(known.number, ended, records, known.steps, self._clock()))
+            follower, since_1970 = self._follower, time.time() - self._clock()
+            turns = tuple(StepSpan(step, since_1970 + began, since_1970 + over) for step, began, over in known.turns)
+            span = since_1970 + known.began, since_1970 + known.turned
+            finished = FinishedBatch(query, known.number, *span, turns, records)
             known.number = None
-        self._notify(finished)
+        if follower is not None:
+            follower(finished)
+        return known
+
+    def _current(self, query: str) -> _QuerySteps | None:
+        """Return the steps of a query's current batch; None between batches."""
+        known = self._queries.get(query)
+        return None if known is None or known.number is None else known
 
     def set_finding_time(self, query: str, seconds: float) -> None:
         """Set the time that Spark needed to find, plan and commit the last batch."""
@@ -204,18 +210,6 @@ class BatchSteps:
             "last": None if last is None else {"batch": last.number, "ended": last.ended, **_sum_batches([last])},
             "recent": {"batches": len(query.recent), **_sum_batches(query.recent)},
         }
-
-    def _make_finished(self, name: str, query: _QuerySteps, records: int | None) -> FinishedBatch | None:
-        if self._follower is None or query.number is None:
-            return None
-        since_1970 = time.time() - self._clock()
-        turns = tuple(StepSpan(step, since_1970 + began, since_1970 + ended) for step, began, ended in query.turns)
-        return FinishedBatch(name, query.number, since_1970 + query.began, since_1970 + query.turned, turns, records)
-
-    def _notify(self, finished: FinishedBatch | None) -> None:
-        follower = self._follower
-        if finished is not None and follower is not None:
-            follower(finished)
 
     def _enter_step(self, query: _QuerySteps, step: str) -> None:
         now = self._clock()
