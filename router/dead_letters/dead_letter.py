@@ -58,19 +58,22 @@ def make_letter(members: Mapping[str, Any], sink: str) -> DeadLetter:
     Raises:
         ValueError: its native record is not a JSON object.
     """
-    texts = {name: members.get(name) or "" for name in ("reason", "detail", "protocol", "epoch", "position")}
     native = members.get("native")
     return DeadLetter(
         id=members["letter"] or "",
+        reason=members.get("reason") or "",
+        detail=members.get("detail") or "",
         nearest=parse_nearest(members.get("nearest")),
         endpoint=members.get("endpoint"),
+        protocol=members.get("protocol") or "",
         native=native if isinstance(native, Mapping) else parse_native(native),
         body=members.get("body"),
+        epoch=members.get("epoch") or "",
+        position=members.get("position") or "",
         received=members["received"],
         failed=members["failed"],
         attempts=members.get("attempts") or 1,
         sink=sink,
-        **texts,
     )
 
 

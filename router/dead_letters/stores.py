@@ -48,7 +48,7 @@ from router.sinks.messages.sink import LINEAGE
 from router.sinks.tables.head import hold_rewrite_lock, open_dataset, write_atomically
 from router.state.ledger import parse_instant
 
-NEWEST_LETTERS: Final = 10_000
+NEWEST_LETTERS: Final = 50_000
 """Letters of a table among which the newest are looked for; of very many written at a time, any may be found."""
 NEWEST_FILES: Final = 20
 """Files of a table or folder that are opened for that."""
@@ -98,10 +98,14 @@ class LetterStore(ABC):
         """Yield the newest letters, a limited number, without bodies where that is faster; or *only* those, whole."""
         return self.read()
 
+    def iter_newest_ids(self) -> Iterator[tuple[datetime, str]]:
+        """Yield time and id of the newest letters, as :meth:`read_newest` finds them."""
+        return ((each.failed or BEGINNING, each.id) for each in self.read_newest())
+
     def select_newest(self, select_ids: IdSelector) -> list[DeadLetter]:
         """Return the letters that *select_ids* selects from the newest."""
         # Read twice, since all complete letters may not fit into memory.
-        chosen = select_ids([(each.failed or BEGINNING, each.id) for each in self.read_newest()])
+        chosen = select_ids(list(self.iter_newest_ids()))
         return [each for each in self.read_newest(chosen) if each.id in chosen] if chosen else []
 
     def find_old(self, before: datetime | None, limit: int) -> OldLetters | None:
@@ -289,16 +293,25 @@ _TICK: Final = timedelta(milliseconds=1)
 """Resolution of the times in a table's statistics."""
 
 
+def check_columns(sink: str, rows: Any, schema: pa.Schema) -> None:
+    """Raise if a fragment is not of a table of dead letters.
+
+    Raises:
+        SinkError: columns are missing.
+    """
+    missing = [name for name in DEAD_LETTER.names if name not in schema.names]
+    if missing:
+        hint = "name the sink that dead letters go to, or move the table away"
+        raise SinkError(sink, f"{rows.path} is not a dead-letter table: missing {', '.join(missing)}", hint=hint)
+
+
 def read_rows(sink: str, rows: Any, schema: pa.Schema, *, bodies: bool, only: Any = None) -> Iterator[DeadLetter]:
     """Yield the letters of a fragment of a table, or those that the filter *only* selects; damaged ones are logged.
 
     Raises:
         SinkError: the table is not one of dead letters.
     """
-    missing = [name for name in DEAD_LETTER.names if name not in schema.names]
-    if missing:
-        hint = "name the sink that dead letters go to, or move the table away"
-        raise SinkError(sink, f"{rows.path} is not a dead-letter table: missing {', '.join(missing)}", hint=hint)
+    check_columns(sink, rows, schema)
     columns = [name for name in DEAD_LETTER.names if bodies or name != "body"]
     for batch in rows.to_batches(
         schema=schema, columns=columns, filter=only, batch_size=_ROWS, batch_readahead=1, fragment_readahead=1
@@ -310,7 +323,8 @@ def read_rows(sink: str, rows: Any, schema: pa.Schema, *, bodies: bool, only: An
             table = table.set_column(place, name, table.column(place).cast(INSTANT).cast(pa.int64()))
         for row in table.to_pylist():
             try:
-                yield make_letter(row | {name: to_instant(row[name]) for name in ("received", _FAILED)}, sink)
+                row["received"], row[_FAILED] = to_instant(row["received"]), to_instant(row[_FAILED])
+                yield make_letter(row, sink)
             except ValueError as error:
                 _log.warning("damaged dead letter skipped", sink=sink, letter=row["letter"], problem=str(error))
 
@@ -323,22 +337,39 @@ def to_instant(microseconds: int | None) -> datetime | None:
         return None
 
 
-def _read_newest_rows(
-    sink: str, fragments: Iterable[Any], schema: pa.Schema | None, only: Collection[str] | None
-) -> Iterator[DeadLetter]:
-    """Yield letters from the last row groups of these fragments; see :meth:`LetterStore.read_newest`."""
-    chosen = None if only is None else pads.field("letter").isin(pa.array(sorted(only), pa.string()))
-    rows = 0
-    for fragment in fragments:
-        for group in reversed(fragment.split_by_row_group()):
-            if rows >= NEWEST_LETTERS:
-                return
-            rows += group.count_rows()
-            form = fragment.physical_schema if schema is None else schema
-            yield from read_rows(sink, group, form, bodies=only is not None, only=chosen)
+class _TableLetters(_StoreOnDisk):
+    @abstractmethod
+    def open_newest(self) -> tuple[Iterable[Any], pa.Schema | None]:
+        """Return the newest files, newest first, and the columns of all; None if each has its own."""
+
+    def read_newest(self, only: Collection[str] | None = None) -> Iterator[DeadLetter]:
+        chosen = None if only is None else pads.field("letter").isin(pa.array(sorted(only), pa.string()))
+        with self.naming_errors():
+            for rows, schema in self._iter_newest_groups():
+                yield from read_rows(self.name, rows, schema, bodies=only is not None, only=chosen)
+
+    def iter_newest_ids(self) -> Iterator[tuple[datetime, str]]:
+        with self.naming_errors():
+            for rows, schema in self._iter_newest_groups():
+                check_columns(self.name, rows, schema)
+                for batch in rows.to_batches(schema=schema, columns=["letter", _FAILED]):
+                    times = batch.column(_FAILED).cast(INSTANT).cast(pa.int64()).to_pylist()
+                    for at, letter in zip(times, batch.column("letter").to_pylist(), strict=True):
+                        yield to_instant(at) or BEGINNING, letter
+
+    def _iter_newest_groups(self) -> Iterator[tuple[Any, pa.Schema]]:
+        """Yield row groups of a limited number of rows, with their columns."""
+        fragments, schema = self.open_newest()
+        rows = 0
+        for fragment in fragments:
+            for group in reversed(fragment.split_by_row_group()):
+                if rows >= NEWEST_LETTERS:
+                    return
+                rows += group.count_rows()
+                yield group, fragment.physical_schema if schema is None else schema
 
 
-class ParquetLetters(LetterFolder):
+class ParquetLetters(_TableLetters, LetterFolder):
     """Dead letters in a folder of Parquet files."""
 
     suffix = ".parquet"
@@ -359,15 +390,14 @@ class ParquetLetters(LetterFolder):
     def empty_file(self, path: Path) -> None:
         write_atomically(path, lambda file: pq.write_table(DEAD_LETTER.empty_table(), file))
 
-    def read_newest(self, only: Collection[str] | None = None) -> Iterator[DeadLetter]:
-        with self.naming_errors():
-            yield from _read_newest_rows(self.name, map(self._open_file, self.find_newest_files()), None, only)
+    def open_newest(self) -> tuple[Iterable[Any], pa.Schema | None]:
+        return map(self._open_file, self.find_newest_files()), None
 
     def _open_file(self, path: Path) -> Any:
         return pads.ParquetFileFormat().make_fragment(str(path), LocalFileSystem())
 
 
-class DeltaLetters(_StoreOnDisk):
+class DeltaLetters(_TableLetters):
     """Dead letters in a Delta table; old ones are removed in one atomic delete, concurrently with other writers."""
 
     def read(self, *, bodies: bool = True) -> Iterator[DeadLetter]:
@@ -376,14 +406,14 @@ class DeltaLetters(_StoreOnDisk):
             for fragment in sorted(fragments, key=lambda each: (log[each.path]["min"] or 0, each.path)):
                 yield from read_rows(self.name, fragment, schema, bodies=bodies)
 
-    def read_newest(self, only: Collection[str] | None = None) -> Iterator[DeadLetter]:
+    def open_newest(self) -> tuple[Iterable[Any], pa.Schema | None]:
+        fragments, schema, log = self._open()
+
         def age(fragment: Any) -> tuple[int, int]:
             known = log[fragment.path]
             return known["max"] if known["max"] is not None else 2**63, known["added"]
 
-        with self.naming_errors():
-            fragments, schema, log = self._open()
-            yield from _read_newest_rows(self.name, heapq.nlargest(NEWEST_FILES, fragments, key=age), schema, only)
+        return heapq.nlargest(NEWEST_FILES, fragments, key=age), schema
 
     def find_old(self, before: datetime | None, limit: int) -> OldLetters | None:
         with self.naming_errors():
