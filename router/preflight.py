@@ -42,7 +42,7 @@ from router.settings.sinks.contract import RemoteSink
 from router.sinks.messages.definitions import find_endpoint
 from router.sinks.tables.head import local_folder
 from router.sources import INBOX, Source, group_by_query, make_inbox_client, make_source_client
-from router.spark.connectors import KAFKA, MANIFEST, JavaMissing, cache_root, find_java
+from router.spark.connectors import cache_root, find_java, read_pins
 from router.terminal import plural
 
 # Checks and their findings: all checks run concurrently, each with a time limit.
@@ -137,8 +137,8 @@ def check_java() -> Iterator[CheckResult]:
         done = subprocess.run(
             [str(command), "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS, check=False
         )
-    except JavaMissing as error:
-        yield CheckResult("java", "fail", str(error.args[0]), error.hint, JvmError)
+    except JvmError as error:
+        yield CheckResult("java", "fail", error.message, error.hint, JvmError)
         return
     except subprocess.TimeoutExpired:
         yield CheckResult("java", "warn", f"{command} did not print its version within {JAVA_SECONDS} s", remedy)
@@ -171,12 +171,12 @@ def check_spark() -> Iterator[CheckResult]:
 
 def check_connectors() -> Iterator[CheckResult]:
     """Check that the Kafka connector is in the jar cache; fetch nothing."""
-    folder = cache_root() / "jars" / KAFKA.digest
-    if (folder / MANIFEST).is_file():
-        yield CheckResult("connectors", "ok", f"Kafka, in {folder.parent}")
+    folder = cache_root() / "jars"
+    if all((folder / path).is_file() for path in read_pins()):
+        yield CheckResult("connectors", "ok", f"Kafka, in {folder}")
         return
     remedy = "with network access nothing to do: the first start that needs Kafka fetches them; else `make connectors`"
-    yield CheckResult("connectors", "warn", f"the jars for Kafka are not yet in {folder.parent}", remedy)
+    yield CheckResult("connectors", "warn", f"the jars for Kafka are not yet in {folder}", remedy)
 
 
 def check_open_files() -> Iterator[CheckResult]:

@@ -146,29 +146,32 @@ def find_missing_sources(catalog: Catalog, settings: Settings) -> dict[str, str]
     }
 
 
+def _fault(endpoint: Endpoint, text: str, hint: str) -> ConfigError:
+    return ConfigError(f"source {endpoint.xid}: {text}", key="sources", hint=hint)
+
+
 def _resolve_source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, start: Start | None) -> Source:
     binding = BINDINGS.get(endpoint.protocol or "")
     if binding is None:
-        raise ConfigError(
-            f"source {endpoint.xid}: protocol {endpoint.protocol or 'none'} cannot be a source in this version",
-            key="sources",
-            hint=f"sources are {', '.join(BINDINGS)}; remove the source",
+        raise _fault(
+            endpoint,
+            f"protocol {endpoint.protocol or 'none'} cannot be a source in this version",
+            f"sources are {', '.join(BINDINGS)}; remove the source",
         )
     kind = binding.sending.family
     if settings.subscription is not None and kind != "http":
-        raise ConfigError(
-            f"source {endpoint.xid}: a subscription delivers by HTTP, and its protocol is {binding.protocol}",
-            key="sources",
-            hint="leave out subscription: brokers are subscribed to by their own protocols",
+        raise _fault(
+            endpoint,
+            f"a subscription delivers by HTTP, and its protocol is {binding.protocol}",
+            "leave out subscription: brokers are subscribed to by their own protocols",
         )
     refused = find_refused_option(endpoint)
     if refused is not None:
         name, exemption = refused
-        raise ConfigError(
-            f"source {endpoint.xid}: its option {name} decides which messages come, and is not honoured: "
-            f"{exemption.why}",
-            key="sources",
-            hint=exemption.hint,
+        raise _fault(
+            endpoint,
+            f"its option {name} decides which messages come, and is not honoured: {exemption.why}",
+            exemption.hint,
         )
     if binding.receiving is not None:
         return _resolve_broker(endpoint, kind, binding.receiving, settings, catalog)
@@ -178,25 +181,23 @@ def _resolve_source(endpoint: Endpoint, settings: SourceSettings, catalog: Catal
 def _resolve_kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) -> Source:
     topic = topic_option(endpoint.options)
     if not topic:
-        raise ConfigError(
-            f"source {endpoint.xid}: the endpoint has no topic",
-            key="sources",
-            hint="give the endpoint protocoloptions.options.topic in the catalog",
+        raise _fault(
+            endpoint, "the endpoint has no topic", "give the endpoint protocoloptions.options.topic in the catalog"
         )
     try:
         topic = parse_template(topic).expand(settings.context, encode=False)
     except TemplateError as error:
-        raise ConfigError(
-            f"source {endpoint.xid}: its topic {topic!r} is a template, and a query reads topics by name: {error}",
-            key="sources",
-            hint="set context of the source, with a value for each placeholder",
+        raise _fault(
+            endpoint,
+            f"its topic {topic!r} is a template, and a query reads topics by name: {error}",
+            "set context of the source, with a value for each placeholder",
         ) from error
     brokers = _find_brokers(endpoint, settings)
     if not brokers.servers:
-        raise ConfigError(
-            f"source {endpoint.xid}: no Kafka brokers are known",
-            key="sources",
-            hint="set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog",
+        raise _fault(
+            endpoint,
+            "no Kafka brokers are known",
+            "set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog",
         )
     told = plain_options(settings.kafka)
     if told.get("isolation.level") == "read_uncommitted":
@@ -248,7 +249,7 @@ def _find_brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
     )
     if fault:
         hint = "correct bootstrap_servers of the source, or its protocoloptions.endpoints in the catalog"
-        raise ConfigError(f"source {endpoint.xid}: {fault}", key="sources", hint=hint)
+        raise _fault(endpoint, f"{fault}", hint)
     return brokers
 
 
@@ -256,10 +257,10 @@ def _resolve_http(endpoint: Endpoint, settings: SourceSettings, _start: Start | 
     chosen = settings.subscription
     manager = "" if chosen is None else chosen.manager or next(iter(endpoint.uris), "")
     if chosen is not None and not manager:
-        raise ConfigError(
-            f"source {endpoint.xid}: no subscription manager is known",
-            key="sources",
-            hint="set subscription.manager of the source, or protocoloptions.endpoints in the catalog",
+        raise _fault(
+            endpoint,
+            "no subscription manager is known",
+            "set subscription.manager of the source, or protocoloptions.endpoints in the catalog",
         )
     own = path_of(endpoint.uris if chosen is None else (chosen.sink,))
     path = settings.path or endpoint.options.get("path") or own or f"/{endpoint.xid.split('/')[-1]}"
@@ -282,24 +283,24 @@ def _resolve_broker(
 ) -> Source:
     uris = settings.uris or endpoint.uris
     if not uris:
-        raise ConfigError(
-            f"source {endpoint.xid}: no broker is known",
-            key="sources",
-            hint=f"set uris of the source ({kind}://host:port), or protocoloptions.endpoints in the catalog",
+        raise _fault(
+            endpoint,
+            "no broker is known",
+            f"set uris of the source ({kind}://host:port), or protocoloptions.endpoints in the catalog",
         )
     try:
         addresses = settings.addresses or receiving.list_addresses(endpoint, catalog)
     except ValueError as error:
-        raise ConfigError(
-            f"source {endpoint.xid}: it cannot be subscribed to as the catalog says: {error}",
-            key="sources",
-            hint="set addresses of the source, or correct the endpoint's protocoloptions",
+        raise _fault(
+            endpoint,
+            f"it cannot be subscribed to as the catalog says: {error}",
+            "set addresses of the source, or correct the endpoint's protocoloptions",
         ) from error
     if not addresses:
-        raise ConfigError(
-            f"source {endpoint.xid}: it is not said what to subscribe to",
-            key="sources",
-            hint="set addresses of the source, or topic, node or subject in the endpoint's protocoloptions.options",
+        raise _fault(
+            endpoint,
+            "it is not said what to subscribe to",
+            "set addresses of the source, or topic, node or subject in the endpoint's protocoloptions.options",
         )
     return Source(
         endpoint.xid,

@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from router.spark.connectors import resolve_kafka_jars
+from router.spark.connectors import fetch_jars
 from router.spark.session import DAEMON_CONF, skip_data_source_search, use_driver_pyspark
 from tests.support.apicurio import Apicurio
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
@@ -182,7 +182,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("xrouter-tests")
     options = {
-        "spark.jars": ",".join(map(str, resolve_kafka_jars())),
+        "spark.jars": ",".join(map(str, fetch_jars())),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": router_options(),

@@ -50,6 +50,33 @@ class DeadLetter:
         return Record(self.protocol, self.native, self.body, self.endpoint, time, self.position)
 
 
+def make_letter(members: Mapping[str, Any], sink: str) -> DeadLetter:
+    """Make a letter from the members that every sink stores, with ``letter`` for its id; missing ones may be left out.
+
+    ``native`` and ``nearest`` are JSON text, ``native`` may also be an object.
+
+    Raises:
+        ValueError: its native record is not a JSON object.
+    """
+    native = members.get("native")
+    return DeadLetter(
+        id=members["letter"] or "",
+        reason=members.get("reason") or "",
+        detail=members.get("detail") or "",
+        nearest=parse_nearest(members.get("nearest")),
+        endpoint=members.get("endpoint"),
+        protocol=members.get("protocol") or "",
+        native=native if isinstance(native, Mapping) else parse_native(native),
+        body=members.get("body"),
+        epoch=members.get("epoch") or "",
+        position=members.get("position") or "",
+        received=members["received"],
+        failed=members["failed"],
+        attempts=members.get("attempts") or 1,
+        sink=sink,
+    )
+
+
 def parse_native(text: str | None) -> dict[str, Any]:
     """Return the parsed native record of a dead letter.
 

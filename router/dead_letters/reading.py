@@ -1,9 +1,4 @@
-"""Read dead letters back from their sinks, as a stream.
-
-Every sink returns the same letter for a record, except for the sink's name and texts truncated to fit a header.
-Reading returns all letters that existed when it started, and possibly newer ones: sinks may be written to concurrently.
-Letters that retention removes during the read are skipped.
-"""
+"""Read dead letters back from their sinks: all as a stream, the newest, filtered, listed, explained."""
 
 from __future__ import annotations
 
@@ -11,40 +6,44 @@ import fnmatch
 import heapq
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import pyarrow as pa
-import pyarrow.dataset as pads
 import typer
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-from pyarrow.fs import LocalFileSystem
 
 from catalog.model import Catalog
 from catalog.schemas.ids.deciding import FrameSettings
-from router.dead_letters import stores
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.redaction import HIDDEN, Redaction, Redactor
-from router.errors import ConfigError, RouterError, SinkError
+from router.dead_letters.stores import BEGINNING, IdSelector, LetterStore
+from router.errors import ConfigError, RouterError
 from router.matching.explanation import FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.records import RecordMatcher
 from router.schemaids.framing import frame_settings
-from router.settings import JsonLinesSink, KafkaSink, Settings, SourceSettings, TableSink, dead_letter_sinks
+from router.settings import Settings, SourceSettings, dead_letter_sinks
 from router.settings.routes import REASONS
 from router.settings.values import parse_duration
-from router.sinks.jsonlines import DEAD_LETTER
-from router.sinks.tables.head import open_dataset
 from router.state.ledger import LedgerEntry, LetterLedger, Standing, instant, parse_instant
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+def open_stores(settings: Settings, sinks: Sequence[str] = ()) -> list[LetterStore]:
+    """Open the stores of these sinks of dead letters (default: all that can be read); uses neither disk nor network.
+
+    Raises:
+        ConfigError: a sink has no dead letters or cannot be read back, or no sink can.
+    """
+    spill = Path(settings.state) / "spill"
+    chosen = [(name, settings.sinks[name]) for name in readable_sinks(settings, sinks)]
+    return [resolve_name(sink.letters)(name, sink, spill) for name, sink in chosen]
 
 
 def read_dead_letters(settings: Settings, *, sinks: Sequence[str] = (), bodies: bool = True) -> Iterator[DeadLetter]:
@@ -56,7 +55,7 @@ def read_dead_letters(settings: Settings, *, sinks: Sequence[str] = (), bodies: 
         ConfigError: a sink has no dead letters or cannot be read back; raised before the first letter.
         SinkError: a sink cannot be read now.
     """
-    return _read_once_per_id(settings, readable_sinks(settings, sinks), bodies)
+    return _read_once_per_id(open_stores(settings, sinks), bodies)
 
 
 def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str, ...]:
@@ -81,49 +80,20 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
     return tuple(dict.fromkeys(wanted)) or readable
 
 
-def _read_once_per_id(settings: Settings, names: Iterable[str], bodies: bool) -> Iterator[DeadLetter]:
+def _read_once_per_id(stores: Iterable[LetterStore], bodies: bool) -> Iterator[DeadLetter]:
     # Ids are 32 hexadecimal digits; integers need a third of the memory.
     seen: set[int | str] = set()
-    for name in names:
-        for letter in _read_sink(name, settings, bodies):
-            key = _compact_id(letter.id)
+    for store in stores:
+        for letter in store.read(bodies=bodies):
+            key = int(letter.id, 16) if _ID.fullmatch(letter.id) else letter.id
             if key not in seen:
                 seen.add(key)
                 yield letter
 
 
-def _read_sink(name: str, settings: Settings, bodies: bool) -> Iterator[DeadLetter]:
-    sink = settings.sinks[name]
-    read = resolve_name(sink.reader)
-    return cast(Iterator[DeadLetter], read(name, sink, Path(settings.state) / "spill", bodies=bodies))
-
-
-def _compact_id(letter: str) -> int | str:
-    return int(letter, 16) if _ID.fullmatch(letter) else letter
-
-
 # The newest dead letters, without reading all of them: for pages that are refreshed often.
-#
-# Only the newest files of a table (by its log) or folder are read, and the ends of a topic's partitions. The amount is
-# limited: of very many letters written at the same time, any may be shown.
 
-LOOK_ROWS: Final = 50_000
-"""Rows of a table whose times are read."""
-LOOK_FILES: Final = 20
-"""Files of a table or folder that are opened."""
-LOOK_BYTES: Final = 4 * 2**20
-"""Bytes at the end of a file of lines that are read."""
-LOOK_OFFSETS: Final = 200
-"""Records at the end of a partition that are read."""
-_ROWS: Final = 16
-"""Rows with bodies in memory at a time."""
-_UNKNOWN: Final = (2**63, 0)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
-_KEY_COLUMNS: Final = ["letter", "failed"]
 _HINT: Final = "`xrouter dead-letters show` searches all of them"
-IdSelector = Callable[[list[tuple[datetime, str]]], set[str]]
-"""Selects ids from the newest dead letters, each with the time it was written."""
 
 
 def read_latest(settings: Settings, limit: int) -> list[DeadLetter]:
@@ -132,7 +102,7 @@ def read_latest(settings: Settings, limit: int) -> list[DeadLetter]:
     Raises:
         RouterError: no sink of dead letters can be read back, or one cannot be read now.
     """
-    return _select_from_sinks(settings, lambda found: {letter for _, letter in heapq.nlargest(limit, found)})[:limit]
+    return _select_newest(settings, lambda found: {letter for _, letter in heapq.nlargest(limit, found)})[:limit]
 
 
 def find_recent(settings: Settings, letter: str) -> DeadLetter:
@@ -142,143 +112,18 @@ def find_recent(settings: Settings, letter: str) -> DeadLetter:
         LookupError: it is not.
         RouterError: as :func:`read_latest`.
     """
-    letters = _select_from_sinks(settings, lambda found: {letter} & {each for _, each in found})
+    letters = _select_newest(settings, lambda found: {letter} & {each for _, each in found})
     if not letters:
         raise LookupError(f"this dead letter is not among the newest; {_HINT}")
     return letters[0]
 
 
-def _select_from_sinks(settings: Settings, select_ids: IdSelector) -> list[DeadLetter]:
+def _select_newest(settings: Settings, select_ids: IdSelector) -> list[DeadLetter]:
     letters: dict[str, DeadLetter] = {}
-    for name in readable_sinks(settings):
-        sink = settings.sinks[name]
-        if not sink.latest:
-            continue
-        for letter in resolve_name(sink.latest)(name, sink, Path(settings.state) / "spill", select_ids):
+    for store in open_stores(settings):
+        for letter in store.select_newest(select_ids):
             letters.setdefault(letter.id, letter)
-    return sorted(letters.values(), key=lambda each: (each.failed or _BEGINNING, each.id), reverse=True)
-
-
-def select_from_table(name: str, sink: TableSink, spill: Path, select_ids: IdSelector) -> list[DeadLetter]:
-    """Return the dead letters that *select_ids* selects from the newest in a table.
-
-    Raises:
-        SinkError: it cannot be read.
-    """
-    try:
-        parquet = sink.format == "parquet"
-        fragments, schema = _find_in_folder(Path(sink.path)) if parquet else _find_in_delta(name, sink.path)
-        return _select_rows(name, fragments, schema, select_ids)
-    except (DeltaError, OSError, pa.ArrowException) as error:
-        raise SinkError(name, f"{sink.path} cannot be read: {error}", hint="check the permissions") from error
-
-
-def _find_in_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
-    if not DeltaTable.is_deltatable(uri):
-        return (), DEAD_LETTER
-    table = DeltaTable(uri)
-    whole = open_dataset(table)
-    stores.check_columns(name, uri, whole.schema)
-    # The log has the latest time in each file, and when it was added: only the newest files are opened.
-    files = pa.table(table.get_add_actions(flatten=True))
-    failed = files.column("max.failed").to_pylist() if "max.failed" in files.schema.names else [None] * files.num_rows
-    added = files.column("modification_time").to_pylist()
-    paths = files.column("path").to_pylist()
-    newest = {path: (_to_microseconds(at), since) for path, at, since in zip(paths, failed, added, strict=True)}
-    fragments = whole.get_fragments()
-    return heapq.nlargest(LOOK_FILES, fragments, key=lambda each: newest.get(each.path, _UNKNOWN)), whole.schema
-
-
-def _to_microseconds(at: datetime | None) -> int:
-    """Return a time as microseconds since 1970; None sorts as the newest."""
-    if at is None:
-        return _UNKNOWN[0]
-    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
-
-
-def _find_in_folder(folder: Path) -> tuple[Iterable[Any], pa.Schema]:
-    files = _find_newest(folder, stores.PARQUET)
-    form = pads.ParquetFileFormat()
-    return [form.make_fragment(str(path), LocalFileSystem()) for path in files], DEAD_LETTER
-
-
-def _select_rows(name: str, fragments: Iterable[Any], schema: pa.Schema, select_ids: IdSelector) -> list[DeadLetter]:
-    found: list[tuple[datetime, str]] = []
-    groups: list[Any] = []
-    for fragment in fragments:
-        for group in reversed(fragment.split_by_row_group()):
-            if len(found) >= LOOK_ROWS:
-                break
-            groups.append(group)
-            for batch in group.to_batches(schema=schema, columns=_KEY_COLUMNS):
-                times = batch.column("failed").cast(DEAD_LETTER.field("failed").type).cast(pa.int64()).to_pylist()
-                ids = batch.column("letter").to_pylist()
-                found += ((stores.to_instant(at) or _BEGINNING, letter) for at, letter in zip(times, ids, strict=True))
-    chosen = select_ids(found)
-    return list(_read_selected(name, groups, schema, chosen)) if chosen else []
-
-
-def _read_selected(name: str, groups: Iterable[Any], schema: pa.Schema, chosen: set[str]) -> Iterator[DeadLetter]:
-    only = pads.field("letter").isin(pa.array(sorted(chosen), pa.string()))
-    for group in groups:
-        for batch in group.to_batches(schema=schema, columns=DEAD_LETTER.names, filter=only, batch_size=_ROWS):
-            yield from stores.parse_rows(batch, name)
-
-
-def select_from_files(name: str, sink: JsonLinesSink, spill: Path, select_ids: IdSelector) -> list[DeadLetter]:
-    """Return the dead letters that *select_ids* selects from the ends of the newest JSON lines files.
-
-    Raises:
-        SinkError: the folder cannot be read.
-    """
-    letters: list[DeadLetter] = []
-    try:
-        for path in _find_newest(Path(sink.path), stores.SUFFIX):
-            with path.open("rb") as file:
-                start = max(0, path.stat().st_size - LOOK_BYTES)
-                file.seek(start)
-                lines = file.read(LOOK_BYTES).split(b"\n")[1 if start else 0 :]
-            whole = ((None, line) for line in lines if line.strip())
-            letters += stores.parse_lines(whole, name, path)
-            if len(letters) >= LOOK_OFFSETS:
-                break
-    except OSError as error:
-        raise SinkError(name, f"{sink.path} cannot be read: {error.strerror}", hint="check its permissions") from error
-    return _select_letters(letters, select_ids)
-
-
-def select_from_topics(name: str, sink: KafkaSink, spill: Path, select_ids: IdSelector) -> list[DeadLetter]:
-    """Return the dead letters that *select_ids* selects from the ends of the partitions of a sink's topics.
-
-    Raises:
-        BrokerUnreachable: no broker answers.
-    """
-
-    def read_ends() -> Iterator[DeadLetter]:
-        return stores.read_topics(name, sink, spill, last=LOOK_OFFSETS)
-
-    # Read twice, since all complete letters may not fit into memory.
-    chosen = select_ids([(each.failed or _BEGINNING, each.id) for each in read_ends()])
-    return [each for each in read_ends() if each.id in chosen] if chosen else []
-
-
-def _select_letters(letters: Sequence[DeadLetter], select_ids: IdSelector) -> list[DeadLetter]:
-    chosen = select_ids([(each.failed or _BEGINNING, each.id) for each in letters])
-    return [each for each in letters if each.id in chosen]
-
-
-def _find_newest(folder: Path, suffix: str) -> list[Path]:
-    """Return the newest files of a folder, newest first, without hidden ones, which are incomplete."""
-    if not folder.is_dir():
-        return []
-    dated: list[tuple[float, str, Path]] = []
-    for path in folder.glob(f"*{suffix}"):
-        if not path.name.startswith("."):
-            try:
-                dated.append((path.stat().st_mtime, path.name, path))
-            except FileNotFoundError:
-                continue  # Retention has removed it.
-    return [path for _, _, path in heapq.nlargest(LOOK_FILES, dated)]
+    return sorted(letters.values(), key=lambda each: (each.failed or BEGINNING, each.id), reverse=True)
 
 
 # The filter of dead letters, and its options, the same for all commands.
@@ -459,7 +304,7 @@ def list_dead_letters(
         result.total += 1
         for each in by:
             result.counts[each][_group_value(letter, each)] += 1
-        age = letter.failed or _BEGINNING
+        age = letter.failed or BEGINNING
         if limit and (len(heap) < limit or age >= heap[0][0]):
             # If times are equal, the letter read later counts as newer.
             keep = heapq.heappush if len(heap) < limit else heapq.heappushpop

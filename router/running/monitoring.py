@@ -69,7 +69,6 @@ class Monitoring:
 
     def show_plan(self, plan: Plan, endpoints: Iterable[str], *, stale: str = "") -> None:
         """Show a plan as active, with series of these endpoints; *stale* is why its catalog could not be read."""
-        self.metrics.set_catalog(plan.epoch, len(plan.catalog.definitions))
         self.metrics.catalog_state.set_findings(plan.catalog.findings)
         self.status.set_catalog(plan.epoch, len(plan.catalog.definitions))
         self.metrics.init_series(endpoints=endpoints)
@@ -170,7 +169,6 @@ def load_startup_catalog(
         if catalog is None:
             return None
         monitoring.status.set_awaited(catalog.pending)
-        monitoring.metrics.set_awaited(len(catalog.pending))
         if not catalog.pending:
             return catalog, ""
         if (last := monitoring.last.read() if monitoring.last is not None else None) is not None:
@@ -185,7 +183,6 @@ def load_startup_catalog(
 def _use_saved(monitoring: Monitoring, awaited: tuple[str, ...], catalog: Catalog, kept: str) -> tuple[Catalog, str]:
     """Report the use of the saved catalog because of unreachable addresses; return it and the reason."""
     monitoring.status.set_awaited(awaited)
-    monitoring.metrics.set_awaited(len(awaited))
     reason = f"the catalog is unreachable at {shorten_list(awaited)}; using the last valid one, saved {kept}"
     _log.warning("started with the last valid catalog", unreachable=list(awaited), epoch=catalog.epoch, kept=kept)
     return catalog, reason

@@ -259,9 +259,7 @@ class Reloader:
     def _poll_source(self) -> Plan | None:
         polled = self._watcher.poll()
         self._status.set_awaited(self._watcher.awaited)
-        self._metrics.set_awaited(len(self._watcher.awaited))
         self._status.set_doubts(self._watcher.doubts)
-        self._metrics.set_doubted(len(self._watcher.doubts))
         if polled is None:
             _log.debug("catalog unchanged", epoch=self._active.epoch)
             return None
@@ -283,7 +281,6 @@ class Reloader:
         self._interval = self._settings.catalog.poll.total_seconds()
         if catalog.epoch == self._active.epoch:
             self._status.set_catalog(catalog.epoch, len(catalog.definitions))
-            self._metrics.catalog_state.set_refused(0)
             _log.info("catalog is valid again and unchanged", epoch=catalog.epoch)
             return None
         plan, rule = Plan(catalog, self._settings), "unusable-source"
@@ -302,7 +299,6 @@ class Reloader:
             return None
         self._active = plan
         self._metrics.count_reload("accepted")
-        self._metrics.catalog_state.set_refused(0)
         _log.info("catalog reloaded", epoch=plan.epoch, definitions=len(catalog.definitions))
         return plan
 
@@ -317,7 +313,6 @@ class Reloader:
 
     def _reject(self, findings: tuple[Finding, ...]) -> None:
         self._metrics.count_reload("refused")
-        self._metrics.catalog_state.set_refused(len(findings))
         self._status.add_refused(findings)
         for finding in findings[:20]:
             _log.error(

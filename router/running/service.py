@@ -372,7 +372,6 @@ class Service:
 
     def _set_pending_reason(self, reason: str) -> None:
         self._status.set_pending_reason(reason)
-        self._metrics.set_catalog_held(bool(reason))
 
     def _drain(self, queries: Queries, intake: Intake) -> None:
         self._status.set_draining()

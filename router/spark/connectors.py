@@ -1,7 +1,7 @@
-"""The jars that Spark needs beside its own, as values for ``spark.jars``.
+"""The jars that Spark needs beside its own: the four of the Kafka connector, as values for ``spark.jars``.
 
-Only the Kafka connector so far. Run as a module it fills the cache, names the jars in it, and makes a class archive,
-which is what ``make connectors`` does on a machine that shall start offline later.
+Run as a module it fetches them and makes a class archive, which is what ``make connectors`` does on a machine that
+shall start offline later.
 """
 
 from __future__ import annotations
@@ -17,99 +17,40 @@ import shlex
 import shutil
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
+from xml.sax.saxutils import quoteattr
 
 from bindings.private_files import hold_lock
 from catalog.findings import to_one_line
-from router.errors import ConnectorError
+from router.errors import ConnectorError, JvmError
 
-# Jars from a Maven repository, resolved by the Ivy that pyspark ships and kept in a cache of ours.
+# Jars are listed in manifests: a JSON object of SHA-256 by path in a Maven repository. The Ivy that pyspark ships
+# fetches them into a cache of ours, laid out like a repository. Each is checked at each use; once all are there, no
+# start touches the network again.
 #
-# ``spark.jars.packages`` would do nearly the same, but it cannot override the revision of a transitive dependency,
-# which the Kafka connector needs (:mod:`router.spark.connectors`), and it asks the network at each start. Here each
-# request has a folder of its own, named by a hash of the request: once that is whole, no start touches the network
-# again.
-#
-# IvyError ├── JavaMissing      no java command └── ResolutionError  a jar that cannot be fetched
+# ``spark.jars.packages`` would fetch nearly the same, but the Kafka connector asks for a token provider 4.2.0 that was
+# never published (4.0.0 is the same code), Spark cannot override that, and it would ask the network at each start.
 
 CACHE_VARIABLE: Final = "XROUTER_CACHE"
 REPOSITORY_VARIABLE: Final = "XROUTER_MAVEN_REPOSITORY"
-RESOLVE_LIMIT_SECONDS: Final = 900
-MANIFEST: Final = "manifest.json"
-OFFLINE_HINT: Final = (
+PINS: Final = Path(__file__).resolve().with_name("connectors.json")
+"""The jars of Spark's Kafka source and sink. All else that they need is on Spark's own class path."""
+FETCH_SECONDS: Final = 900
+_PLACE: Final = "[orgPath]/[module]/[revision]/[artifact]-[revision](-[classifier]).[ext]"
+_SETTINGS: Final = """<ivysettings><settings defaultResolver="maven"/>
+<resolvers><ibiblio name="maven" m2compatible="true" root={}/></resolvers></ivysettings>"""
+_MODULE: Final = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+<info organisation="xrouter" module="jars"/><configurations><conf name="default"/></configurations>
+<dependencies>{}</dependencies></ivy-module>"""
+_HINT: Final = (
     f"offline, copy a filled cache here ({CACHE_VARIABLE} names its folder; `make connectors` fills it where there "
     f"is a network); behind a mirror, set {REPOSITORY_VARIABLE} to its URL"
 )
-
 _log = logging.getLogger(__name__)
-
-
-class IvyError(Exception):
-    """Jars that cannot be had; the message names what is missing, ``hint`` the remedy."""
-
-    def __init__(self, message: str, *, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return f"{self.args[0]} ({self.hint})"
-
-
-class JavaMissing(IvyError):
-    """No java command, neither in ``JAVA_HOME`` nor on the path."""
-
-
-class ResolutionError(IvyError):
-    """A coordinate that could not be resolved or fetched."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Coordinate:
-    """One module of a Maven repository at one revision.
-
-    ``archive`` says how the name of its file ends that is wanted, and that nothing it needs is: ``all.tar.gz``.
-    """
-
-    organisation: str
-    module: str
-    revision: str
-    archive: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.organisation}:{self.module}:{self.revision}"
-
-
-@dataclass(frozen=True, slots=True)
-class JarRequest:
-    """A set of jars: *wanted* with all they need at run time.
-
-    ``overrides`` force the revision of a module that something needs; ``excludes`` leave out whole organisations
-    or, as ``organisation:module``, single modules, each part an exact name or a regular expression.
-    """
-
-    wanted: tuple[Coordinate, ...]
-    overrides: tuple[Coordinate, ...] = ()
-    excludes: tuple[str, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        """A name for the request: equal requests have equal digests, on every machine."""
-        return hashlib.sha256(json.dumps(self.plain_data, sort_keys=True).encode()).hexdigest()[:20]
-
-    @property
-    def plain_data(self) -> dict[str, Any]:
-        """The request as plain data, without what is left empty since there are archives: caches outlive versions."""
-        return asdict(
-            self, dict_factory=lambda pairs: {name: each for name, each in pairs if name != "archive" or each}
-        )
-
-    def __str__(self) -> str:
-        return ", ".join(map(str, self.wanted))
 
 
 def cache_root() -> Path:
@@ -121,87 +62,55 @@ def cache_root() -> Path:
     return Path.home() / ".cache" / "xrouter"
 
 
-def resolve_jars(request: JarRequest, into: Path | None = None) -> tuple[Path, ...]:
-    """Return the jars of *request*, sorted by name, fetching them only when the cache *into* lacks them.
+def read_pins(manifest: Path = PINS) -> dict[str, str]:
+    """Return the SHA-256 of each file of a manifest, by its path in a repository and in the cache."""
+    pins: dict[str, str] = json.loads(manifest.read_bytes())
+    return dict(sorted(pins.items(), key=lambda each: each[0].rpartition("/")[2]))
 
-    *into* defaults to ``jars`` below :func:`cache_root`. A folder is filled beside its place and renamed when whole,
-    so a crash leaves no half of one; another process that wants to fill the cache waits for the first. A folder
-    whose files no longer have the sizes they had is filled anew.
+
+def fetch_jars(manifest: Path = PINS) -> list[Path]:
+    """Return the jars of a manifest, sorted by name, fetching those that the cache lacks or has damaged.
 
     Raises:
-        ResolutionError: something cannot be fetched, or the cache cannot be written.
-        JavaMissing: the cache lacks the jars and there is no Java to fetch them.
+        ConnectorError: one cannot be fetched or stored, or is not that of the manifest; exit code 7.
+        JvmError: there is no Java to fetch one.
     """
-    root = into if into is not None else cache_root() / "jars"
-    folder = root / request.digest
+    root, pins = cache_root() / "jars", read_pins(manifest)
     try:
-        if jars := _list_complete(folder):
-            return jars
-        root.mkdir(parents=True, exist_ok=True)
-        with hold_lock(root / ".lock"):
-            if not _list_complete(folder):
-                _log.info("fetching %s into %s", request, root)
-                _fetch_jars(request, root, folder)
-            return _list_complete(folder)
+        if _find_unfit(root, pins):
+            root.mkdir(parents=True, exist_ok=True)
+            with hold_lock(root / ".lock"), TemporaryDirectory(dir=root, prefix=".partial-") as folder:
+                unfit = _find_unfit(root, pins)
+                retrieve_files(unfit, Path(folder))
+                if wrong := _find_unfit(Path(folder), {path: pins[path] for path in unfit}):
+                    hint = f"remove {root / 'ivy'}; if it fails again, find out why the Maven repository serves others"
+                    raise ConnectorError(f"{', '.join(wrong)}: not what this version requires", hint=hint)
+                for path in unfit:
+                    (root / path).parent.mkdir(parents=True, exist_ok=True)
+                    Path(folder, path).replace(root / path)
     except OSError as error:
         hint = f"make the folder writable, or choose another with {CACHE_VARIABLE}"
-        raise ResolutionError(f"cannot store {request} in {root}: {error}", hint=hint) from error
+        raise ConnectorError(f"cannot store jars in {root}: {error}", hint=hint) from error
+    return [root / path for path in pins]
 
 
-def find_java() -> Path:
-    """Return the java command that Spark takes: that of ``JAVA_HOME`` where it is set, else the first of the path.
+def retrieve_files(paths: Sequence[str], folder: Path) -> None:
+    """Fetch files of the Maven repository into a folder, at the same paths; one that is not served may be missing.
 
     Raises:
-        JavaMissing: there is none.
+        ConnectorError, JvmError: they cannot be fetched.
     """
-    if home := os.environ.get("JAVA_HOME"):
-        command = Path(home) / "bin" / "java"
-        if not command.is_file():
-            raise JavaMissing(f"JAVA_HOME is {home}, which has no bin/java", hint="correct JAVA_HOME, or unset it")
-        return command
-    if on_path := shutil.which("java"):
-        return Path(on_path)
-    raise JavaMissing("java command not found", hint="install Java 17 or 21, or set JAVA_HOME to it")
-
-
-def _list_complete(folder: Path) -> tuple[Path, ...]:
-    """Return the jars of a complete folder, else nothing. Sizes are checked, since a rename may outlive lost pages."""
-    try:
-        sizes: dict[str, int] = json.loads((folder / MANIFEST).read_bytes())["jars"]
-        jars = tuple(folder / name for name in sorted(sizes))
-        return jars if all(jar.stat().st_size == sizes[jar.name] for jar in jars) else ()
-    except (FileNotFoundError, ValueError, KeyError):
-        return ()
-
-
-def _fetch_jars(request: JarRequest, root: Path, folder: Path) -> None:
-    """Fetch into a folder beside *folder* and rename; the caller holds the lock."""
-    partial = root / f".partial-{request.digest}"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
-        settings, module = partial / "ivysettings.xml", partial / "ivy.xml"
-        settings.write_bytes(_make_settings_xml(os.environ.get(REPOSITORY_VARIABLE)))
-        module.write_bytes(_make_module_xml(request))
-        _run_ivy(request, settings, module, root / "ivy", partial)
-        endings = (".jar", *(item.archive for item in request.wanted if item.archive))
-        jars = {file.name: file.stat().st_size for file in sorted(partial.iterdir()) if file.name.endswith(endings)}
-        if not jars:
-            raise ResolutionError(f"{request} has no jar", hint="check that the coordinate names a jar")
-        manifest = {"request": request.plain_data, "jars": jars}
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _run_ivy(request: JarRequest, settings: Path, module: Path, cache: Path, target: Path) -> None:
-    command = [str(find_java()), "-Xmx256m", "-jar", str(_find_ivy_jar())]
-    command += ["-settings", str(settings), "-cache", str(cache), "-ivy", str(module)]
-    archives = [kind for item in request.wanted if (kind := item.archive.partition(".")[2])]
-    name = "[artifact]-[revision](-[classifier]).[ext]" if archives else "[artifact]-[revision].[ext]"
-    command += ["-types", "jar", "bundle", *archives, "-retrieve", f"{target}/{name}"]
+    if not paths:
+        return
+    _log.info("fetching %s", ", ".join(paths))
+    module, cache = folder / "ivy.xml", cache_root() / "jars" / "ivy"
+    module.write_text(_MODULE.format("".join(map(_describe_dependency, paths))), encoding="utf-8")
+    command = [str(find_java()), "-Xmx256m", "-jar", str(_find_ivy_jar()), "-cache", str(cache), "-ivy", str(module)]
+    if repository := os.environ.get(REPOSITORY_VARIABLE):
+        settings = folder / "ivysettings.xml"
+        settings.write_text(_SETTINGS.format(quoteattr(repository)), encoding="utf-8")
+        command += ["-settings", str(settings)]
+    command += ["-types", "jar", "bundle", "tar.gz", "-retrieve", f"{folder}/{_PLACE}"]
     try:
         done = subprocess.run(
             command,
@@ -210,13 +119,26 @@ def _run_ivy(request: JarRequest, settings: Path, module: Path, cache: Path, tar
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=RESOLVE_LIMIT_SECONDS,
+            timeout=FETCH_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        message = f"{request} was not downloaded within {RESOLVE_LIMIT_SECONDS} s"
-        raise ResolutionError(message, hint=OFFLINE_HINT) from error
-    if done.returncode != 0:
-        raise ResolutionError(f"cannot fetch {request}: {_extract_fault(done.stdout)}", hint=OFFLINE_HINT)
+        raise ConnectorError(f"{', '.join(paths)}: not fetched within {FETCH_SECONDS} s", hint=_HINT) from error
+    if done.returncode:
+        raise ConnectorError(f"cannot fetch {', '.join(paths)}: {_extract_fault(done.stdout)}", hint=_HINT)
+
+
+def _find_unfit(root: Path, pins: Mapping[str, str]) -> list[str]:
+    """Return the paths of files that are missing or have another hash."""
+    return [path for path, pin in pins.items() if not (root / path).is_file() or sha256_of(root / path) != pin]
+
+
+def _describe_dependency(path: str) -> str:
+    """Return a file of a repository as a dependency of Ivy, without those of its own."""
+    *organisation, name, revision, file = path.split("/")
+    classifier, _, kind = file.removeprefix(f"{name}-{revision}").lstrip("-").partition(".")
+    artifact = f'<artifact name="{name}" type="{kind}" ext="{kind}" m:classifier="{classifier}"/>' if classifier else ""
+    place = f'org="{".".join(organisation)}" name="{name}" rev="{revision}"'
+    return f'<dependency {place} conf="default->master" transitive="false">{artifact}</dependency>'
 
 
 def _extract_fault(output: str) -> str:
@@ -224,84 +146,16 @@ def _extract_fault(output: str) -> str:
     telling = ("not found", "server access error", "unresolved dependency", "unknownhost", "exception", "failed")
     lines = [line.strip(" :\t") for line in output.split("\n") if line.strip(" :\t")]
     causes = [line for line in lines if any(word in line.lower() for word in telling)] or lines[-3:]
-    text = "; ".join(dict.fromkeys(causes[:4])) or "Ivy said nothing"
-    return re.sub(r"//[^/@\s]+@", "//***@", text)
+    return re.sub(r"//[^/@\s]+@", "//***@", "; ".join(dict.fromkeys(causes[:4])) or "Ivy said nothing")
 
 
 def _find_ivy_jar() -> Path:
     # find_spec, not import: importing pyspark costs a second and this may run before anything needs Spark.
     spec = importlib.util.find_spec("pyspark")
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    for place in places:
-        for jar in sorted(Path(place, "jars").glob("ivy-*.jar")):
+    for place in (spec and spec.submodule_search_locations) or ():
+        for jar in Path(place, "jars").glob("ivy-*.jar"):
             return jar
-    raise ResolutionError("pyspark has no Ivy jar", hint="reinstall pyspark from its own distribution")
-
-
-def _make_settings_xml(repository: str | None) -> bytes:
-    """Return Ivy's settings: its own default repository, or *repository*, in Maven's layout."""
-    if repository and not re.match(r"(https?|file)://?[^\s]+$", repository):
-        message = f"{REPOSITORY_VARIABLE} is not a URL of a Maven repository"
-        raise ResolutionError(message, hint="write it as https://HOST/PATH or file:///PATH")
-    root = ET.Element("ivysettings")
-    ET.SubElement(root, "settings", defaultResolver="maven")
-    resolver = ET.SubElement(ET.SubElement(root, "resolvers"), "ibiblio", name="maven", m2compatible="true")
-    if repository:
-        resolver.set("root", repository)
-    return ET.tostring(root)
-
-
-def _make_module_xml(request: JarRequest) -> bytes:
-    """Return the request as an Ivy module. Ivy's schema fixes the order: dependencies, excludes, overrides."""
-    root = ET.Element("ivy-module", {"version": "2.0", "xmlns:m": "http://ant.apache.org/ivy/maven"})
-    ET.SubElement(root, "info", organisation="xrouter", module=request.digest)
-    ET.SubElement(ET.SubElement(root, "configurations"), "conf", name="default")
-    dependencies = ET.SubElement(root, "dependencies")
-    for item in request.wanted:
-        # runtime, not default: compile-only and optional dependencies stay out
-        named = {"org": item.organisation, "name": item.module, "rev": item.revision}
-        if not item.archive:
-            ET.SubElement(dependencies, "dependency", named, conf="default->runtime,master")
-            continue
-        whole = ET.SubElement(dependencies, "dependency", named, conf="default->master", transitive="false")
-        classifier, _, kind = item.archive.partition(".")
-        wanted = {"name": item.module, "type": kind, "ext": kind, "m:classifier": classifier}
-        ET.SubElement(whole, "artifact", wanted)
-    for text in request.excludes:
-        organisation, _, name = text.partition(":")
-        # not the glob matcher, which needs a library that pyspark does not ship
-        ET.SubElement(dependencies, "exclude", org=organisation, module=name or ".*", matcher="exactOrRegexp")
-    for item in request.overrides:
-        ET.SubElement(
-            dependencies, "override", org=item.organisation, module=item.module, rev=item.revision, matcher="exact"
-        )
-    return ET.tostring(root)
-
-
-# Jars held against hashes that came with the code, not from the server that the jars came from.
-#
-# A manifest is a JSON object of SHA-256 by file name, one for each request.
-
-
-class PinMismatch(IvyError):
-    """A jar that is not the one its manifest names, or a set of jars that is not the manifest's."""
-
-
-def resolve_pinned(request: JarRequest, manifest: Path, into: Path | None = None) -> tuple[Path, ...]:
-    """Return what :func:`router.spark.connectors.resolve_jars` returns, each byte checked, just fetched or long kept.
-
-    Raises:
-        PinMismatch: a file is another than the manifest says, is missing from it, or missing here.
-        IvyError: as ``resolve``.
-    """
-    jars = resolve_jars(request, into)
-    pins: dict[str, str] = json.loads(manifest.read_bytes())
-    for jar in jars:
-        if pins.get(jar.name) != sha256_of(jar):
-            raise _mismatch_error(f"{jar} is not the file that this version requires", jar.parent)
-    if missing := sorted(pins.keys() - {jar.name for jar in jars}):
-        raise _mismatch_error(f"{jars[0].parent} lacks {', '.join(missing)}", jars[0].parent)
-    return jars
+    raise ConnectorError("pyspark has no Ivy jar", hint="reinstall pyspark from its own distribution")
 
 
 def sha256_of(path: Path) -> str:
@@ -310,49 +164,20 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _mismatch_error(message: str, folder: Path) -> PinMismatch:
-    hint = (
-        f"remove {folder}, and it is downloaded again; if that fails again, the Maven repository serves another file: "
-        f"do not use it before you know why"
-    )
-    return PinMismatch(message, hint=hint)
-
-
-KAFKA: Final = JarRequest(
-    wanted=(Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),),
-    # The connector asks for a token provider 4.2.0 that was never published; 4.0.0 is the same code.
-    overrides=(Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),),
-    # All of this is on Spark's own class path, in the versions Spark was tested with.
-    excludes=(
-        "at.yawk.lz4",
-        "com.google.code.findbugs",
-        "org.apache.hadoop",
-        "org.apache.spark:spark-tags_.*",
-        "org.lz4",
-        "org.scala-lang",
-        "org.scala-lang.modules",
-        "org.slf4j",
-        "org.xerial.snappy",
-    ),
-)
-"""Spark's Kafka source and sink: the connector, its token provider, kafka-clients and commons-pool2."""
-PINS: Final = Path(__file__).resolve().with_name("connectors.json")
-"""The SHA-256 of each of them; ``make pins`` writes it."""
-
-
-def resolve_kafka_jars(into: Path | None = None) -> list[Path]:
-    """Return the four jars of the Kafka connector for ``spark.jars``, fetching them when the cache lacks them.
-
-    *into* names another cache than :func:`router.spark.connectors.cache_root`. Once the cache is filled no network is
-    touched. Every call hashes them all, 10 MB.
+def find_java() -> Path:
+    """Return the java command that Spark takes: that of ``JAVA_HOME`` where it is set, else the first of the path.
 
     Raises:
-        ConnectorError: they are missing and cannot be fetched, or not those of the manifest; exit code 7.
+        JvmError: there is none.
     """
-    try:
-        return list(resolve_pinned(KAFKA, PINS, into))
-    except IvyError as error:
-        raise ConnectorError(str(error.args[0]), hint=error.hint) from error
+    if home := os.environ.get("JAVA_HOME"):
+        command = Path(home) / "bin" / "java"
+        if not command.is_file():
+            raise JvmError(f"JAVA_HOME is {home}, which has no bin/java", hint="correct JAVA_HOME, or unset it")
+        return command
+    if on_path := shutil.which("java"):
+        return Path(on_path)
+    raise JvmError("java command not found", hint="install Java 17 or 21, or set JAVA_HOME to it")
 
 
 # A class archive of the JVM (JEP 350): Spark's classes as they are once loaded and verified, which takes a third of the
@@ -387,7 +212,7 @@ def make_class_archive() -> None:
 def main() -> int:
     """Fill the cache and write the paths of the jars; return the exit code."""
     try:
-        jars = resolve_kafka_jars()
+        jars = fetch_jars()
     except ConnectorError as error:
         sys.stderr.write(f"{to_one_line(str(error))}\n")
         return error.exit_code

@@ -29,7 +29,7 @@ from router.settings import Settings, SparkSettings, plain_options
 from router.settings.checks import iter_inbox_faults
 from router.settings.spark import LOOPBACK, is_local
 from router.sources import Source
-from router.spark.connectors import class_archive, resolve_kafka_jars
+from router.spark.connectors import class_archive, fetch_jars
 from router.spark.executors import naming_master_errors, require_executors, ship_code
 
 if TYPE_CHECKING:
@@ -572,7 +572,7 @@ def open_spark_session(settings: Settings, state: Path, sources: Sequence[Source
         or not all(source.pushed for source in sources)
         or any(sink.needs_connector for sink in settings.sinks.values())
     )
-    jars = resolve_kafka_jars() if needs_kafka else []
+    jars = fetch_jars() if needs_kafka else []
     cluster = not settings.spark.is_local
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = (cluster and settings.spark.python) or sys.executable

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -102,99 +103,68 @@ class Backlogs(Collector):
         with self._lock:
             return min((answer.read_until for answer in self._answers.values()), default=0.0)
 
-    def describe(self) -> Iterator[Metric]:
-        """Yield the metrics without samples, so that the registry reserves their names."""
-        yield from _MetricFamilies().all_families
-
     def collect(self) -> Iterator[Metric]:
-        """Yield the current figures."""
-        families, now_ms = _MetricFamilies(), int(self._now() * 1000)
+        """Yield the current figures; those of endpoints that share a label are summed."""
+        now = int(self._now() * 1000)
         with self._lock:
             inside = self._answers.get(INBOX)
             arrived = {name: total for name, (_, total) in self._arrived.items() if name not in (INBOX, REST)}
         pushed = set() if inside is None else inside.backlogs.keys() - {INBOX}
-        shared: dict[tuple[str, bool], list[Backlog | None]] = {}
+        shared: dict[tuple[str, str], list[Backlog | None]] = {}
         for name, backlog in self.get_current().items():
-            if name == INBOX:
-                families.add_unlabeled(families.inbox, families.inbox_oldest, backlog, now_ms)
-            elif name == REST:
-                families.add_unlabeled(families.rest, None, backlog, now_ms)
-            else:
-                shared.setdefault((self._label(name), name in pushed), []).append(backlog)
-        for (label, in_inbox), backlogs in shared.items():
-            families.add_endpoint(label, backlogs, now_ms, in_inbox=in_inbox)
-        totals: dict[str, int] = {}
-        for name, total in arrived.items():
-            totals[self._label(name)] = totals.get(self._label(name), 0) + total
-        for label, total in totals.items():
-            families.arrived.add_metric([label], total)
-        yield from families.all_families
+            own = name in (INBOX, REST)
+            kind = name if own else "pushed" if name in pushed else "source"
+            shared.setdefault((kind, "" if own else self._label(name)), []).append(backlog)
+        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, text, labels in _GAUGES}
+        for (kind, label), backlogs in shared.items():
+            labels = [label] if label else []
+            known = [backlog for backlog in backlogs if backlog is not None]
+            whole = len(known) == len(backlogs)
+            if kind == "source":
+                families["xrouter_source_up"].add_metric(labels, whole)
+            if not whole:
+                continue
+            records, oldest = _NAMES[kind]
+            families[records].add_metric(labels, sum(backlog.records for backlog in known))
+            ages = [age for backlog in known if (age := _oldest_age(backlog, now)) is not None]
+            if oldest and len(ages) == len(known):
+                families[oldest].add_metric(labels, max(ages))
+        yield from families.values()
+        text = "Records that arrived at a source since the router started to watch it."
+        total = CounterMetricFamily("xrouter_arrived_records", text, labels=["endpoint"])
+        counts = Counter[str]()
+        for name, count in arrived.items():
+            counts[self._label(name)] += count
+        for label, count in counts.items():
+            total.add_metric([label], count)
+        yield total
 
 
-class _MetricFamilies:
-    """The metric families of one collection."""
-
-    def __init__(self) -> None:
-        self.lag = GaugeMetricFamily(
-            "xrouter_source_lag_records",
-            "Records at the broker that have not reached all their sinks; absent while it is unreachable.",
-            labels=["endpoint"],
-        )
-        self.oldest = GaugeMetricFamily(
-            "xrouter_source_oldest_seconds", "Age of the oldest of them; 0 for none.", labels=["endpoint"]
-        )
-        self.up = GaugeMetricFamily(
-            "xrouter_source_up", "Whether the broker has reported the end of its topic.", labels=["endpoint"]
-        )
-        self.inbox = GaugeMetricFamily(
-            "xrouter_inbox_records", "Records in the inbox that have not reached all their sinks."
-        )
-        self.inbox_oldest = GaugeMetricFamily("xrouter_inbox_oldest_seconds", "Age of the oldest of them.")
-        self.rest = GaugeMetricFamily(
-            "xrouter_rest_records", "Records of the fallback topic that have not reached all their sinks."
-        )
-        self.pushed = GaugeMetricFamily(
-            "xrouter_inbox_endpoint_records",
-            "Records of an endpoint in the local inbox that have not reached all their sinks.",
-            labels=["endpoint"],
-        )
-        self.pushed_oldest = GaugeMetricFamily(
-            "xrouter_inbox_endpoint_oldest_seconds", "Age of the oldest of them; 0 for none.", labels=["endpoint"]
-        )
-        self.arrived = CounterMetricFamily(
-            "xrouter_arrived_records",
-            "Records that arrived at a source since the router started to watch it.",
-            labels=["endpoint"],
-        )
-
-    @property
-    def all_families(self) -> tuple[Metric, ...]:
-        pushed = self.pushed, self.pushed_oldest, self.arrived
-        return self.lag, self.oldest, self.up, self.inbox, self.inbox_oldest, self.rest, *pushed
-
-    def add_unlabeled(
-        self, records: GaugeMetricFamily, oldest: GaugeMetricFamily | None, backlog: Backlog | None, now: int
-    ) -> None:
-        if backlog is None:
-            return
-        records.add_metric([], backlog.records)
-        age = _oldest_age(backlog, now)
-        if oldest is not None and age is not None:
-            oldest.add_metric([], age)
-
-    def add_endpoint(self, label: str, backlogs: list[Backlog | None], now: int, *, in_inbox: bool) -> None:
-        """Add an endpoint, or all endpoints that share a label. Backlogs *in_inbox* are not reported by a broker."""
-        known = [backlog for backlog in backlogs if backlog is not None]
-        whole = len(known) == len(backlogs)
-        if not in_inbox:
-            self.up.add_metric([label], whole)
-        if not whole:
-            return
-        records, oldest = (self.pushed, self.pushed_oldest) if in_inbox else (self.lag, self.oldest)
-        records.add_metric([label], sum(backlog.records for backlog in known))
-        ages = [_oldest_age(backlog, now) for backlog in known]
-        if None not in ages:
-            oldest.add_metric([label], max(age for age in ages if age is not None))
+_NAMES: Final = {
+    "source": ("xrouter_source_lag_records", "xrouter_source_oldest_seconds"),
+    "pushed": ("xrouter_inbox_endpoint_records", "xrouter_inbox_endpoint_oldest_seconds"),
+    INBOX: ("xrouter_inbox_records", "xrouter_inbox_oldest_seconds"),
+    REST: ("xrouter_rest_records", ""),
+}
+"""The metrics of a kind of backlog: its records, and the age of the oldest. Brokers do not report pushed ones."""
+_GAUGES: Final[Sequence[tuple[str, str, Sequence[str]]]] = (
+    (
+        "xrouter_source_lag_records",
+        "Records at the broker that have not reached all their sinks; absent while it is unreachable.",
+        ["endpoint"],
+    ),
+    ("xrouter_source_oldest_seconds", "Age of the oldest of them; 0 for none.", ["endpoint"]),
+    ("xrouter_source_up", "Whether the broker has reported the end of its topic.", ["endpoint"]),
+    ("xrouter_inbox_records", "Records in the inbox that have not reached all their sinks.", ()),
+    ("xrouter_inbox_oldest_seconds", "Age of the oldest of them.", ()),
+    ("xrouter_rest_records", "Records of the fallback topic that have not reached all their sinks.", ()),
+    (
+        "xrouter_inbox_endpoint_records",
+        "Records of an endpoint in the local inbox that have not reached all their sinks.",
+        ["endpoint"],
+    ),
+    ("xrouter_inbox_endpoint_oldest_seconds", "Age of the oldest of them; 0 for none.", ["endpoint"]),
+)
 
 
 def _oldest_age(backlog: Backlog, now: int) -> float | None:

@@ -124,15 +124,13 @@ class BatchSteps:
     def turn(self, query: str, step: str) -> None:
         """Start another step of the current batch."""
         with self._lock:
-            known = self._queries.get(query)
-            if known is not None and known.number is not None:
+            if (known := self._current(query)) is not None:
                 self._enter_step(known, step)
 
     def written(self, query: str, records: int) -> None:
         """Set the number of records of the current batch that are already in their sinks."""
         with self._lock:
-            known = self._queries.get(query)
-            if known is not None and known.number is not None:
+            if (known := self._current(query)) is not None:
                 known.written = records
 
     def count_written(self, query: str, since: float) -> int:
@@ -147,8 +145,7 @@ class BatchSteps:
     def end(self, query: str, records: int | None = None) -> dict[str, float]:
         """End the current batch, if any, with its number of records, None for incomplete; return seconds by step."""
         with self._lock:
-            known = self._queries.get(query)
-            if known is None or known.number is None:
+            if (known := self._current(query)) is None or known.number is None:
                 return {}
             self._enter_step(known, REST)
             at = self._began
@@ -162,6 +159,11 @@ class BatchSteps:
         if follower is not None:
             follower(finished)
         return {step: _to_ms(seconds) for step, seconds in finished.steps.items()}
+
+    def _current(self, query: str) -> _QuerySteps | None:
+        """Return the steps of a query's current batch; None between batches."""
+        known = self._queries.get(query)
+        return None if known is None or known.number is None else known
 
     def set_finding_time(self, query: str, seconds: float) -> None:
         """Set the time that Spark needed to find, plan and commit the last batch."""

@@ -160,31 +160,22 @@ class Coverage(Collector):
                     _log.warning("coverage cannot be saved; retrying", problem=str(error))
                 self._refused = True
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics without samples, so that the registry reserves their names."""
-        yield from _make_families()
-
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the current figures; endpoints that share a label are summed."""
         shared: dict[str, list[Occurrences]] = {}
         for endpoint, each in self.by_source().items():
             shared.setdefault(self._label(endpoint), []).append(each)
-        last, expected, unseen = families = _make_families()
+        text = "When the last record of a source was written; 0 is never."
+        last = GaugeMetricFamily("xrouter_source_last_record_timestamp_seconds", text, labels=["endpoint"])
+        text = "Definitions that a source expects."
+        expected = GaugeMetricFamily("xrouter_source_definitions", text, labels=["endpoint"])
+        text = "Definitions that a source expects, and that never occurred there."
+        unseen = GaugeMetricFamily("xrouter_source_unseen_definitions", text, labels=["endpoint"])
         for label, some in shared.items():
             last.add_metric([label], max(each.last or 0 for each in some))
             expected.add_metric([label], sum(each.expected for each in some))
             unseen.add_metric([label], sum(each.unseen for each in some))
-        yield from families
-
-
-def _make_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
-    texts = {
-        "xrouter_source_last_record_timestamp_seconds": "When the last record of a source was written; 0 is never.",
-        "xrouter_source_definitions": "Definitions that a source expects.",
-        "xrouter_source_unseen_definitions": "Definitions that a source expects, and that never occurred there.",
-    }
-    last, expected, unseen = (GaugeMetricFamily(name, text, labels=["endpoint"]) for name, text in texts.items())
-    return last, expected, unseen
+        yield from (last, expected, unseen)
 
 
 # The throughput log: a line per minute while there are records, with the counts of each endpoint.

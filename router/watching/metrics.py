@@ -11,9 +11,10 @@ import shutil
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -40,27 +41,18 @@ if TYPE_CHECKING:
 # Collectors that the client library does not have.
 
 OTHER: Final = "other"
-INFINITE: Final = float("inf")
 
 
 class FaultCounter(Collector):
     """The faults that :mod:`bindings.background` has counted in this process."""
 
-    def describe(self) -> Iterator[CounterMetricFamily]:
-        """Yield the metric without samples, so that the registry reserves its name."""
-        yield self._make_family()
-
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yield the current faults by part."""
-        family = self._make_family()
+        text = "Faults of background threads and gateways, which began again."
+        family = CounterMetricFamily("xrouter_background_faults", text, labels=["part"])
         for part, count in sorted(fault_counts().items()):
             family.add_metric([part], count)
         yield family
-
-    @staticmethod
-    def _make_family() -> CounterMetricFamily:
-        text = "Faults of background threads and gateways, which began again."
-        return CounterMetricFamily("xrouter_background_faults", text, labels=["part"])
 
 
 class BulkHistogram(Collector):
@@ -81,22 +73,30 @@ class BulkHistogram(Collector):
                 self._counts[bisect_left(self._bounds, value)] += count
                 self._sum += value * count
 
-    def describe(self) -> Iterator[HistogramMetricFamily]:
-        """Yield the metric without samples, so that the registry reserves its name."""
-        yield HistogramMetricFamily(self._name, self._documentation)
-
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Yield the current cumulative buckets."""
         with self._lock:
-            counts, total = list(self._counts), self._sum
-        buckets: list[tuple[str, float]] = []
-        below = 0
-        for bound, count in zip((*self._bounds, INFINITE), counts, strict=True):
-            below += count
-            buckets.append(("+Inf" if bound == INFINITE else repr(bound), below))
+            counts, total = list(accumulate(self._counts)), self._sum
+        buckets = list(zip((*map(repr, self._bounds), "+Inf"), counts, strict=True))
         family = HistogramMetricFamily(self._name, self._documentation)
         family.add_metric([], buckets, sum_value=total)
         yield family
+
+
+class _Maker:
+    """Makes metrics in a registry; *labels* are separated by spaces."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, text: str, labels: str = "") -> Counter:
+        return Counter(name, text, labels.split(), registry=self._registry)
+
+    def gauge(self, name: str, text: str, labels: str = "") -> Gauge:
+        return Gauge(name, text, labels.split(), registry=self._registry)
+
+    def histogram(self, name: str, text: str, buckets: Sequence[float], labels: str = "") -> Histogram:
+        return Histogram(name, text, labels.split(), buckets=buckets, registry=self._registry)
 
 
 class CappedLabels:
@@ -127,19 +127,15 @@ class RelationMetrics:
     """The metrics of relations; ``written`` is called with the result of each write to the sink of pairs."""
 
     def __init__(self, registry: CollectorRegistry, written: Callable[[str], None]) -> None:
-        self._exchanges = Counter(
-            "xrouter_relations",
-            "Request-reply pairs and messages without a counterpart, by outcome.",
-            ("outcome",),
-            registry=registry,
+        make = _Maker(registry)
+        self._exchanges = make.counter(
+            "xrouter_relations", "Request-reply pairs and messages without a counterpart, by outcome.", "outcome"
         )
         for outcome in OUTCOMES:
             self._exchanges.labels(outcome)
-        self._open = Gauge(
-            "xrouter_relations_open", "Pending messages, which wait for their counterpart.", registry=registry
-        )
-        self._undelivered = Gauge(
-            "xrouter_relations_undelivered", "Request-reply pairs that their sink does not have yet.", registry=registry
+        self._open = make.gauge("xrouter_relations_open", "Pending messages, which wait for their counterpart.")
+        self._undelivered = make.gauge(
+            "xrouter_relations_undelivered", "Request-reply pairs that their sink does not have yet."
         )
         self._written = written
 
@@ -174,11 +170,11 @@ class SchemaIdMetrics:
         self._lock = threading.Lock()
         self._first: dict[str, str] = {}
         self._warned: set[str] = set()
-        self._counter = Counter(
+        make = _Maker(registry)
+        self._counter = make.counter(
             "xrouter_schema_ids",
             "Routed records whose body begins with a schema id, by definition, id, and what the id decided.",
-            ("message", "schemaid", "by"),
-            registry=registry,
+            "message schemaid by",
         )
 
     def add(self, ids: Mapping[tuple[str, str, str], int]) -> None:
@@ -211,17 +207,12 @@ class SubscriptionMetrics:
     """The metrics of subscriptions; their endpoints are in the settings, so there are few."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._up = Gauge(
-            "xrouter_subscription_up",
-            "Whether the subscription exists, according to its manager.",
-            ("endpoint",),
-            registry=registry,
+        make = _Maker(registry)
+        self._up = make.gauge(
+            "xrouter_subscription_up", "Whether the subscription exists, according to its manager.", "endpoint"
         )
-        self._requests = Counter(
-            "xrouter_subscription_requests",
-            "Requests to subscription managers.",
-            ("endpoint", "action", "result"),
-            registry=registry,
+        self._requests = make.counter(
+            "xrouter_subscription_requests", "Requests to subscription managers.", "endpoint action result"
         )
 
     def up(self, endpoint: str, up: bool) -> None:
@@ -255,26 +246,16 @@ class CatalogMetrics:
     """The findings of the active catalog, and what reloads changed for consumers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._findings = Gauge(
-            "xrouter_catalog_findings", "Findings of the active catalog.", ("severity",), registry=registry
-        )
-        self._changes = Counter(
-            "xrouter_catalog_changes",
-            "Changes for consumers by reloads, by compatibility.",
-            ("compatible",),
-            registry=registry,
-        )
-        self._refused = Gauge(
-            "xrouter_catalog_refused",
-            "Findings that the latest catalog was rejected for; 0 if it was not.",
-            registry=registry,
+        make = _Maker(registry)
+        self._findings = make.gauge("xrouter_catalog_findings", "Findings of the active catalog.", "severity")
+        self._changes = make.counter(
+            "xrouter_catalog_changes", "Changes for consumers by reloads, by compatibility.", "compatible"
         )
         for compatible in ("true", "false"):
             self._changes.labels(compatible)
-        self._incompatible = Gauge(
+        self._incompatible = make.gauge(
             "xrouter_catalog_incompatible_changes",
             "Incompatible changes of the active catalog, against the last compatible one; 0 once they are reverted.",
-            registry=registry,
         )
 
     def set_findings(self, findings: Iterable[Finding]) -> None:
@@ -282,10 +263,6 @@ class CatalogMetrics:
         severities = [finding.severity for finding in findings]
         for severity in _SEVERITIES:
             self._findings.labels(severity).set(severities.count(severity))
-
-    def set_refused(self, findings: int) -> None:
-        """Set the number of findings for which the latest catalog is rejected; 0 if it is not."""
-        self._refused.set(findings)
 
     def count_changes(self, changes: int, incompatible: int, left: int) -> None:
         """Count the changes of a reload, some of which are incompatible.
@@ -324,36 +301,24 @@ class SinkMetrics:
         self._label = label
         self._now = now
         self._problems: dict[str, SinkProblem] = {}
-        self._records = Counter(
+        make = _Maker(registry)
+        self._records = make.counter(
             "xrouter_sink_records",
             "Events and dead letters written to a sink, by their source endpoint.",
-            ("sink", "endpoint"),
-            registry=registry,
+            "sink endpoint",
         )
-        self._bytes = Counter(
-            "xrouter_sink_bytes",
-            "Bytes of keys and bodies of records written to a sink.",
-            ("sink", "endpoint"),
-            registry=registry,
+        self._bytes = make.counter(
+            "xrouter_sink_bytes", "Bytes of keys and bodies of records written to a sink.", "sink endpoint"
         )
-        self._seconds = Histogram(
-            "xrouter_sink_write_seconds",
-            "Time to write a sink's share of a batch.",
-            ("sink",),
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
+        self._seconds = make.histogram(
+            "xrouter_sink_write_seconds", "Time to write a sink's share of a batch.", SECONDS_BUCKETS, "sink"
         )
-        self._taken = Counter(
-            "xrouter_taken_records", "Records read, by the offsets of their source.", ("query",), registry=registry
-        )
-        self._empty = Counter(
-            "xrouter_empty_offsets", "Offsets read that have no record.", ("query",), registry=registry
-        )
-        self._gap = Gauge(
+        self._taken = make.counter("xrouter_taken_records", "Records read, by the offsets of their source.", "query")
+        self._empty = make.counter("xrouter_empty_offsets", "Offsets read that have no record.", "query")
+        self._gap = make.gauge(
             "xrouter_conservation_gap",
             "Records read minus records that all their sinks have as events or dead letters; 0 unless some were lost.",
-            ("query",),
-            registry=registry,
+            "query",
         )
 
     def expect(self, sinks: Iterable[str]) -> None:
@@ -403,7 +368,7 @@ class SinkMetrics:
 
 def add_process_metrics(registry: CollectorRegistry) -> None:
     """Register the version and the process metrics."""
-    build = Gauge("xrouter_build_info", "The router's version, always 1.", ("version", "python"), registry=registry)
+    build = _Maker(registry).gauge("xrouter_build_info", "The router's version, always 1.", "version python")
     build.labels(VERSION, platform.python_version()).set(1)
     ProcessCollector(registry=registry)
 
@@ -419,26 +384,17 @@ class DiskCollector(Collector):
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = folders
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics without samples, so that the registry reserves their names."""
-        yield from self._make_families()
-
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the current figures; disks that cannot be read have none."""
-        free, size = self._make_families()
+        text = "Free bytes of the disk of the state, or of a sink's folder, by its key of the settings."
+        free = GaugeMetricFamily("xrouter_disk_free_bytes", text, labels=["disk"])
+        size = GaugeMetricFamily("xrouter_disk_size_bytes", "All bytes of that disk.", labels=["disk"])
         for key, folder in self._folders.items():
             with suppress(OSError):
                 usage = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists()))
                 free.add_metric([key], usage.free)
                 size.add_metric([key], usage.total)
-        yield free
-        yield size
-
-    @staticmethod
-    def _make_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-        text = "Free bytes of the disk of the state, or of a sink's folder, by its key of the settings."
-        free = GaugeMetricFamily("xrouter_disk_free_bytes", text, labels=["disk"])
-        return free, GaugeMetricFamily("xrouter_disk_size_bytes", "All bytes of that disk.", labels=["disk"])
+        yield from (free, size)
 
 
 class StatusCollector(Collector):
@@ -447,30 +403,35 @@ class StatusCollector(Collector):
     def __init__(self, status: RouterStatus) -> None:
         self._status = status
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics without samples, so that the registry reserves their names."""
-        yield from self._make_families()
-
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the current status."""
         good, answer = self._status.check_readiness()
-        ready, connected, accepting = self._make_families()
-        ready.add_metric([], good)
-        for name, gateway in answer["gateways"].items():
-            connected.add_metric([name], gateway["up"])
-        if answer["inbox"]["accepting"] is not None:
-            accepting.add_metric([], answer["inbox"]["accepting"])
-        yield ready
-        yield connected
-        yield accepting
-
-    @staticmethod
-    def _make_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
-        ready = GaugeMetricFamily("xrouter_ready", "Whether the router is ready, as in /readyz.")
+        yield GaugeMetricFamily("xrouter_ready", "Whether the router is ready, as in /readyz.", good)
         text = "Whether a gateway accepts messages; gateways of brokers are named by endpoint."
         connected = GaugeMetricFamily("xrouter_gateway_connected", text, labels=["gateway"])
+        for name, gateway in answer["gateways"].items():
+            connected.add_metric([name], gateway["up"])
+        yield connected
         text = "Whether the inbox accepts messages; if not, gateways push back, and HTTP returns 503."
-        return ready, connected, GaugeMetricFamily("xrouter_inbox_accepting", text)
+        yield GaugeMetricFamily("xrouter_inbox_accepting", text, answer["inbox"]["accepting"])
+        catalog = answer["catalog"]
+        info = GaugeMetricFamily("xrouter_catalog_info", "The active catalog, always 1.", labels=["epoch"])
+        if catalog["epoch"] is not None:
+            info.add_metric([catalog["epoch"]], 1)
+        yield info
+        figures = self._status.count_pending()
+        for name, text in _CATALOG_TEXTS.items():
+            yield GaugeMetricFamily(f"xrouter_catalog_{name}", text, figures.get(name, catalog.get(name)))
+
+
+_CATALOG_TEXTS: Final = {
+    "definitions": "Definitions of the active catalog.",
+    "awaited": "Unreachable references of a pending catalog.",
+    "doubted": "Reasons why a catalog change needs confirmation.",
+    "held": "Whether a changed catalog waits for the disk or a broker.",
+    "refused": "Findings that the latest catalog was rejected for; 0 if it was not.",
+}
+"""The figures of ``/readyz`` on catalogs."""
 
 
 DEFINITIONS: Final = 1000
@@ -508,10 +469,9 @@ class Metrics:
     ) -> None:
         # A series for the time of creation would double all series, and Prometheus detects restarts without it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
+        self.registry = CollectorRegistry(auto_describe=True)
         self._sinks: frozenset[str] = frozenset()
         self._holds: dict[str, set[str]] = {}
-        self._epoch: str | None = None
         self._lock = threading.Lock()
         self._listening: tuple[str, Callable[[], None]] | None = None
         self._notified_early = False
@@ -537,82 +497,51 @@ class Metrics:
         self.init_series(sinks, endpoints)
 
     def _make_flow(self) -> None:
-        registry = self.registry
-        self._records = Counter(
-            "xrouter_records", "Records by outcome.", ("endpoint", "outcome", "reason"), registry=registry
-        )
-        self._ties = Counter(
+        registry, make = self.registry, _Maker(self.registry)
+        self._records = make.counter("xrouter_records", "Records by outcome.", "endpoint outcome reason")
+        self._ties = make.counter(
             "xrouter_ambiguous_records",
             "Routed records that several definitions match equally well, decided by match.ambiguous.",
-            ("endpoint",),
-            registry=registry,
+            "endpoint",
         )
-        self._definitions = Counter(
-            "xrouter_definition_records", "Records routed or tied to a definition.", ("message",), registry=registry
+        self._definitions = make.counter(
+            "xrouter_definition_records", "Records routed or tied to a definition.", "message"
         )
-        self._batch = Histogram(
-            "xrouter_batch_seconds", "Time to evaluate and write a batch.", buckets=BATCH_BUCKETS, registry=registry
-        )
-        self._bytes = Histogram(
-            "xrouter_batch_bytes", "Bytes of keys and bodies of a batch.", buckets=BYTES_BUCKETS, registry=registry
-        )
+        self._batch = make.histogram("xrouter_batch_seconds", "Time to evaluate and write a batch.", BATCH_BUCKETS)
+        self._bytes = make.histogram("xrouter_batch_bytes", "Bytes of keys and bodies of a batch.", BYTES_BUCKETS)
         self._latency = BulkHistogram(
             "xrouter_record_latency_seconds", "Time from arrival until all sinks have committed.", LATENCY_BUCKETS
         )
         registry.register(self._latency)
-        self._writes = Counter(
-            "xrouter_sink_writes", "Writes of a batch's share to a sink.", ("sink", "result"), registry=registry
-        )
-        self._unfit = Counter(
+        self._writes = make.counter("xrouter_sink_writes", "Writes of a batch's share to a sink.", "sink result")
+        self._unfit = make.counter(
             "xrouter_unfit_values",
             "Values of bodies that do not fit their typed column and are written as null.",
-            ("sink", "message"),
-            registry=registry,
+            "sink message",
         )
-        self._faults = Counter(
+        self._faults = make.counter(
             "xrouter_batch_faults",
             "Failed attempts of batches that something in the batch caused, by kind of fault.",
-            ("query", "fault"),
-            registry=registry,
+            "query fault",
         )
-        self._received = Counter(
-            "xrouter_gateway_received", "Messages received by a gateway.", ("endpoint",), registry=registry
-        )
-        self._acknowledged = Counter(
-            "xrouter_gateway_acknowledged",
-            "Messages stored on disk and acknowledged.",
-            ("endpoint",),
-            registry=registry,
+        self._received = make.counter("xrouter_gateway_received", "Messages received by a gateway.", "endpoint")
+        self._acknowledged = make.counter(
+            "xrouter_gateway_acknowledged", "Messages stored on disk and acknowledged.", "endpoint"
         )
 
     def _make_state(self) -> None:
-        registry = self.registry
-        self._held = Gauge(
+        registry, make = self.registry, _Maker(self.registry)
+        self._held = make.gauge(
             "xrouter_query_held",
             "Whether a batch of a query is blocked; sink is the one that blocks it, empty for dead_letters.max_ratio.",
-            ("query", "sink"),
-            registry=registry,
+            "query sink",
         )
-        self._inbox_bytes = Gauge("xrouter_inbox_bytes", "Disk space of the inbox.", registry=registry)
-        self._inbox_most = Gauge(
+        self._inbox_bytes = make.gauge("xrouter_inbox_bytes", "Disk space of the inbox.")
+        self._inbox_most = make.gauge(
             "xrouter_inbox_max_bytes",
             "Disk space of the inbox at which gateways push back: inbox.max_bytes, or less if the disk fills up first.",
-            registry=registry,
         )
-        self._info = Gauge("xrouter_catalog_info", "The active catalog, always 1.", ("epoch",), registry=registry)
-        self._size = Gauge("xrouter_catalog_definitions", "Definitions of the active catalog.", registry=registry)
-        self._awaited = Gauge(
-            "xrouter_catalog_awaited", "Unreachable references of a pending catalog.", registry=registry
-        )
-        self._doubted = Gauge(
-            "xrouter_catalog_doubted", "Reasons why a catalog change needs confirmation.", registry=registry
-        )
-        self._catalog_held = Gauge(
-            "xrouter_catalog_held", "Whether a changed catalog waits for the disk or a broker.", registry=registry
-        )
-        self._reloads = Counter(
-            "xrouter_catalog_reloads", "Changed catalogs, by result.", ("result",), registry=registry
-        )
+        self._reloads = make.counter("xrouter_catalog_reloads", "Changed catalogs, by result.", "result")
         for result in _RELOAD_RESULTS:
             self._reloads.labels(result)
         registry.register(FaultCounter())
@@ -755,31 +684,10 @@ class Metrics:
         self._inbox_bytes.set(bytes)
         self._inbox_most.set(most)
 
-    def set_catalog(self, epoch: str, definitions: int) -> None:
-        """Set the active catalog, and remove the series of the previous one."""
-        with self._lock:
-            if self._epoch not in (None, epoch):
-                self._info.remove(self._epoch)
-            self._epoch = epoch
-            self._info.labels(epoch).set(1)
-            self._size.set(definitions)
-
     def count_reload(self, result: ReloadResult) -> None:
         """Count a reload as ``accepted`` or ``refused``; ``unchanged`` is not counted."""
         if result != "unchanged":
             self._reloads.labels(result).inc()
-
-    def set_awaited(self, references: int) -> None:
-        """Set the number of unreachable references of a pending catalog."""
-        self._awaited.set(references)
-
-    def set_doubted(self, reasons: int) -> None:
-        """Set the number of reasons why a catalog change needs confirmation."""
-        self._doubted.set(reasons)
-
-    def set_catalog_held(self, held: bool) -> None:
-        """Set whether a changed catalog cannot become active yet, because of the disk or a broker."""
-        self._catalog_held.set(held)
 
     def received(self, endpoint: str) -> None:
         """Count a message that a gateway received."""

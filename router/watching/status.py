@@ -258,6 +258,12 @@ class RouterStatus:
             }
         return not reasons, answer
 
+    def count_pending(self) -> dict[str, int]:
+        """Return how much of what a pending or rejected catalog lacks, in full."""
+        with self._lock:
+            counts = {"awaited": len(self._awaited), "doubted": len(self._doubts), "refused": len(self._refused)}
+            return {**counts, "held": bool(self._held)}
+
     def _list_reasons(self) -> list[str]:
         reasons = ["the router is draining"] if self._draining else []
         if self._catalog is None:

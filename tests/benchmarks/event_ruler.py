@@ -1,6 +1,6 @@
 """AWS event-ruler over the benchmark's own definitions and rows: the yardstick beside our matcher.
 
-It is needed for nothing but this, and resolved as all jars are (:mod:`router.spark.connectors`). What it is asked is
+It is needed for nothing but this, and fetched as all jars are (:mod:`router.spark.connectors`). What it is asked is
 easier than what our engine does: a wildcard takes slashes too, a repeated placeholder may differ, no winner is chosen
 and nothing is taken out. On the other hand it gets JSON, which it has to parse. The events are written before any clock
 runs.
@@ -8,7 +8,6 @@ runs.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -20,18 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from catalog.model import Definition, Property
-from router.spark.connectors import Coordinate, JarRequest, find_java, resolve_jars
+from router.spark.connectors import fetch_jars, find_java, read_pins
 
-EVENT_RULER: Final = JarRequest(wanted=(Coordinate("software.amazon.event.ruler", "event-ruler", "2.1.0"),))
-CHECKSUMS: Final[Mapping[str, str]] = {
-    "event-ruler-2.1.0.jar": "0de916a30048f996f129d05eb3dc6871c89a462f1377c876fd2d34f2e04152fe",
-    "fastdoubleparser-2.0.1.jar": "4242e2335299026524d331355a6cd75abdc38c8fed4402f25b5c7ce9d7668cc1",
-    "jackson-annotations-2.22.jar": "21ddb598807d3a51a876704eb979d9296e1c6a6f47ab1826ff88c6d6a127a2d0",
-    "jackson-core-2.22.2.jar": "ff167a6317be15895706c26668f45b898efe40ab8780970658210fe1393d52a6",
-    "jackson-databind-2.22.2.jar": "d0da14c12b16b5d54719aa172d83b542ff4abeb8b0fb7db476fde8ceece760ca",
-    "jsr305-3.0.2.jar": "766ad2a0783f2687962c8ad74ceecc38a28b9f72a2d085ee438b7813e928d0c7",
-}
-"""SHA-256 of every jar that the coordinate brings: the figures are of exactly these."""
+EVENT_RULER_PINS: Final = Path(__file__).resolve().with_name("event_ruler_jars.json")
+"""event-ruler and what it needs: the figures are of exactly these."""
 PROGRAM: Final = Path(__file__).with_name("EventRuler.java")
 ASKED: Final = (
     "It parses each and returns every rule that\nmatches. A wildcard stands for a placeholder: it takes slashes too, "
@@ -78,21 +69,9 @@ def _condition(prop: Property) -> str | dict[str, Any]:
     return {"wildcard": _PLACEHOLDER.sub("*", text)} if _PLACEHOLDER.search(text) else text
 
 
-def jars() -> tuple[Path, ...]:
-    """Return event-ruler and what it needs, fetched once and checked against the pinned checksums.
-
-    Raises:
-        router.spark.connectors.IvyError: they are missing and cannot be fetched.
-        EventRulerFailed: a jar is not the one that is pinned.
-    """
-    found = resolve_jars(EVENT_RULER)
-    for jar in found:
-        digest = hashlib.sha256(jar.read_bytes()).hexdigest()
-        if CHECKSUMS.get(jar.name) != digest:
-            raise EventRulerFailed(
-                f"{jar} is not the pinned jar (SHA-256 {digest}): remove its folder to fetch it anew"
-            )
-    return found
+def version() -> str:
+    """Return the version that is measured."""
+    return next(path for path in read_pins(EVENT_RULER_PINS) if "event-ruler" in path).split("/")[-2]
 
 
 def measure(
@@ -131,7 +110,8 @@ def measure(
 
 def _run(arguments: Sequence[str]) -> str:
     """Run the program from its source, which the JDK compiles in memory, and return what it prints."""
-    command = [str(find_java()), "-Xmx1g", "-XX:+UseSerialGC", "-cp", os.pathsep.join(map(str, jars())), str(PROGRAM)]
+    classpath = os.pathsep.join(map(str, fetch_jars(EVENT_RULER_PINS)))
+    command = [str(find_java()), "-Xmx1g", "-XX:+UseSerialGC", "-cp", classpath, str(PROGRAM)]
     try:
         done = subprocess.run(
             [*command, *arguments],

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from router.spark.connectors import JavaMissing, find_java
+from router.errors import JvmError
+from router.spark.connectors import find_java
 
 
 def machine() -> str:
@@ -32,7 +33,7 @@ def java() -> str:
     """Return the version of the java command that would be run."""
     try:
         done = subprocess.run([str(find_java()), "-version"], capture_output=True, text=True, timeout=60)
-    except JavaMissing:
+    except JvmError:
         return "no Java"
     found = re.search(r'version "([^"]+)"', done.stderr)
     return f"Java {found[1]}" if found else "an unknown Java"

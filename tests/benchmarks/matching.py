@@ -30,13 +30,13 @@ import pyarrow as pa
 
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
+from router.errors import ConnectorError
 from router.evaluation.plan import Plan
 from router.matching.channels import ChannelBuilder
 from router.matching.index.classes import BatchColumns, IntArray, SplitColumn
 from router.matching.index.index import MatchIndex
 from router.matching.winners import WinnerChooser
 from router.settings import settings_from_dict
-from router.spark.connectors import IvyError
 from tests.benchmarks import event_ruler
 from tests.benchmarks.machine import machine
 
@@ -271,7 +271,7 @@ def report(benches: Sequence[Bench], rounds: int, rows: int) -> str:
         f"the whole plan as workers get it {judge:,d}: {told} {PLAN_LIMIT_BYTES:,d}"
     )
     if benches[0].ruler is not None:
-        version = event_ruler.EVENT_RULER.wanted[0].revision
+        version = event_ruler.version()
         lines.append(f"event-ruler {version} got {rows:,d} of the rows as JSON texts made before. {event_ruler.ASKED}")
     return "\n".join(lines)
 
@@ -296,7 +296,7 @@ def main() -> None:
     if not chosen.no_ruler:
         try:
             time_event_ruler(benches, chosen.ruler_rounds, chosen.ruler_rows)
-        except (IvyError, event_ruler.EventRulerFailed) as error:
+        except (ConnectorError, event_ruler.EventRulerFailed) as error:
             raise SystemExit(str(error)) from error
     print(report(benches, chosen.rounds, min(chosen.ruler_rows, BATCH)))  # noqa: T201
 

@@ -43,15 +43,8 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from bindings.private_files import hold_lock
-from router.spark.connectors import (
-    Coordinate,
-    IvyError,
-    JarRequest,
-    cache_root,
-    find_java,
-    resolve_kafka_jars,
-    resolve_pinned,
-)
+from router.errors import ConnectorError
+from router.spark.connectors import cache_root, fetch_jars, find_java
 from tests.benchmarks.machine import machine
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
@@ -61,10 +54,6 @@ from tests.support.ports import free_ports
 from tests.support.processes import below, processor_seconds
 from tests.support.waiting import wait_until
 
-STREAMS: Final = JarRequest(
-    wanted=(Coordinate("org.apache.kafka", "kafka-streams", "4.1.1"),),
-    excludes=("org.rocksdb",),  # 70 MB for state, of which the program has none.
-)
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
 STREAMS_PINS: Final = HERE / "streams_jars.json"
@@ -152,12 +141,12 @@ def streams() -> Contestant:
         PeerMissing: its jars cannot be had.
     """
     try:
-        jars = resolve_pinned(STREAMS, STREAMS_PINS)
-    except IvyError as error:
+        jars = fetch_jars(STREAMS_PINS)
+    except ConnectorError as error:
         raise PeerMissing(str(error)) from error
     program = HERE / "StreamsByHand.java"
     start = [str(find_java()), "-cp", os.pathsep.join(map(str, jars)), str(program)]
-    return Contestant(f"Kafka Streams {STREAMS.wanted[0].revision}", lambda task: [*start, *task.arguments], program)
+    return Contestant(f"Kafka Streams {jars[0].parent.name}", lambda task: [*start, *task.arguments], program)
 
 
 def quix() -> Contestant:
@@ -190,7 +179,7 @@ def _quix_python() -> Path:
 
 def case_when() -> Contestant:
     """PySpark with a CASE WHEN, with Spark's defaults: one task for each core, but the heap of our own."""
-    submitted = f"--master local[*] --driver-memory 3g --jars {','.join(map(str, resolve_kafka_jars()))} pyspark-shell"
+    submitted = f"--master local[*] --driver-memory 3g --jars {','.join(map(str, fetch_jars()))} pyspark-shell"
     command = [sys.executable, "-m", "tests.benchmarks.spark_by_hand"]
     return Contestant(
         "PySpark, CASE WHEN",

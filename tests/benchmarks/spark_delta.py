@@ -5,36 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from router.spark.connectors import Coordinate, JarRequest, resolve_pinned
+from router.spark.connectors import fetch_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-DELTA: Final = JarRequest(
-    wanted=(Coordinate("io.delta", "delta-spark_4.2_2.13", "4.4.0"),),
-    # On Spark's own class path, in the versions Spark was tested with.
-    excludes=(
-        "com.fasterxml.jackson.core",
-        "com.github.luben",
-        "com.google.code.findbugs",
-        "commons-pool",
-        "io.airlift",
-        "javax.annotation",
-        "org.apache.hadoop",
-        "org.apache.logging.log4j",
-        "org.apache.parquet",
-        "org.apache.spark",
-        "org.locationtech.jts",
-        "org.roaringbitmap",
-        "org.scala-lang",
-        "org.scala-lang.modules",
-        "org.slf4j",
-        "org.xerial.snappy",
-    ),
-)
-"""Delta's source and sink for Spark."""
-PINS: Final = Path(__file__).resolve().with_name("delta_jars.json")
+DELTA_PINS: Final = Path(__file__).resolve().with_name("delta_jars.json")
+"""Delta\'s source and sink for Spark, without what is on Spark\'s own class path."""
 _COLUMNED: Final = ("id", "source", "specversion", "type", "subject", "dataschema", "time")
 
 
@@ -42,10 +20,10 @@ def delta_conf() -> dict[str, str]:
     """Return the configuration of a session that has it, fetching its jars when the cache lacks them.
 
     Raises:
-        IvyError: they cannot be had, or are not those of the manifest.
+        ConnectorError: they cannot be had, or are not those of the manifest.
     """
     return {
-        "spark.driver.extraClassPath": ":".join(str(jar) for jar in resolve_pinned(DELTA, PINS)),
+        "spark.driver.extraClassPath": ":".join(str(jar) for jar in fetch_jars(DELTA_PINS)),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Else it reads its small log in fifty tasks, which is for clusters.

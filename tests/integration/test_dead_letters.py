@@ -8,9 +8,7 @@ import sys
 import urllib.request
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from router.dead_letters import stores
 from router.dead_letters.dead_letter import DeadLetter
-from router.dead_letters.reading import read_dead_letters
+from router.dead_letters.reading import open_stores, read_dead_letters
 from router.settings import Settings, load_settings
 from tests.conftest import Kafka, TopicFactory
 from tests.support.kafka import create_topics, produce
@@ -206,9 +204,7 @@ def check_order(settings: Settings) -> None:
 def check_newest(settings: Settings, found: dict[str, dict[str, DeadLetter]]) -> None:
     """What the status page shows, which looks at the ends of sinks alone, is the same from each; here it is all."""
     for name in SINKS:
-        sink, spill = settings.sinks[name], Path(settings.state) / "spill"
-        assert sink.latest
-        look = partial(resolve_name(sink.latest), name, sink, spill)
+        look = open_stores(settings, [name])[0].select_newest
         letters = look(lambda looked: {letter for _, letter in looked})
         assert {letter.id: replace(letter, sink="") for letter in letters} == found[name], name
         (newest,) = look(lambda looked: {max(looked)[1]})

@@ -41,7 +41,6 @@ STEPS: Final = (
     "router.sinks.tables.head:sync_path",
     "router.sinks.tables.upkeep:_write_merged_file",
     "router.sinks.tables.upkeep:_commit_replacement",
-    "router.sinks.tables.staging:StagedFileSweeper.record_commit",
 )
 DEATHS: Final = tuple(itertools.product((1, 2, 3), STEPS, ("before", "after")))
 BATCHES: Final = 12

@@ -17,14 +17,13 @@ from typing import Any, Final
 
 import httpx
 
-from router.spark.connectors import Coordinate, JarRequest, cache_root, find_java, resolve_pinned
+from router.spark.connectors import cache_root, fetch_jars, find_java
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
 from tests.support.router import SHORT_LIVED
 
-APICURIO: Final = JarRequest((Coordinate("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "all.tar.gz"),))
-"""The last line that runs with Java 17: version 3 asks for 21."""
 APICURIO_PINS: Final = Path(__file__).resolve().with_name("apicurio_archives.json")
+"""The last line that runs with Java 17: version 3 asks for 21."""
 API: Final = "/apis/ccompat/v7"
 # Read at import: the tests' environment is cleaned of our variables before each of them.
 _UNPACKED: Final = cache_root() / "apicurio"
@@ -90,15 +89,15 @@ class Apicurio(BrokerProcess):
 
 def unpacked() -> Path:
     """Return the folder of the unpacked archive, which is filled beside its place and renamed when whole."""
-    (archive,) = resolve_pinned(APICURIO, APICURIO_PINS)
-    folder = _UNPACKED / APICURIO.digest
+    (archive,) = fetch_jars(APICURIO_PINS)
+    folder = _UNPACKED / archive.parent.name
     if folder.is_dir():
         return folder
     _UNPACKED.mkdir(parents=True, exist_ok=True)
     with (_UNPACKED / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
-            partial = _UNPACKED / f".partial-{APICURIO.digest}"
+            partial = _UNPACKED / f".partial-{archive.parent.name}"
             shutil.rmtree(partial, ignore_errors=True)
             with tarfile.open(archive) as packed:
                 packed.extractall(partial, filter="data")

@@ -19,7 +19,7 @@ from typing import Final
 from confluent_kafka import ElectionType, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from router.spark.connectors import Coordinate, JarRequest, find_java, resolve_pinned
+from router.spark.connectors import fetch_jars, find_java
 from tests.support import deployed
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import LOG_TAIL_BYTES, BrokerFailed, BrokerProcess
@@ -28,15 +28,9 @@ from tests.support.router import start_options
 GIVEN_VARIABLE: Final = "XROUTER_TEST_KAFKA"
 READY_LIMIT_SECONDS: Final = 180.0
 KAFKA_PINS: Final = Path(__file__).resolve().with_name("kafka_jars.json")
+"""Kafka, and a binding of log4j for its slf4j 1.7: without it, a failed start would tell nothing."""
 CLUSTER_ID: Final = "eHJvdXRlci10ZXN0cy0wMQ"
 
-KAFKA_SERVER: Final = JarRequest(
-    wanted=(
-        Coordinate("org.apache.kafka", "kafka_2.13", "4.1.1"),
-        # Without a binding for its slf4j 1.7 the server logs nothing, and a failed start would tell nothing.
-        Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
-    )
-)
 
 # What the file of docker-compose.yml leaves to its place. And the controller writes less often than twice a second that
 # nothing happens: the brokers run through a whole run of the tests, and do nothing most of the time.
@@ -135,7 +129,7 @@ class KafkaBroker(BrokerProcess):
         return ()
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        jars = resolve_pinned(KAFKA_SERVER, KAFKA_PINS)
+        jars = fetch_jars(KAFKA_PINS)
         classpath = os.pathsep.join(map(str, jars))
         options = [f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseSerialGC", "-Djava.awt.headless=true"]
         if self._start is None:
@@ -265,7 +259,7 @@ def _docker_answers() -> bool:
 
 def main() -> int:
     """Fetch what a local broker needs and say where it is."""
-    sys.stdout.writelines(f"{jar}\n" for jar in resolve_pinned(KAFKA_SERVER, KAFKA_PINS))
+    sys.stdout.writelines(f"{jar}\n" for jar in fetch_jars(KAFKA_PINS))
     return 0
 
 

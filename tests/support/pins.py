@@ -1,43 +1,38 @@
-"""Writes the manifests of all jars anew, for a change of their versions: ``make pins``, then read the difference."""
+"""Writes the hashes of all jars anew, for a change of their versions: ``make pins``, then read the difference.
+
+The manifests list the files of a Maven repository by path; which files a version needs, its build says.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
-from router.spark.connectors import KAFKA, PINS, JarRequest, resolve_jars, sha256_of
-from tests.benchmarks.peers import STREAMS, STREAMS_PINS
-from tests.benchmarks.spark_delta import DELTA
-from tests.benchmarks.spark_delta import PINS as DELTA_PINS
-from tests.support.apicurio import APICURIO, APICURIO_PINS
-from tests.support.brokers import KAFKA_PINS, KAFKA_SERVER
-from tests.support.qpid import QPID_PINS, QPID_SERVER
+import pytest
 
-MANIFESTS: tuple[tuple[JarRequest, Path], ...] = (
-    (KAFKA, PINS),
-    (KAFKA_SERVER, KAFKA_PINS),
-    (QPID_SERVER, QPID_PINS),
-    (APICURIO, APICURIO_PINS),
-    (DELTA, DELTA_PINS),
-    (STREAMS, STREAMS_PINS),
-)
+from router.spark.connectors import CACHE_VARIABLE, PINS, read_pins, retrieve_files, sha256_of
+from tests.benchmarks.event_ruler import EVENT_RULER_PINS
+from tests.benchmarks.peers import STREAMS_PINS
+from tests.benchmarks.spark_delta import DELTA_PINS
+from tests.support.apicurio import APICURIO_PINS
+from tests.support.brokers import KAFKA_PINS
+from tests.support.qpid import QPID_PINS
 
-
-def write_pins(jars: Iterable[Path], manifest: Path) -> None:
-    """Write the manifest of *jars*, which somebody must have good reason to trust."""
-    pins = {jar.name: sha256_of(jar) for jar in sorted(jars)}
-    manifest.write_text(json.dumps(pins, indent=1) + "\n", encoding="utf-8")
+MANIFESTS = (PINS, KAFKA_PINS, QPID_PINS, APICURIO_PINS, DELTA_PINS, STREAMS_PINS, EVENT_RULER_PINS)
 
 
 def main() -> None:
-    """Fetch every jar into a folder of its own, since the cache is what the manifests are to be held against."""
-    with tempfile.TemporaryDirectory() as fresh:
-        for request, manifest in MANIFESTS:
-            write_pins(resolve_jars(request, Path(fresh)), manifest)
-            sys.stdout.write(f"{manifest}\n")
+    """Fetch every jar anew, since the cache is what the manifests are to be held against."""
+    for manifest in MANIFESTS:
+        with tempfile.TemporaryDirectory() as fresh, pytest.MonkeyPatch.context() as patch:
+            patch.setenv(CACHE_VARIABLE, fresh)
+            paths = list(read_pins(manifest))
+            retrieve_files(paths, Path(fresh))
+            pins = {path: sha256_of(Path(fresh, path)) for path in sorted(paths)}
+        manifest.write_text(json.dumps(pins, indent=1) + "\n", encoding="utf-8")
+        sys.stdout.write(f"{manifest}\n")
 
 
 if __name__ == "__main__":

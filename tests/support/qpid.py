@@ -21,7 +21,7 @@ from typing import Any, Final
 from proton import ProtonException
 from proton.utils import BlockingConnection
 
-from router.spark.connectors import Coordinate, JarRequest, find_java, resolve_pinned
+from router.spark.connectors import fetch_jars, find_java
 from tests.support import deployed
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
@@ -31,10 +31,6 @@ GIVEN_VARIABLE: Final = "XROUTER_TEST_AMQP"
 READY_LIMIT_SECONDS: Final = 180.0
 READY_MARK: Final = b"BRK-1004"
 QPID_PINS: Final = Path(__file__).resolve().with_name("qpid_jars.json")
-QPID_SERVER: Final = JarRequest(
-    wanted=(Coordinate("org.apache.qpid", "qpid-broker", "9.2.1"),),
-    excludes=("com.sleepycat",),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,7 @@ class QpidBroker(BrokerProcess):
         return READY_MARK in self.log.read_bytes()[self._started_at :]
 
     def _java(self) -> list[str]:
-        jars = resolve_pinned(QPID_SERVER, QPID_PINS)
+        jars = fetch_jars(QPID_PINS)
         classpath = os.pathsep.join(map(str, jars))
         work = self._folder / "work"
         options = [f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=256m"]
@@ -182,7 +178,7 @@ def amqp_for_tests(folder: Path) -> Iterator[str]:
 
 def main() -> int:
     """Fetch what a local broker needs and say where it is."""
-    sys.stdout.writelines(f"{jar}\n" for jar in resolve_pinned(QPID_SERVER, QPID_PINS))
+    sys.stdout.writelines(f"{jar}\n" for jar in fetch_jars(QPID_PINS))
     return 0
 
 

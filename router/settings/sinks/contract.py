@@ -37,15 +37,8 @@ class SinkSettings(Section):
 
     opener: ClassVar[str]
     """Opens the sink, as :func:`router.sinks.contract.open_sink`."""
-    reader: ClassVar[str] = ""
-    """Reads its dead letters back, as :func:`router.dead_letters.stores.read_table`; see ``readable``."""
-    latest: ClassVar[str] = ""
-    """Reads its newest dead letters, as :func:`router.dead_letters.reading.select_from_table`; set if ``reader`` is."""
-    retention: ClassVar[str] = ""
-    """Finds dead letters to remove, as :func:`router.dead_letters.retention.find_in_table`.
-
-    Empty if the router does not remove them.
-    """
+    letters: ClassVar[str] = ""
+    """Opens the store of its dead letters, as :class:`router.dead_letters.stores.LetterStore`; see ``readable``."""
     pairs: ClassVar[str] = ""
     """Opens the sink of request-reply pairs, as :func:`router.sinks.pairs.open_pair_table`; empty if none."""
     tabular: ClassVar[bool] = False
@@ -61,7 +54,7 @@ class SinkSettings(Section):
     @property
     def readable(self) -> bool:
         """Whether dead letters can be read back."""
-        return bool(self.reader)
+        return bool(self.letters)
 
     @property
     def folder(self) -> str:

@@ -55,8 +55,7 @@ class NewTopics(Section):
 class _KafkaRecords(RemoteSink):
     """Brokers, topics, and the form of messages."""
 
-    reader = "router.dead_letters.stores:read_topics"
-    latest = "router.dead_letters.reading:select_from_topics"
+    letters = "router.dead_letters.stores:TopicLetters"
     needs_connector = True
     pairs = "router.sinks.pairs:open_pair_topic"
     family = "kafka"

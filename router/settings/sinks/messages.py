@@ -367,9 +367,7 @@ class TableSink(SinkSettings):
     """A table on disk or in an object store: one append per batch, exactly once."""
 
     opener = "router.sinks.tables.opening:open_tables"
-    reader = "router.dead_letters.stores:read_table"
-    latest = "router.dead_letters.reading:select_from_table"
-    retention = "router.dead_letters.retention:find_in_table"
+    letters = "router.dead_letters.stores:open_table_letters"
     pairs = "router.sinks.pairs:open_pair_table"
     tabular = True
 
@@ -465,9 +463,7 @@ class JsonLinesSink(SinkSettings):
     """JSON lines: one file per batch in a folder, or standard output (at least once)."""
 
     opener = "router.sinks.jsonlines:open_json_lines"
-    reader = "router.dead_letters.stores:read_sink_lines"
-    latest = "router.dead_letters.reading:select_from_files"
-    retention = "router.dead_letters.retention:find_old_lines"
+    letters = "router.dead_letters.stores:LineLetters"
 
     type: Literal["jsonl"] = Field(description="`jsonl`.")
     path: str = Field("-", description="Folder of the files; `-` is standard output.", min_length=1)

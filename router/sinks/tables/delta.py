@@ -7,7 +7,8 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,6 @@ from router.sinks.tables.head import (
 )
 from router.sinks.tables.requirements import FilesOfCommit, RowsOfCommit, add_columns, find_missing_files, read_rows
 from router.sinks.tables.staging import (
-    StagedFileSweeper,
     TableFileStager,
     add_partition_columns,
     add_partition_fields,
@@ -119,7 +119,6 @@ class DeltaSink(ArrowSink):
         self._upkeep = upkeep
         self._rejects = rejects
         self._head: TableHead | None = None
-        self._sweeper = StagedFileSweeper(uri.removeprefix("file://"))
         self.known = b""
         """The table's columns for workers, serialized by Arrow; set after their files had different types."""
         self.may_reject = False
@@ -139,21 +138,14 @@ class DeltaSink(ArrowSink):
         rows = add_partition_columns(rows, self._partition_by)
         if not self._grows and not rows.schema.equals(self._schema):
             raise SinkError(self._name, f"batch has columns {rows.schema.names}, not the table's columns")
-        try:
-            with self._lock:
-                # delta-rs appends to the version that it has read.
-                self._head = None
-                batch = RowsOfCommit(self._name, rows, may_reject=self._rejects)
-                result = self._append(rows.schema, rows.num_rows, commit, partial(self._add_rows, batch, commit))
-                if result.repeated and (head := self._open_head()) is not None:
-                    self._apply_rules(batch, head, evolve_schema(head.schema, rows.schema))
-                return _add_rejected(result, batch.refused)
-        except DeltaError as error:
-            if fails_in_new_table(rows, self._partition_by):
-                raise
-            raise self._to_sink_error(error) from error
-        except OSError as error:
-            raise to_sink_error(self._name, self._uri, error) from error
+        with self._naming_errors(rows), self._lock:
+            # delta-rs appends to the version that it has read.
+            self._head = None
+            batch = RowsOfCommit(self._name, rows, may_reject=self._rejects)
+            result = self._append(rows.schema, rows.num_rows, commit, partial(self._add_rows, batch, commit))
+            if result.repeated and (head := self._open_head()) is not None:
+                self._apply_rules(batch, head, evolve_schema(head.schema, rows.schema))
+            return _add_rejected(result, batch.refused)
 
     def make_stager(self, commit: Commit) -> FileStager | None:
         """Return the writer of files into the table's folder; None if the table is in an object store."""
@@ -173,32 +165,23 @@ class DeltaSink(ArrowSink):
         assert staging is not None
         batch = FilesOfCommit(self._name, staging, staged)
         try:
-            schemas = _get_schemas(staged.files)
-            schema = functools.reduce(evolve_schema, schemas)
-            count = sum(file.rows for file in staged.files)
-            with self._lock:
+            with self._naming_errors(), self._lock:
+                schemas = _get_schemas(staged.files)
+                schema = functools.reduce(evolve_schema, schemas)
+                count = sum(file.rows for file in staged.files)
                 result = self._append(schema, count, commit, partial(self._add_files, batch, schemas, commit))
                 if result.repeated:
                     self._check_committed(batch, commit)
                 return _add_rejected(result, batch.refused)
-        except DeltaError as error:
-            raise self._to_sink_error(error) from error
-        except OSError as error:
-            raise to_sink_error(self._name, self._uri, error) from error
         finally:
             if not staged.offered:
                 batch.discard_rewritten()
 
     def has_commit(self, commit: Commit) -> bool:
         """Whether the table's log has this version of the app, or a later one."""
-        try:
-            with self._lock:
-                head = self._open_head()
-                return head is not None and head.has_commit(commit)
-        except DeltaError as error:
-            raise self._to_sink_error(error) from error
-        except OSError as error:
-            raise to_sink_error(self._name, self._uri, error) from error
+        with self._naming_errors(), self._lock:
+            head = self._open_head()
+            return head is not None and head.has_commit(commit)
 
     def _append(self, schema: pa.Schema, count: int, commit: Commit, write: _Write) -> WriteResult:
         conflict: CommitFailedError | None = None
@@ -257,7 +240,6 @@ class DeltaSink(ArrowSink):
         batch.staged.offered = True
         head.append(batch.files, commit, metadata)
         batch.discard_replaced()
-        self._sweeper.record_commit(commit, batch.files)
         if batch.find_missing():
             # Another engine has just removed them: the log must not name missing files.
             self._revert_commit(head, batch.files, commit)
@@ -392,9 +374,18 @@ class DeltaSink(ArrowSink):
         make_durable(self._uri, table.version())
         return TableHead(self._uri, table)
 
-    def _to_sink_error(self, error: DeltaError) -> SinkError:
-        hint = "check the path, its permissions and disk space; the batch is written again after a restart"
-        return SinkError(self._name, f"{self._uri}: {error}", hint=hint)
+    @contextmanager
+    def _naming_errors(self, rows: pa.Table | None = None) -> Iterator[None]:
+        """Turn errors of delta-rs and the disk into :class:`SinkError`, unless *rows* are the cause."""
+        try:
+            yield
+        except DeltaError as error:
+            if rows is not None and fails_in_new_table(rows, self._partition_by):
+                raise
+            hint = "check the path, its permissions and disk space; the batch is written again after a restart"
+            raise SinkError(self._name, f"{self._uri}: {error}", hint=hint) from error
+        except OSError as error:
+            raise to_sink_error(self._name, self._uri, error) from error
 
 
 def _get_schemas(files: Iterable[StagedFile]) -> list[pa.Schema]:

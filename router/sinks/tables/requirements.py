@@ -25,46 +25,19 @@ _WRITER: Final = 7
 _READER: Final = 3
 _CONSTRAINT: Final = "delta.constraints."
 _APPENDED: Final = frozenset(
-    {
-        "allowColumnDefaults",
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "checkpointProtection",
-        "clustering",
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "generatedColumns",
-        "icebergCompatV1",
-        "icebergCompatV2",
-        "identityColumns",
-        "inCommitTimestamp",
-        "invariants",
-        "rowTracking",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantType",
-        "variantType-preview",
-    }
+    (
+        "allowColumnDefaults appendOnly changeDataFeed checkConstraints checkpointProtection clustering "
+        "columnMapping deletionVectors domainMetadata generatedColumns icebergCompatV1 icebergCompatV2 "
+        "identityColumns inCommitTimestamp invariants rowTracking timestampNtz typeWidening "
+        "typeWidening-preview v2Checkpoint vacuumProtocolCheck variantType variantType-preview"
+    ).split()
 )
 """Features that an append supports, or that require nothing unless they are in use (:func:`_iter_unsupported`)."""
 _BY_DELTA: Final = frozenset(
-    {
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "columnMapping",
-        "deletionVectors",
-        "generatedColumns",
-        "invariants",
-        "timestampNtz",
-        "v2Checkpoint",
-        "variantType",
-    }
+    (
+        "appendOnly changeDataFeed checkConstraints columnMapping deletionVectors generatedColumns "
+        "invariants timestampNtz v2Checkpoint variantType"
+    ).split()
 )
 """Features of tables that delta-rs can write to."""
 _ROWS_KEPT: Final = frozenset({"rowTracking", "clustering", "columnMapping"})

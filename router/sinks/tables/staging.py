@@ -1,8 +1,7 @@
 """Files of a Delta table that workers write before its log names them.
 
-A file is named for its commit and for the attempt of the task that wrote it: ``APP-VERSION-TASK``. So files left by an
-attempt that failed, or by one of two attempts that wrote the same rows, are known by their names: their commit is in
-the log without them.
+A file is named for its commit and for the attempt of the task that wrote it: ``APP-VERSION-TASK``. Files left by an
+attempt that failed, or by one of two attempts that wrote the same rows, are removed by upkeep, after a day.
 """
 
 from __future__ import annotations
@@ -310,11 +309,6 @@ def add_partition_fields(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIX: Final = ".snappy.parquet"
-LISTED: Final = 100
-"""File names checked per commit, on average, to find files that are not part of the table."""
-REMEMBERED: Final = 600.0
-"""Seconds after a commit during which files of abandoned attempts are searched."""
-MOST_REMEMBERED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,73 +363,6 @@ class TableFileStager:
 def make_file_prefix(app: str, version: int) -> str:
     """Return the prefix of the file names of a commit, which no other commit has."""
     return f"{escape_value(app, '_')}-{version:012d}-"
-
-
-class StagedFileSweeper:
-    """Removes files of failed attempts from the folders of committed files.
-
-    A commit of a part implies that the whole batch and enclosing parts were not committed: their files are removed too.
-    A sweep lists folders, so the more files they have, the rarer it is. It covers the commits of the last ten minutes,
-    since an attempt that Spark abandoned may end long after its commit.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._commits: dict[str, _CommittedFiles] = {}
-        """By the prefix of their file names, oldest first."""
-        self._folders: dict[str, float] = {}
-        """Folders with files of commits, with the time of the last commit."""
-        self._wait = 0
-
-    def record_commit(self, commit: Commit, files: Iterable[StagedFile]) -> None:
-        """Record a commit with its files in the log, and sweep if it is time."""
-        now = time.monotonic()
-        paths = {os.path.join(self._folder, file.path) for file in files}
-        for path in paths:
-            self._folders[os.path.dirname(path)] = now
-        for app in commit.apps:
-            prefix = make_file_prefix(app, commit.version)
-            earlier = self._commits.pop(prefix, None)
-            self._commits[prefix] = _CommittedFiles(now, paths if earlier is None else paths | earlier.files)
-        if self._wait:
-            self._wait -= 1
-            return
-        self._wait = sum(map(self._sweep_folder, self._folders)) // LISTED
-        self._forget_commits(now - REMEMBERED)
-
-    def _sweep_folder(self, folder: str) -> int:
-        """Remove files of recorded commits that are not in the log from a folder; return its file count."""
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            return 0
-        lengths = {len(prefix) for prefix in self._commits}
-        for name in names:
-            commit = next((self._commits[name[:length]] for length in lengths if name[:length] in self._commits), None)
-            if commit is not None and (path := os.path.join(folder, name)) not in commit.files:
-                with suppress(OSError):
-                    os.unlink(path)
-        return len(names)
-
-    def _forget_commits(self, before: float) -> None:
-        """Forget commits before a time, and the oldest ones if there are too many."""
-        surplus = len(self._commits) - MOST_REMEMBERED
-        old = [
-            prefix
-            for number, (prefix, each) in enumerate(self._commits.items())
-            if number < surplus or each.at < before
-        ]
-        for prefix in old:
-            del self._commits[prefix]
-        self._folders = {folder: at for folder, at in self._folders.items() if at >= before}
-
-
-@dataclass(frozen=True, slots=True)
-class _CommittedFiles:
-    """The time of a commit, and its files in the log."""
-
-    at: float
-    files: set[str]
 
 
 def _write_file(file: Path, rows: pa.Table) -> tuple[int, str]:

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from router.dead_letters.dead_letter import parse_nearest
-from router.dead_letters.reading import read_dead_letters, readable_sinks
+from router.dead_letters.reading import find_recent, read_dead_letters, read_latest, readable_sinks
 from router.dead_letters.stores import build_topic_pattern
 from router.errors import ConfigError, SinkError
 from router.settings import load_settings
@@ -62,6 +62,22 @@ def test_each_letter_once_and_the_oldest_batch_first(tmp_path: Path) -> None:
         found = [letter.id for letter in read_dead_letters(settings, sinks=[name])]
         assert found == [letter_id(number) for number in (2, 9, 1, 3)]
     assert [letter.sink for letter in read_dead_letters(settings)] == ["delta"] * 4
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_the_newest_come_first_and_whole(tmp_path: Path, sink: str) -> None:
+    file = settings_file(tmp_path, (sink,))
+    assert read_latest(load_settings(file), 2) == []
+    for number in (2, 1, 3):
+        time = WRITTEN + timedelta(days=number)
+        settings = write_letters(file, [row(number, failed=time), row(number + 3, failed=time)], app=f"app{number}")
+    newest = read_latest(settings, 3)
+    assert [letter.id for letter in newest] == [letter_id(number) for number in (6, 3, 5)]
+    whole = {letter.id: letter for letter in read_dead_letters(settings)}
+    assert newest == [whole[letter.id] for letter in newest] and newest[0].body == b'{"amount": 1.50}'
+    assert find_recent(settings, letter_id(1)) == whole[letter_id(1)]
+    with pytest.raises(LookupError, match="not among the newest"):
+        find_recent(settings, letter_id(9))
 
 
 def test_instants_beyond_the_calendar_are_left_out(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from catalog.findings import Declarations
 from catalog.load import load
-from router.dead_letters.dead_letter import DeadLetter
+from router.dead_letters.dead_letter import DeadLetter, make_letter
 from router.dead_letters.redaction import (
     HIDDEN,
     MAX_STEPS,
@@ -20,14 +20,13 @@ from router.dead_letters.redaction import (
     find_marks,
     parse_marks,
 )
-from router.dead_letters.stores import parse_row
 from tests.support.letters import row
 
 SECRET = "4111-1111-2222-3333"
 
 
 def letter(**changes: Any) -> DeadLetter:
-    return parse_row(row(1, received=None, failed=None) | changes, "lake")
+    return make_letter(row(1, received=None, failed=None) | changes, "lake")
 
 
 def shown(given: DeadLetter, *redact: str) -> DeadLetter:

@@ -214,7 +214,7 @@ def test_a_source_does_not_lose_all_its_candidates_by_a_slip(
     assert missing in finding["message"]
     assert finding["hint"].startswith(near)
     assert "catalog.on_incompatible" in finding["hint"]
-    assert reloads.metrics.registry.get_sample_value("xrouter_catalog_refused") == 1
+    assert reloads.status.count_pending()["refused"] == 1
     assert reloads.changes("false") == 0
     assert "would have no candidates left" in caplog.text
     # The catalog of before is put back: nothing is refused any more, and nothing was reloaded.
@@ -222,7 +222,7 @@ def test_a_source_does_not_lose_all_its_candidates_by_a_slip(
 
     def mended() -> bool:
         assert reloads.reloader.poll() is None
-        return reloads.metrics.registry.get_sample_value("xrouter_catalog_refused") == 0
+        return reloads.status.count_pending()["refused"] == 0
 
     wait_until(mended, LIMIT, "the catalog of before")
     assert reloads.status.check_readiness()[1]["catalog"]["refused"] == before["refused"] == []

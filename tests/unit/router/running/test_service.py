@@ -9,7 +9,7 @@ from router.running.monitoring import Monitoring
 from router.running.service import Service
 from router.spark.session import Stopping
 from router.state.state import Accounts, StateFolder
-from router.watching.metrics import Metrics
+from router.watching.metrics import Metrics, StatusCollector
 from router.watching.status import RouterStatus
 from tests.unit.router.realtime.test_checks import ORDERS, SETTLED, plan
 
@@ -50,6 +50,7 @@ def test_a_plan_is_announced_with_what_reading_its_catalog_found() -> None:
     Monitoring(metrics, status, 0, Overview(compiled.settings, metrics, status, None)).show_plan(
         compiled, ["/endpoints/a"]
     )
+    metrics.registry.register(StatusCollector(status))
     values = metrics.registry.get_sample_value
     found = [finding.severity for finding in compiled.catalog.findings]
     for severity in ("error", "warning"):

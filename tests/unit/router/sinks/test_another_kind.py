@@ -12,9 +12,9 @@ import pytest
 from pydantic import Field
 
 from catalog.load import load
-from router.dead_letters.dead_letter import DeadLetter
-from router.dead_letters.reading import read_dead_letters, readable_sinks
-from router.dead_letters.stores import parse_row
+from router.dead_letters.dead_letter import DeadLetter, make_letter
+from router.dead_letters.reading import read_dead_letters, read_latest, readable_sinks
+from router.dead_letters.stores import LetterStore
 from router.errors import ConfigError
 from router.evaluation.plan import Plan
 from router.overview.picture import survey_routes
@@ -32,7 +32,7 @@ class ShelfSink(SinkSettings):
     """A shelf in memory."""
 
     opener: ClassVar[str] = f"{__name__}:open_shelf"
-    reader: ClassVar[str] = f"{__name__}:read_shelf"
+    letters: ClassVar[str] = f"{__name__}:ShelfLetters"
 
     type: Literal["shelf"] = Field(description="`shelf`.")
     shelf: str = Field(description="Name of the shelf.")
@@ -65,8 +65,9 @@ def open_shelf(name: str, settings: ShelfSink, kind: str, catalog: object, frami
     return Shelf(f"{settings.shelf}-{kind}")
 
 
-def read_shelf(name: str, settings: ShelfSink, spill: Path, *, bodies: bool = True) -> Iterator[DeadLetter]:
-    return (parse_row(row, name) for row in SHELVES[f"{settings.shelf}-dead-letters"])
+class ShelfLetters(LetterStore):
+    def read(self, *, bodies: bool = True) -> Iterator[DeadLetter]:
+        return (make_letter(row, self.name) for row in SHELVES[f"{self.settings.shelf}-dead-letters"])
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +111,7 @@ def test_dead_letters_are_read_back(tmp_path: Path) -> None:
     letters.write(pa.Table.from_pylist([row], DEAD_LETTER), Commit("app", 1))
     assert readable_sinks(settings) == ("s",)
     assert [(each.reason, each.sink) for each in read_dead_letters(settings)] == [("no-match", "s")]
+    assert [each.id for each in read_latest(settings, 1)] == ["0" * 32]
 
 
 def test_it_is_checked_and_named_with_the_others(tmp_path: Path) -> None:

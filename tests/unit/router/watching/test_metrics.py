@@ -11,8 +11,9 @@ from pytest import approx
 
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally, sum_tallies
 from router.watching.backlogs import Backlog
-from router.watching.metrics import LATENCY_BUCKETS, BulkHistogram, Metrics
+from router.watching.metrics import LATENCY_BUCKETS, BulkHistogram, Metrics, StatusCollector
 from router.watching.shadow import EpochPair
+from router.watching.status import RouterStatus
 from tests.support.shop import plan
 
 CONTRACT = {
@@ -29,7 +30,10 @@ CONTRACT = {
     "xrouter_inbox_bytes": set(),
     "xrouter_inbox_max_bytes": set(),
     "xrouter_sink_writes": {"sink", "result"},
-    "xrouter_catalog_info": {"epoch"},
+    "xrouter_catalog_info": set(),
+    "xrouter_ready": set(),
+    "xrouter_gateway_connected": set(),
+    "xrouter_inbox_accepting": set(),
     "xrouter_catalog_definitions": set(),
     "xrouter_catalog_reloads": {"result"},
     "xrouter_gateway_received": {"endpoint"},
@@ -104,7 +108,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics.backlogs.update("q", {"/endpoints/a": Backlog(1, NOW)})
     metrics.backlogs.update("inbox", {"/endpoints/b": Backlog(1, NOW, 1)})
     metrics.coverage.follow(plan("m"))
-    metrics.set_catalog("e1", 1)
+    metrics.registry.register(StatusCollector(RouterStatus()))
     metrics.catalog_state.set_findings([])
     metrics.held("q", "lake")
     metrics.fault("q", "overdue")
@@ -214,9 +218,11 @@ def test_a_query_that_has_never_been_held_says_so() -> None:
 
 
 def test_only_the_active_epoch_has_a_series() -> None:
-    metrics = Metrics()
+    metrics, status = Metrics(), RouterStatus()
+    metrics.registry.register(StatusCollector(status))
+    assert value(metrics, "xrouter_catalog_definitions") == 0
     for epoch, definitions in (("e1", 3), ("e2", 5), ("e2", 5)):
-        metrics.set_catalog(epoch, definitions)
+        status.set_catalog(epoch, definitions)
     assert value(metrics, "xrouter_catalog_info", epoch="e1") is None
     assert value(metrics, "xrouter_catalog_info", epoch="e2") == 1
     assert value(metrics, "xrouter_catalog_definitions") == 5
@@ -235,8 +241,6 @@ def test_an_unchanged_catalog_is_no_reload() -> None:
 def test_gauges_hold_what_was_last_set() -> None:
     metrics = Metrics()
     metrics.set_inbox_size(4096, 10_000)
-    metrics.set_awaited(2)
-    assert value(metrics, "xrouter_catalog_awaited") == 2
     assert value(metrics, "xrouter_inbox_bytes") == 4096
     assert value(metrics, "xrouter_inbox_max_bytes") == 10_000
 

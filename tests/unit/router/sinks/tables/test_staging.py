@@ -18,7 +18,6 @@ from router.rendering.texts import INSTANT
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import StagedCommit, StagedFile
 from router.sinks.jsonlines import WIDE, WIDE_WITH_AMBIGUOUS
-from router.sinks.tables import staging
 from router.sinks.tables.staging import make_file_prefix
 from tests.support.tables import by_delta, by_duckdb
 
@@ -70,38 +69,15 @@ def test_a_repeat_takes_nothing_and_leaves_what_it_staged_to_its_owner(tmp_path:
     assert len(list(tmp_path.glob("*.parquet"))) == 1
 
 
-def test_a_task_that_ran_twice_doubles_nothing_and_its_other_files_are_swept(tmp_path: Path) -> None:
+def test_a_task_that_ran_twice_doubles_nothing(tmp_path: Path) -> None:
     sink = DeltaSink("lake", str(tmp_path), WIDE)
     part = Commit("g.1-lake", 3, ("g-lake",))
-    for commit in (Commit("g-lake", 2), Commit("g-lake", 4), Commit("h-lake", 3)):
-        staged(sink, commit, rows("of another commit"))
     staged(sink, part, rows("1"), rows("1"))
     staged(sink, Commit("g-lake", 3), rows("1", "2"))
     half = tmp_path / f"{make_file_prefix('g.1-lake', 3)}7-killed.snappy.parquet"
     half.write_bytes(b"PAR1 and no more")
-    won = staged(sink, part, rows("1"))
-    assert sink.commit_staged(won, part).rows == 1
+    assert sink.commit_staged(staged(sink, part, rows("1")), part).rows == 1
     assert ids(tmp_path) == ["1"]
-    left = {file.name for file in tmp_path.glob("*.parquet")} - {file.path for file in won.files}
-    assert sorted(name.rpartition("-0-x")[0] for name in left) == [
-        "g-lake-000000000002",
-        "g-lake-000000000004",
-        "h-lake-000000000003",
-    ]
-
-
-def test_what_a_try_wrote_after_the_commit_is_swept_with_a_later_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "MOST_REMEMBERED", 3)
-    sink = DeltaSink("lake", str(tmp_path), WIDE)
-    for version in range(5):
-        commit = Commit("g-lake", version)
-        assert sink.commit_staged(staged(sink, commit, rows(str(version))), commit).rows == 1
-        for late in range(max(0, version - 2), version + 1):
-            staged(sink, Commit("g-lake", late), rows("late"))
-        assert len(list(tmp_path.glob("*.parquet"))) == version + 1 + min(version + 1, 3)
-    assert ids(tmp_path) == ["0", "1", "2", "3", "4"]
 
 
 def test_two_routers_that_take_the_same_batch_leave_it_there_once(tmp_path: Path) -> None:
