@@ -111,15 +111,13 @@ class DocumentFormat(StrEnum):
     yaml = "yaml"
 
 
-def choose_document_format(requested: DocumentFormat | None, output: Path | None) -> DocumentFormat:
-    """Return the requested format, else that of the file's suffix, else JSON."""
-    if requested is not None:
-        return requested
-    return (
-        DocumentFormat.yaml
-        if output is not None and output.suffix.lower() in (".yaml", ".yml")
-        else DocumentFormat.json
-    )
+def choose_document_format(
+    requested: DocumentFormat | None, output: Path | None, otherwise: DocumentFormat = DocumentFormat.json
+) -> DocumentFormat:
+    """Return the requested format, else that of the file's suffix, else *otherwise*."""
+    suffix = "" if output is None else output.suffix.lower().removeprefix(".")
+    named = DocumentFormat.yaml if suffix in ("yaml", "yml") else DocumentFormat.json if suffix == "json" else otherwise
+    return requested or named
 
 
 def format_document(document: Mapping[str, Any], form: DocumentFormat) -> str:

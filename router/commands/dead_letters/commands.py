@@ -399,7 +399,7 @@ COMMANDS: Final = {
     "show": "router.commands.dead_letters.commands:show",
     "replay": "router.commands.dead_letters.commands:replay",
     "release": "router.commands.dead_letters.commands:release",
-    "suggest": "router.commands.dead_letters.suggesting.suggest:suggest_definitions",
+    "suggest": "router.commands.dead_letters.suggest:suggest_definitions",
     "purge": "router.commands.dead_letters.commands:purge_letters",
 }
 _HELP: Final = "List, show, replay and remove dead letters, and draft definitions for them."
