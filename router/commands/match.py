@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from router.commands.arguments import (
 )
 from router.commands.test.cases import LINES, MAX_BYTES, iter_outcome_faults
 from router.commands.test.runner import ValueMismatch, iter_differences
-from router.errors import RouterError
+from router.errors import RouterError, hint_near
 from router.matching.explanation import BEST, FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.nearest import ConstraintResult
 from router.matching.records import RecordMatcher, encode_outcome
@@ -375,6 +374,5 @@ def _make_matcher(
 def _require_xid(xid: str, among: Mapping[str, Any], what: str) -> None:
     if xid in among:
         return
-    near = get_close_matches(xid, among, 1)
-    hint = f"did you mean {near[0]}?" if near else f"the catalog has {', '.join(among) or 'none'}"
+    hint = hint_near(xid, among, f"the catalog has {', '.join(among) or 'none'}")
     raise RouterError(f"the catalog has no {what} {xid}", hint=hint)

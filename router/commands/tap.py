@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -39,7 +38,7 @@ from router.commands.arguments import load_usable
 from router.commands.plan import make_inbox_chunk, to_dead_letter
 from router.dead_letters.dead_letter import BODY_SHOWN, CUT, format_body, iter_values
 from router.dead_letters.redaction import Redaction, Redactor, find_marks, make_redactor, parse_marks
-from router.errors import BrokerUnreachable, ConfigError, RouterError
+from router.errors import BrokerUnreachable, ConfigError, RouterError, hint_near
 from router.evaluation.comparing import Chunk, SinksByRoute
 from router.evaluation.evaluator import EVALUATORS
 from router.evaluation.outputs import RoutedOutcomes
@@ -129,9 +128,7 @@ def parse_sample_filter(
         raise RouterError(f"--outcome {outcome!r} is not an outcome", hint=f"use {' or '.join(OUTCOMES)}")
     for reason in reasons or ():
         if reason not in REASONS:
-            near = get_close_matches(reason, REASONS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(REASONS)}"
-            raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint)
+            raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint_near(reason, REASONS))
     for option, given in (("--endpoint", endpoints), ("--message", messages), ("--where", where)):
         if len(given or ()) > MAX_GLOBS or any(len(each) > MAX_GLOB for each in given or ()):
             raise RouterError(

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -30,7 +29,15 @@ from router.commands.arguments import (
     schema_option,
 )
 from router.commands.arguments import write_text as write_file
-from router.commands.test.cases import LINES, ROUTING_MEMBERS, SUFFIXES, CaseFile, CasesUnreadable, read_cases
+from router.commands.test.cases import (
+    LINES,
+    ROUTING_MEMBERS,
+    SUFFIXES,
+    CaseFile,
+    CasesUnreadable,
+    read_case_schema,
+    read_cases,
+)
 from router.commands.test.runner import (
     DEFAULT_COUNT,
     SCHEMA_COPY,
@@ -41,13 +48,12 @@ from router.commands.test.runner import (
     format_cases,
     iter_records,
     make_head,
-    read_case_schema,
     record_cases,
     run_cases,
 )
 from router.dead_letters.reading import read_dead_letters
 from router.dead_letters.redaction import find_marks, make_redactor, parse_marks
-from router.errors import RouterError
+from router.errors import RouterError, hint_near
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import property_name
 from router.settings import Settings, load_settings
@@ -514,8 +520,7 @@ def _parse_min_coverage(given: Sequence[str]) -> dict[str, float]:
     for text in given:
         kind, mark, number = text.rpartition("=")
         if mark and kind not in KINDS:
-            near = get_close_matches(kind, KINDS, 1)
-            raise typer.BadParameter(f"--min-coverage {kind!r} is none of {', '.join(KINDS)}{_suggest_name(near)}")
+            raise typer.BadParameter(f"--min-coverage {kind!r} is not a kind; {hint_near(kind, KINDS)}")
         try:
             percent = float(number)
         except ValueError:
@@ -524,10 +529,6 @@ def _parse_min_coverage(given: Sequence[str]) -> dict[str, float]:
             raise typer.BadParameter(f"--min-coverage {number!r} is not a number from 0 to 100")
         min_coverage.update(dict.fromkeys((kind,) if mark else DEFAULT_KINDS, percent))
     return min_coverage
-
-
-def _suggest_name(near: Sequence[str]) -> str:
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _add_cases(paths: Sequence[Path], source: str, options: _Sources, *, count: int, reveal: bool, force: bool) -> None:

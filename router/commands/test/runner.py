@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -445,11 +444,6 @@ def make_head(catalog: Sequence[str], config: Path | None, output: Path) -> dict
     if config is not None:
         head["config"] = _relative_path(output, config)
     return head
-
-
-def read_case_schema() -> bytes:
-    """Return the JSON Schema of case files from the package."""
-    return (files("router.commands.test") / "cases.schema.json").read_bytes()
 
 
 def format_cases(head: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], output: Path) -> str:
