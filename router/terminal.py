@@ -39,11 +39,13 @@ def print_row(cells: Iterable[str], *, err: bool = False) -> None:
     print_text("\t".join(map(to_one_line, cells)), err=err)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", err: bool = False) -> None:
-    """Write rows with their columns: as a table on a terminal, else separated by tabs."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", heading: bool = True, err: bool = False
+) -> None:
+    """Write rows as a table on a terminal, else separated by tabs, the latter with a *heading* only if wanted."""
     console = terminal(err=err)
     if not console.is_terminal:
-        for row in (columns, *rows):
+        for row in (*([columns] if heading else ()), *rows):
             print_row(row, err=err)
         return
     table = Table(*columns, title=title, title_justify="left")

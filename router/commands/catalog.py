@@ -32,9 +32,14 @@ from catalog.references import AddressFollower
 from router.commands.arguments import (
     AllowAddresses,
     DocumentFormat,
+    Force,
+    JsonLines,
+    JsonObject,
     LoginsOption,
+    OutputFile,
     OutputFormat,
     Sources,
+    Yes,
     choose_document_format,
     format_document,
     make_fetcher,
@@ -43,7 +48,17 @@ from router.commands.arguments import (
 )
 from router.errors import CatalogUnavailable, RouterError
 from router.lazy_commands import lazy_group
-from router.terminal import plural, print_json, print_json_lines, print_row, print_text, terminal, to_text, value_text
+from router.terminal import (
+    plural,
+    print_json,
+    print_json_lines,
+    print_row,
+    print_table,
+    print_text,
+    terminal,
+    to_text,
+    value_text,
+)
 
 # ``xrouter catalog show``: one entity of a catalog, with the origin of each of its values.
 
@@ -56,7 +71,7 @@ Row = tuple[str, str, str]
 def show(
     xid: Annotated[str, typer.Argument(metavar="XID", help="Of a message, endpoint, group, schema or version.")],
     sources: Sources,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
+    format: JsonObject = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """Show one entity of a catalog; for a message, where each value comes from and what it overrides.
@@ -174,9 +189,7 @@ def _make_entity_table(form: Mapping[str, Any], rows: list[Row]) -> Table:
 
 def list_definitions(
     sources: Sources,
-    format: Annotated[
-        OutputFormat, typer.Option("--format", help="`json` prints one object per line.")
-    ] = OutputFormat.text,
+    format: JsonLines = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """List the effective message definitions, after inheritance.
@@ -186,26 +199,15 @@ def list_definitions(
     catalog = load(sources, fetcher=make_fetcher(logins))
     if format is OutputFormat.json:
         print_json_lines(listing_to_json(definition, catalog) for definition in catalog.definitions.values())
-    elif sys.stdout.isatty():
-        terminal().print(_make_definition_table(catalog))
     else:
-        for xid, row in _make_definition_rows(catalog).items():
-            print_row((xid, *row))
+        columns, title = ("message", "envelope", "protocol", "endpoints"), f"{len(catalog.definitions)} definitions"
+        print_table(columns, _iter_definition_rows(catalog), title=title, heading=False)
 
 
-def _make_definition_rows(catalog: Catalog) -> dict[str, tuple[str, str, str]]:
-    rows = {}
+def _iter_definition_rows(catalog: Catalog) -> Iterator[tuple[str, str, str, str]]:
     for xid, definition in catalog.definitions.items():
         endpoints = [each.xid for each in catalog.endpoints.values() if xid in each.candidates]
-        rows[xid] = (definition.envelope or "-", definition.protocol or "-", ", ".join(endpoints) or "-")
-    return rows
-
-
-def _make_definition_table(catalog: Catalog) -> Table:
-    table = Table("message", "envelope", "protocol", "endpoints", title=f"{len(catalog.definitions)} definitions")
-    for xid, row in _make_definition_rows(catalog).items():
-        table.add_row(xid, *row)
-    return table
+        yield xid, definition.envelope or "-", definition.protocol or "-", ", ".join(endpoints) or "-"
 
 
 # ``xrouter catalog convert``: any dialect to one xRegistry 1.0-rc4 document.
@@ -216,11 +218,9 @@ def convert_catalog(
     to: Annotated[
         DocumentFormat | None, typer.Option("--to", help="By default from the suffix of --output, else json.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Output file; standard output by default.")
-    ] = None,
+    output: OutputFile = None,
     flatten: Annotated[bool, typer.Option("--flatten", help="Write effective messages without base messages.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Force = False,
     logins: LoginsOption = None,
 ) -> None:
     """Convert catalogs of any format to one equivalent xRegistry 1.0-rc4 document.
@@ -258,7 +258,7 @@ UNREADABLE: Final = 2
 def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the old catalog.")],
     new: Annotated[str, typer.Argument(metavar="B", help="File, folder or URL of the new catalog.")],
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
+    format: JsonObject = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """Show what changed for consumers from catalog A to B, and whether it is compatible.
@@ -436,7 +436,7 @@ def pull(
     to: Annotated[
         DocumentFormat | None, typer.Option("--to", help="By default from the suffix of FILE, else json.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Force = False,
     allow: AllowAddresses = None,
     logins: LoginsOption = None,
 ) -> None:
@@ -574,7 +574,7 @@ def push(
     path: Annotated[str, typer.Argument(metavar="PATH", help="File, folder or URL of the catalog, in any format.")],
     url: Annotated[str, typer.Argument(metavar="URL", help="The root of an xRegistry 1.0 registry.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     allow: AllowAddresses = None,
     logins: LoginsOption = None,
 ) -> None:

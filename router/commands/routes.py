@@ -10,12 +10,11 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from router.commands.arguments import OutputFormat, load_usable
+from router.commands.arguments import ConfigArgument, JsonLines, OutputFormat, load_catalog_of
 from router.errors import RouterError
 from router.evaluation.plan import Plan
 from router.overview.picture import UNKNOWN, DefinitionFlow, RouteSurvey, RouteTarget, survey_routes
 from router.settings import load_settings
-from router.settings.catalogs import make_catalog_fetcher
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, sightings_in
 from router.terminal import print_json_lines, print_row, terminal
 
@@ -28,11 +27,9 @@ Seen = Mapping[DefinitionAtEndpoint, Sighting]
 
 
 def routes(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     unseen: Annotated[bool, typer.Option("--unseen", help="Only definitions that never occurred.")] = (False),
-    format: Annotated[
-        OutputFormat, typer.Option("--format", help="`json` prints one object per line.")
-    ] = OutputFormat.text,
+    format: JsonLines = OutputFormat.text,
 ) -> None:
     """Show the route and the destinations of each definition at each source.
 
@@ -45,9 +42,7 @@ def routes(
     Example: xrouter routes router.yaml
     """
     settings = load_settings(config)
-    read = settings.catalog
-    loaded = load_usable(list(read.source), make_catalog_fetcher(settings), base_uri=read.base_uri)
-    plan = Plan(loaded, settings)
+    plan = Plan(load_catalog_of(settings), settings)
     seen = sightings_in(Path(settings.state))
     surveyed = survey_routes(plan)
     if unseen:

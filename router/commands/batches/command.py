@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from router.commands.arguments import OutputFormat
+from router.commands.arguments import OutputFormat, Yes
 from router.errors import RouterError
 from router.lazy_commands import PlainHelpCommand, PlainHelpGroup
 from router.terminal import WIDE, print_json_lines, print_text, terminal, to_text
@@ -65,7 +65,7 @@ def show(
 def park(
     config: Config,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Name of the query, from `batches show`.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Move the unfinished batch of a query to the dead letters, except what its sinks already have.
 

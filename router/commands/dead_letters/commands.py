@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bindings.private_files import set_umask_for
-from router.commands.arguments import OutputFormat
+from router.commands.arguments import ConfigArgument, JsonLines, JsonObject, OutputFormat, Reveal
 from router.commands.match import ExplanationWriter
 from router.dead_letters.dead_letter import DeadLetter, body_to_json, format_body, format_time, iter_values, sanitize
 from router.dead_letters.reading import (
@@ -102,7 +102,7 @@ class ByOption(StrEnum):
 
 
 def list_letters(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     reason: Reasons = None,
     endpoint: Endpoints = None,
     message: Messages = None,
@@ -115,10 +115,8 @@ def list_letters(
     by: Annotated[
         list[ByOption] | None, typer.Option("--by", help="Group counts by this; repeatable; `none`: no counts.")
     ] = None,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[
-        OutputFormat, typer.Option("--format", help="`json` prints one object per line.")
-    ] = OutputFormat.text,
+    reveal: Reveal = False,
+    format: JsonLines = OutputFormat.text,
 ) -> None:
     """List dead letters: counts by reason, endpoint and nearest definition, then the newest.
 
@@ -223,7 +221,7 @@ INTERRUPTED: Final = 130
 
 
 def replay(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of dead letters; all by default.")] = None,
     reason: Reasons = None,
     endpoint: Endpoints = None,
@@ -436,10 +434,10 @@ class ShownLetter:
 
 
 def show(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     letter: Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter, or its beginning.")],
-    reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
+    reveal: Reveal = False,
+    format: JsonObject = OutputFormat.text,
 ) -> None:
     """Show one dead letter in full, its reason, and its outcome with the current catalog.
 
@@ -570,7 +568,7 @@ def _print_table(title: str, columns: tuple[str, ...], rows: Any) -> None:
 
 
 def purge_letters(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     older: Annotated[
         str | None, typer.Option(metavar="AGE", help="Remove only dead letters older than this, such as 30d.")
     ] = None,
@@ -614,7 +612,7 @@ def _parse_age(text: str) -> timedelta:
 
 
 def release(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of dead letters, or their beginnings.")],
 ) -> None:
     """Unblock the keys of dead letters, so that later records with these keys can be replayed.

@@ -22,7 +22,10 @@ from catalog.load import build_catalog
 from catalog.model import CLOUDEVENTS, Catalog, Finding
 from catalog.record import Record
 from router.commands.arguments import (
+    ConfigArgument,
     DocumentFormat,
+    Force,
+    OutputFile,
     choose_document_format,
     format_document,
     refuse_overwriting,
@@ -475,7 +478,7 @@ _COLUMNS: Final = ("draft", "letters", "matched", "address or type", "properties
 
 
 def suggest_definitions(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     reason: Reasons = None,
     endpoint: Endpoints = None,
     message: Messages = None,
@@ -491,13 +494,11 @@ def suggest_definitions(
     form: Annotated[
         DocumentFormat | None, typer.Option("--format", help="By default from the suffix of --output, else yaml.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Output file; standard output by default.")
-    ] = None,
+    output: OutputFile = None,
     merge: Annotated[
         bool, typer.Option("--merge", help="Write the whole catalog including the drafts, as one document.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Force = False,
 ) -> None:
     """Draft message definitions for open dead letters that match none, as a fragment to add to the catalog.
 

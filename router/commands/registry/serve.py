@@ -31,7 +31,7 @@ from registry.http.server import RegistryServer
 from registry.model.attributes import model_source
 from registry.replication.peers import PeerExchange
 from registry.store.engine import StoreError, store_error
-from router.commands.arguments import LoginsOption, make_fetcher, refuse_overwriting, write_text
+from router.commands.arguments import Force, LoginsOption, make_fetcher, refuse_overwriting, write_text
 from router.commands.registry.settings import (
     ConfigArgument,
     load_registry,
@@ -280,7 +280,7 @@ def export_document(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="File to write; default: standard output.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Force = False,
 ) -> None:
     """Write the whole registry as one xRegistry document, for `import` and for the router.
 

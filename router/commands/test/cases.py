@@ -102,7 +102,8 @@ def iter_outcome_faults(form: Any) -> Iterator[tuple[str, str]]:
         yield "", "expects nothing"
     yield from iter_faults(form, "expected")
     events = form.get("events") if isinstance(form, dict) else None
-    places = {"": form} | {f"/events/{number}": each for number, each in enumerate(events or ())}
+    listed = events if isinstance(events, list) else []
+    places = {"": form} | {f"/events/{number}": each for number, each in enumerate(listed)}
     for at, each in places.items():
         routed = [name for name in ROUTING_MEMBERS if isinstance(each, dict) and name in each]
         yield from ((f"{at}/{name}", "requires a router's settings; use `xrouter test --config`") for name in routed)

@@ -23,6 +23,7 @@ from router.commands.arguments import (
     BaseUri,
     LoginsOption,
     OutputFormat,
+    load_catalog_of,
     load_usable,
     make_fetcher,
     refuse_overwriting,
@@ -57,7 +58,6 @@ from router.errors import RouterError, hint_near
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import property_name
 from router.settings import Settings, load_settings
-from router.settings.catalogs import make_catalog_fetcher
 from router.terminal import Terminal, plural, print_json, print_text, terminal, to_text, value_text
 
 # Reports of results: as text, as JSON, as JUnit's XML, and as annotations of GitHub.
@@ -377,9 +377,7 @@ class _Sources:
             loaded = load_usable(list(catalog), read, base_uri=self.base_uri, declarations=self.declarations)
             return CatalogEvaluator(loaded), None
         settings = load_settings(config)
-        sources = list(catalog or settings.catalog.source)
-        base_uri = self.base_uri or settings.catalog.base_uri
-        loaded = load_usable(sources, make_catalog_fetcher(settings), base_uri=base_uri, declarations=self.declarations)
+        loaded = load_catalog_of(settings, catalog, base_uri=self.base_uri, declarations=self.declarations)
         return RouterEvaluator(loaded, settings), settings
 
 

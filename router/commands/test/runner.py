@@ -7,15 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 import msgspec
 
 from bindings.events import restore_types, to_json_members
-from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.protocols import binding_of
 from catalog.convert import to_json_text, to_yaml_text
 from catalog.findings import RecordError
 from catalog.model import Catalog
@@ -26,6 +23,7 @@ from router.commands.test.cases import LINES, SCHEMA, Case, CaseFile
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.redaction import Redactor
 from router.errors import RouterError
+from router.evaluation.comparing import topics_of_row
 from router.evaluation.evaluator import INBOX_COLUMNS, evaluate_dead_letters
 from router.evaluation.outputs import RoutedOutcomes
 from router.evaluation.plan import Plan
@@ -40,20 +38,16 @@ from router.matching.records import (
     parse_entry,
 )
 from router.matching.schema_validation import DATA
+from router.rendering.texts import attribute_of_header
 from router.replay.batches import rows_of
 from router.routing import DEFAULT_DEAD_LETTER_ROUTE, to_dead_letter_route
 from router.settings import Settings
-from router.state.ledger import parse_instant
 
 # Running cases: evaluate each record, compare its outcome, and explain differences.
 
 # Evaluating records with a catalog only, as ``match`` does, or with a router's settings, as ``run`` does.
 #
 # The former uses the matcher of ``match``, the latter the plan of ``run`` like a replay of dead letters, without Spark.
-
-_PREFIX: Final = "ce_"
-_CONTENT_TYPE: Final = "content-type"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -133,7 +127,9 @@ class RouterEvaluator:
                     DEFAULT_DEAD_LETTER_ROUTE
                 )
         if entries:
-            rows = rows_of(entry_to_dead_letter(entry) for entry in entries).select(list(INBOX_COLUMNS))
+            rows = rows_of(DeadLetter.to_evaluate(entry.record, entry.number) for entry in entries).select(
+                list(INBOX_COLUMNS)
+            )
             decided = evaluate_dead_letters(self._plan.evaluator, rows.combine_chunks().to_batches()[0])
             evaluated.batches.append(decided.outcomes)
             outcomes |= self._make_outcomes(decided, entries)
@@ -157,9 +153,7 @@ class RouterEvaluator:
     def _make_outcome(self, decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         outcomes, columns = decided.outcomes, decided.columns
         endpoint, route = columns["endpoint"][row].as_py(), int(columns["route"][row].as_py())
-        prefix = "topic_" if route >= 0 else "letters_"
-        names = {name: columns[name][row].as_py() for name in columns if name.startswith(prefix)}
-        topics = {name.removeprefix(prefix): topic for name, topic in names.items() if topic is not None}
+        topics = topics_of_row(columns, row, routed=route >= 0)
         way = {"endpoint": endpoint} | self._route_json(route) | ({"topics": topics} if topics else {})
         if int(outcomes.winners[row]) < 0:
             nearest = outcomes.nearest.get(row, [])
@@ -186,43 +180,8 @@ def _event_attributes(decided: RoutedOutcomes, row: int, entry: NumberedRecord) 
     given = decided.columns["attributes"][row].as_py()
     if given is None:
         return to_json_members(envelope_of_row(decided.outcomes.facts, row, entry).attributes)
-    texts = {_attribute_name(each["key"]): each["value"].decode("utf-8") for each in given}
+    texts = {attribute_of_header(each["key"]): each["value"].decode("utf-8") for each in given}
     return to_json_members(restore_types(texts, decided.columns["typed"][row].as_py()))
-
-
-def _attribute_name(key: str) -> str:
-    return "datacontenttype" if key == _CONTENT_TYPE else key.removeprefix(_PREFIX)
-
-
-def entry_to_dead_letter(entry: NumberedRecord) -> DeadLetter:
-    """Return a record as a dead letter for evaluation, with the members that a source adds."""
-    record, native = entry.record, entry.record.native
-    received = parse_instant(record.time)
-    binding = binding_of(record.protocol)
-    if binding is not None and binding.protocol == KAFKA:
-        native = _add_kafka_position(native, entry.number, received)
-    return DeadLetter(
-        id=str(entry.number),
-        reason="",
-        detail="",
-        nearest=(),
-        endpoint=record.endpoint,
-        protocol=record.protocol,
-        native=native,
-        body=record.body,
-        epoch="",
-        position=str(entry.number),
-        received=received,
-        failed=None,
-        attempts=0,
-    )
-
-
-def _add_kafka_position(native: Mapping[str, Any], number: int, received: datetime | None) -> dict[str, Any]:
-    """Return a Kafka record with partition, offset and timestamp, which all records of a topic have."""
-    milliseconds = None if received is None else (received - _EPOCH) // timedelta(milliseconds=1)
-    given = {name: value for name, value in native.items() if value is not None}
-    return {"partition": 0, "offset": number} | ({} if milliseconds is None else {"timestamp": milliseconds}) | given
 
 
 def encode_records(records: Iterable[Record]) -> list[bytes]:
@@ -331,7 +290,7 @@ def _explain_failure(matcher: Matcher, evaluated: EvaluatedCases, number: int, c
     near = next((each for each in nearest if each["message"] == expected_xid), next(iter(nearest), None))
     if near is not None and near["mismatches"]:
         first = near["mismatches"][0]
-        return _describe_mismatch(near["message"], first["property"], first["expected"], first["found"])
+        return describe_mismatch(near["message"], first["property"], first["expected"], first["found"])
     return _describe_reason(outcome).removeprefix("; ")
 
 
@@ -348,7 +307,7 @@ def _find_unmet_constraint(matcher: Matcher, outcomes: MatchOutcomes, row: int, 
     nearest = min(failed, key=len)
     if not nearest:
         return ""
-    return _describe_mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
+    return describe_mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
 
 
 def _describe_channel(matcher: Matcher, channel: int) -> str:
@@ -358,7 +317,8 @@ def _describe_channel(matcher: Matcher, channel: int) -> str:
     return f"at {', '.join(endpoints)}" if endpoints else "of the catalog"
 
 
-def _describe_mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
+def describe_mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
+    """Return why a record does not match a definition, by one of its mismatches."""
     if name == DATA:
         return f"the data is invalid against {expected}, the schema of {xid}: {actual}"
     value = "nothing" if actual is None else repr(actual)
@@ -468,21 +428,7 @@ def _redact_record(record: Record, redactor: Redactor) -> Record:
     """Return a record without sensitive values."""
     if not redactor.redacts_bodies:
         return record
-    letter = DeadLetter(
-        id="",
-        reason="",
-        detail="",
-        nearest=(),
-        endpoint=record.endpoint,
-        protocol=record.protocol,
-        native=record.native,
-        body=record.body,
-        epoch="",
-        position="",
-        received=None,
-        failed=None,
-        attempts=0,
-    )
+    letter = DeadLetter.of_record(record)
     shown = redactor.redact(letter).letter
     return replace(record, native=shown.native, body=shown.body)
 
