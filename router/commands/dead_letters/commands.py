@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -264,10 +263,11 @@ def _run_replay(config: Path, selection: DeadLetterFilter, options: ReplayOption
     from router.replay.replay import count_matching as matching
     from router.replay.replay import replay as run
 
-    console = terminal(err=True)
+    console = terminal(err=True, soft_wrap=True)
     total = matching(load_settings(config), selection, options) if console.is_terminal else None
-    with _report_progress(console, total) as watcher:
-        result = run(config, selection, options, watcher)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=total is None) as bar:
+        result = run(config, selection, options, _Reporter(bar, total))
     _print_result(result, format)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
@@ -293,46 +293,26 @@ def _parse_rate(text: str | None) -> float | None:
     return rate
 
 
-class _LineReporter:
-    """Reports the progress of a replay in lines on standard error."""
+class _Reporter:
+    """Reports the progress of a replay: in a *bar* on a terminal, else in lines on standard error."""
+
+    def __init__(self, bar: Progress, total: int | None) -> None:
+        self._bar = bar
+        self._task = bar.add_task("replaying", total=total)
 
     def resumed(self, pending: PendingReplay) -> None:
-        print_text(f"finishing {plural(len(pending.letters), 'letter')} of an earlier replay first", err=True)
+        self._bar.console.print(f"finishing {plural(len(pending.letters), 'letter')} of an earlier replay first")
 
     def progress(self, summary: Summary) -> None:
-        routed, dead = summary.routed.total(), summary.dead.total()
-        print_text(f"{plural(summary.settled, 'letter')}: {routed} routed, {dead} still dead", err=True)
+        self._bar.update(self._task, completed=summary.settled, description="replaying")
+        if self._bar.disable:
+            routed, dead = summary.routed.total(), summary.dead.total()
+            self._bar.console.print(f"{plural(summary.settled, 'letter')}: {routed} routed, {dead} still dead")
 
     def held(self, reason: str, seconds: float) -> None:
-        print_text(f"blocked: {reason}; retry in {seconds:g} s (interrupting loses nothing)", err=True)
-
-
-class _BarReporter:
-    """Reports the progress of a replay in a progress bar."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress = progress
-        self._task = progress.add_task("replaying", total=total)
-
-    def resumed(self, pending: PendingReplay) -> None:
-        self._progress.console.print(f"finishing {plural(len(pending.letters), 'letter')} of an earlier replay first")
-
-    def progress(self, summary: Summary) -> None:
-        self._progress.update(self._task, completed=summary.settled, description="replaying")
-
-    def held(self, reason: str, seconds: float) -> None:
-        self._progress.console.print(to_text(("blocked", "yellow"), f": {reason}; retry in {seconds:g} s"))
-        self._progress.update(self._task, description="blocked")
-
-
-@contextmanager
-def _report_progress(console: Terminal, total: int | None) -> Iterator[_LineReporter | _BarReporter]:
-    if total is None:
-        yield _LineReporter()
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        yield _BarReporter(progress, total)
+        text = f": {reason}; retry in {seconds:g} s (interrupting loses nothing)"
+        self._bar.console.print(to_text(("blocked", "yellow"), text))
+        self._bar.update(self._task, description="blocked")
 
 
 def _print_preview(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> None:
