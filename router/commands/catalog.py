@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -47,7 +47,7 @@ from router.commands.arguments import (
     write_text,
 )
 from router.errors import CatalogUnavailable, RouterError
-from router.lazy_commands import lazy_group
+from router.logs import shorten_list
 from router.terminal import (
     plural,
     print_json,
@@ -310,32 +310,9 @@ def describe_change(change: CatalogChange) -> str:
     return f" {text}{': ' if text and change.detail else ''}{change.detail}".rstrip()
 
 
-# ``xrouter catalog``: the command group.
-
-COMMANDS: Final = {
-    "list": "router.commands.catalog:list_definitions",
-    "show": "router.commands.catalog:show",
-    "convert": "router.commands.catalog:convert_catalog",
-    "pull": "router.commands.catalog:pull",
-    "push": "router.commands.catalog:push",
-    "diff": "router.commands.catalog:diff",
-}
-catalog_app = typer.Typer(
-    add_completion=False, cls=lazy_group(COMMANDS), help="Inspect, convert, diff and sync catalogs."
-)
-
-
-@catalog_app.callback()
-def _catalog() -> None:
-    """Inspect, convert, diff and sync catalogs."""
-
-
 # ``xrouter catalog pull``: download a registry's catalog as one equivalent file.
 
 # Reading a whole registry as one self-contained document.
-
-MAX_NAMED: Final = 5
-"""Maximum definitions that a warning names."""
 
 
 def read_registry(url: str, fetcher: Fetcher) -> Document:
@@ -359,11 +336,6 @@ def read_registry(url: str, fetcher: Fetcher) -> Document:
         hint = "give the address of a registry, of a part of one, or of a message catalog's API"
         raise CatalogUnavailable(f"{url} holds no catalog", hint=hint)
     return document
-
-
-def name_first(xids: Sequence[str]) -> str:
-    """Return the first names as text, and how many more there are."""
-    return ", ".join(xids[:MAX_NAMED]) + (f" and {len(xids) - MAX_NAMED} more" if len(xids) > MAX_NAMED else "")
 
 
 # Making a document from a registry self-contained, so that nothing has to be fetched from the registry again.
@@ -468,7 +440,7 @@ def _warn_if_file_differs(registry: Catalog, file: Catalog) -> None:
     rest = (registry.groups, registry.endpoints) != (file.groups, file.endpoints)
     if not differing and not rest and all(file.schemas.get(key) == held for key, held in registry.schemas.items()):
         return
-    text = f"the file differs from the registry: {name_first(differing) or 'its endpoints or schemas'}"
+    text = f"the file differs from the registry: {shorten_list(differing) or 'its endpoints or schemas'}"
     print_text(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
 
 
@@ -613,7 +585,7 @@ def _warn_if_registry_differs(catalog: Catalog, registry: Catalog) -> None:
         if xid not in there or replace(each, schemauri=None) != replace(there[xid], schemauri=None)
     ]
     if differing:
-        text = f"the registry differs from the catalog: {name_first(differing)}"
+        text = f"the registry differs from the catalog: {shorten_list(differing)}"
         print_text(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
 
 

@@ -30,7 +30,7 @@ from catalog.record import Record
 from router.commands.arguments import JsonObject, OutputFormat, Reveal, load_catalog_of
 from router.commands.catalog import describe_change
 from router.commands.test.cases import read_cases
-from router.commands.test.runner import describe_mismatch
+from router.commands.test.runner import RECORDS_HINT, describe_mismatch, iter_record_lines
 from router.dead_letters.dead_letter import DeadLetter, cut
 from router.dead_letters.reading import parse_time_option, read_latest
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, find_marks, make_redactor, parse_marks
@@ -272,9 +272,6 @@ class ChangeTally:
 
 # Files of records: lines as ``emit`` writes and ``match`` reads them, or cases of ``xrouter test``.
 
-MAX_LINE: Final = 64 * 1024 * 1024
-_HINT: Final = "records are lines as `xrouter emit` writes and `xrouter match` reads them, or cases"
-
 
 def make_file_feed(path: Path, max_records: int, since: datetime | None) -> RecordFeed:
     """Return a file of records, or of cases (``*.cases.yaml``), as a source.
@@ -317,13 +314,7 @@ def _iter_file_records(path: Path) -> Iterator[tuple[str, bytes]]:
         return
     try:
         with open_input(path) as file:
-            number = 0
-            while line := file.readline(MAX_LINE + 1):
-                number += 1
-                if len(line) > MAX_LINE:
-                    raise RouterError(f"{path}:{number}: a line of more than {MAX_LINE} bytes is no record", hint=_HINT)
-                if line.strip():
-                    yield f"{path}:{number}", line
+            yield from ((f"{path}:{number}", line) for number, line in iter_record_lines(file, str(path)))
     except OSError as error:
         raise RouterError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
 
@@ -334,7 +325,7 @@ def _iter_file_letters(path: Path, records: Iterable[tuple[str, bytes]]) -> Iter
             record = parse_entry(number, line)[0].record
             yield replace(DeadLetter.to_evaluate(record, number), position=position)
         except RecordError as error:
-            raise RouterError(f"{position}: {error}", hint=_HINT) from error
+            raise RouterError(f"{position}: {error}", hint=RECORDS_HINT) from error
 
 
 # The newest records of a router: of its topics, inbox and dead letters.

@@ -41,7 +41,6 @@ from router.dead_letters.reading import (
 from router.dead_letters.redaction import Redaction, load_catalog_and_marks, make_redactor
 from router.dead_letters.retention import RetentionLimits, purge
 from router.errors import RouterError, StateError
-from router.lazy_commands import lazy_group
 from router.logs import configure_logs
 from router.matching.explanation import RecordExplanation
 from router.settings import load_settings
@@ -368,25 +367,6 @@ def _print_result(result: ReplayResult, format: OutputFormat) -> None:
 
 def _print_summary(summary: Table | str) -> None:
     terminal(width=WIDE).print(summary)
-
-
-# ``xrouter dead-letters``: the command group.
-
-COMMANDS: Final = {
-    "list": "router.commands.dead_letters.commands:list_letters",
-    "show": "router.commands.dead_letters.commands:show",
-    "replay": "router.commands.dead_letters.commands:replay",
-    "release": "router.commands.dead_letters.commands:release",
-    "suggest": "router.commands.dead_letters.suggest:suggest_definitions",
-    "purge": "router.commands.dead_letters.commands:purge_letters",
-}
-_HELP: Final = "List, show, replay and remove dead letters, and draft definitions for them."
-dead_letters_app = typer.Typer(add_completion=False, cls=lazy_group(COMMANDS), help=_HELP)
-
-
-@dead_letters_app.callback()
-def _dead_letters() -> None:
-    """List, show, replay and remove dead letters, and draft definitions for them."""
 
 
 # ``xrouter dead-letters show``, ``purge`` and ``release``.

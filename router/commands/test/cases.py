@@ -164,7 +164,9 @@ class _CaseReader:
         cases: list[Case] = []
         data = b""
         try:
-            data = _read_bytes(path)
+            if path.suffix.lower() not in SUFFIXES:
+                raise DocumentError(f"{path} is not a case file: its name must end in one of {', '.join(SUFFIXES)}")
+            data = read_bounded(path)
             if path.suffix.lower() in LINES:
                 head, cases = self._read_lines(path, data)
             else:
@@ -227,9 +229,12 @@ class _CaseReader:
             raise DocumentError(f"{path}: there are more than {MAX_CASES} cases in all; test fewer files at a time")
 
 
-def _read_bytes(path: Path) -> bytes:
-    if path.suffix.lower() not in SUFFIXES:
-        raise DocumentError(f"{path} is not a case file: its name must end in one of {', '.join(SUFFIXES)}")
+def read_bounded(path: Path) -> bytes:
+    """Return a file of at most :data:`MAX_BYTES`.
+
+    Raises:
+        DocumentError: it cannot be read, or is larger.
+    """
     try:
         with open_input(path) as file:
             data = file.read(MAX_BYTES + 1)

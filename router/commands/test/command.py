@@ -58,7 +58,7 @@ from router.errors import RouterError, hint_near
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import property_name
 from router.settings import Settings, load_settings
-from router.terminal import Terminal, plural, print_json, print_text, terminal, to_text, value_text
+from router.terminal import Terminal, plural, print_json, print_text, terminal, to_text
 
 # Reports of results: as text, as JSON, as JUnit's XML, and as annotations of GitHub.
 
@@ -199,10 +199,6 @@ def _make_item(xid: str, key: str, constraint: Constraint) -> CoveredItem:
     return CoveredItem(xid, property_name(key), constraint.expected)
 
 
-SHOWN: Final = 300
-"""Maximum characters of a value in text; JSON has all of them."""
-
-
 @dataclass(frozen=True, slots=True)
 class LocatedResult:
     """A result with the line numbers of its case and of each difference."""
@@ -230,7 +226,7 @@ class LocatedResult:
         other = [pair for pair in pairs if pair[0].pointer.endswith("/expect/outcome")]
         for each, line in other or pairs:
             at = "" if line is None or line == self.line else f"line {line}: "
-            yield f"{at}{each.pointer}: expected {_format_value(each.expected)}, found {_format_value(each.actual)}"
+            yield f"{at}{each}"
         if other and len(pairs) > 1:
             yield f"and {plural(len(pairs) - 1, 'difference')} as a consequence"
         if self.result.why:
@@ -317,20 +313,6 @@ def _list_pointers(result: CaseResult) -> tuple[str, ...]:
 def _count_results(results: Sequence[LocatedResult]) -> dict[str, str]:
     failed = sum(not each.result.passed for each in results)
     return {"tests": str(len(results)), "failures": str(failed), "errors": "0", "skipped": "0"}
-
-
-def _format_value(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    text = repr(value) if isinstance(value, str) else value_text(_drop_nearest(value))
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-
-
-def _drop_nearest(value: Any) -> Any:
-    """Return a value of an outcome without its nearest definitions, which are too long for text."""
-    if isinstance(value, Mapping):
-        return {name: inner for name, inner in value.items() if name != "nearest"}
-    return value
 
 
 def _escape_data(text: str) -> str:

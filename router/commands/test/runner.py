@@ -42,6 +42,7 @@ from router.rendering.texts import attribute_of_header
 from router.replay.batches import rows_of
 from router.routing import DEFAULT_DEAD_LETTER_ROUTE, to_dead_letter_route
 from router.settings import Settings
+from router.terminal import value_text
 
 # Running cases: evaluate each record, compare its outcome, and explain differences.
 
@@ -191,6 +192,9 @@ def encode_records(records: Iterable[Record]) -> list[bytes]:
 
 # Comparing expected and actual outcomes; only expected members are compared.
 
+SHOWN: Final = 300
+"""Maximum characters of a value in text; JSON has all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ValueMismatch:
@@ -199,6 +203,19 @@ class ValueMismatch:
     pointer: str
     expected: Any
     actual: Any
+
+    def __str__(self) -> str:
+        return f"{self.pointer}: expected {_format_value(self.expected)}, found {_format_value(self.actual)}"
+
+
+def _format_value(value: Any) -> str:
+    """Return a value for text, truncated, and of an outcome without its nearest definitions."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        value = {name: inner for name, inner in value.items() if name != "nearest"}
+    text = repr(value) if isinstance(value, str) else value_text(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def iter_differences(expected: Any, actual: Any, pointer: str) -> Iterator[ValueMismatch]:
@@ -340,6 +357,7 @@ def _describe_reason(outcome: Mapping[str, Any]) -> str:
 DEFAULT_COUNT: Final = 100
 """Default number of records to create cases from."""
 MAX_LINE: Final = 64 * 1024 * 1024
+RECORDS_HINT: Final = "records are lines as `xrouter emit` writes and `xrouter match` reads them, or cases"
 SCHEMA_COPY: Final = ".cases.schema.json"
 """File name of the schema beside case files; files with a leading dot are not read as catalogs or cases."""
 _EXPECTED_MEMBERS: Final = ("outcome", "reason", "message", "context", "cloudevent", "endpoint", "sinks", "topics")
@@ -382,18 +400,27 @@ def iter_records(file: BinaryIO, name: str) -> Iterator[Record]:
     Raises:
         RouterError: a line is not a record, or longer than ``MAX_LINE``; names the line.
     """
+    for number, line in iter_record_lines(file, name):
+        try:
+            yield parse_record(line)
+        except RecordError as error:
+            raise RouterError(f"{name}:{number}: {error}", hint=RECORDS_HINT) from error
+
+
+def iter_record_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of each line that is not empty.
+
+    Raises:
+        RouterError: a line is longer than ``MAX_LINE``; names the line.
+    """
     for number in itertools.count(1):
         line = file.readline(MAX_LINE + 1)
         if not line:
             return
         if len(line) > MAX_LINE:
-            raise RouterError(f"{name}:{number}: a line of more than {MAX_LINE} bytes is no record")
+            raise RouterError(f"{name}:{number}: a line of more than {MAX_LINE} bytes is no record", hint=RECORDS_HINT)
         if line.strip():
-            try:
-                yield parse_record(line)
-            except RecordError as error:
-                hint = "records are lines as `xrouter emit` writes and `xrouter match` reads them"
-                raise RouterError(f"{name}:{number}: {error}", hint=hint) from error
+            yield number, line
 
 
 def make_head(catalog: Sequence[str], config: Path | None, output: Path) -> dict[str, Any]:

@@ -217,12 +217,20 @@ REASONS = "[{outcome: dead-letter, reason: no-match}, {reason: no-candidates, me
     ("expected", "status", "told"),
     [
         ("{outcome: dead-letter}", 0, ["2 of 2 records as expected"]),
-        ('{"reason": "no-match"}', 1, ["record 2: /reason: expected no-match, found no-candidates", "1 of 2 records"]),
+        (
+            '{"reason": "no-match"}',
+            1,
+            ["record 2: /reason: expected 'no-match', found 'no-candidates'", "1 of 2 records"],
+        ),
         (REASONS, 0, ["2 of 2 records as expected"]),
-        ("[{reason: no-match}]", 1, ["record 2: /: expected (none), found", "1 of 2 records"]),
+        ("[{reason: no-match}]", 1, ["record 2: /: expected nothing, found", "1 of 2 records"]),
         ("[{reason: no-match}, {reason: no-candidates}, {}]", 2, ["/2/ expects nothing"]),
         (f"{REASONS[:-1]}, {{outcome: routed}}]", 1, ["2 of 2 records as expected; 1 record missing"]),
-        ("{outcome: routed, context: {store: '7'}}", 1, ["/outcome: expected routed", "/context/store: expected 7"]),
+        (
+            "{outcome: routed, context: {store: '7'}}",
+            1,
+            ["/outcome: expected 'routed'", "/context/store: expected '7'"],
+        ),
         ("{reasn: no-match}", 2, ["/reasn is unknown; did you mean reason?"]),
         ("{sinks: [lake]}", 2, ["/sinks requires a router's settings"]),
         ("[]", 2, ["is an empty list"]),

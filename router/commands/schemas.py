@@ -1,6 +1,6 @@
 """``xrouter schemas pull``: copy all schemas of schema registries to disk, for use without a network."""
 
-# Small: it is loaded when the command is run.
+# Small: one command.
 
 from __future__ import annotations
 
