@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, Final, Literal
 
@@ -120,6 +121,15 @@ EXIT_CODES: Final[Mapping[type[BaseException], int]] = {
     DiskError: 11,
 }
 """Exit code of each error; 0 is success, 2 wrong usage (typer's), and 1 anything that is not in this table."""
+
+
+def hint_near(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """Return a hint for an unknown name: the nearest known one, else *otherwise*, by default all known ones."""
+    names = list(known)
+    near = get_close_matches(name, names, 1)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"known: {', '.join(names) or 'none'}" if otherwise is None else otherwise
 
 
 def exit_code_for(error: BaseException) -> int:

@@ -176,7 +176,7 @@ def _mask_value(value: Any) -> Any:
     return value
 
 
-def shorten_list(names: Sequence[str]) -> str:
+def shorten_list(names: Sequence[str], most: int = SHOWN) -> str:
     """Return the first of these names, and how many more there are, for one line."""
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

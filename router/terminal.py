@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from catalog.findings import escape_controls, escape_json_controls, to_one_line
@@ -36,6 +37,21 @@ def print_text(text: str = "", *, err: bool = False) -> None:
 def print_row(cells: Iterable[str], *, err: bool = False) -> None:
     """Write cells as one line, separated by tabs; tabs and newlines within a cell are escaped."""
     print_text("\t".join(map(to_one_line, cells)), err=err)
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", heading: bool = True, err: bool = False
+) -> None:
+    """Write rows as a table on a terminal, else separated by tabs, the latter with a *heading* only if wanted."""
+    console = terminal(err=err)
+    if not console.is_terminal:
+        for row in (*([columns] if heading else ()), *rows):
+            print_row(row, err=err)
+        return
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def print_json(form: object) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
@@ -20,6 +20,9 @@ from router.errors import CatalogUnavailable, RouterError
 from router.sinks.tables.head import write_atomically
 from router.terminal import write_document
 
+if TYPE_CHECKING:
+    from router.settings import Settings
+
 # Arguments that several commands share, and their errors.
 
 
@@ -30,6 +33,15 @@ class OutputFormat(StrEnum):
     json = "json"
 
 
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")]
+JsonObject = Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")]
+JsonLines = Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object per line.")]
+Reveal = Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+OutputFile = Annotated[
+    Path | None, typer.Option("--output", metavar="FILE", help="Output file; standard output by default.")
+]
 CatalogOption = Annotated[
     list[str], typer.Option("--catalog", metavar="PATH", help="File, folder or URL of the catalog; repeatable.")
 ]
@@ -86,6 +98,22 @@ def load_usable(
     return catalog
 
 
+def load_catalog_of(
+    settings: Settings, sources: Sequence[str] = (), *, base_uri: str = "", declarations: Declarations | None = None
+) -> Catalog:
+    """Load the catalog of settings, or other *sources*, as the router does.
+
+    Raises:
+        CatalogUnavailable, DocumentError: as :func:`load_usable`.
+    """
+    from router.settings.catalogs import make_catalog_fetcher  # settings are slow to load, and most catalogs need none
+
+    read, fetcher = settings.catalog, make_catalog_fetcher(settings)
+    return load_usable(
+        list(sources or read.source), fetcher, base_uri=base_uri or read.base_uri, declarations=declarations
+    )
+
+
 def parse_name_values(given: list[str], option: str) -> dict[str, str]:
     """Return ``name=value`` arguments as a dict.
 
@@ -111,15 +139,13 @@ class DocumentFormat(StrEnum):
     yaml = "yaml"
 
 
-def choose_document_format(requested: DocumentFormat | None, output: Path | None) -> DocumentFormat:
-    """Return the requested format, else that of the file's suffix, else JSON."""
-    if requested is not None:
-        return requested
-    return (
-        DocumentFormat.yaml
-        if output is not None and output.suffix.lower() in (".yaml", ".yml")
-        else DocumentFormat.json
-    )
+def choose_document_format(
+    requested: DocumentFormat | None, output: Path | None, otherwise: DocumentFormat = DocumentFormat.json
+) -> DocumentFormat:
+    """Return the requested format, else that of the file's suffix, else *otherwise*."""
+    suffix = "" if output is None else output.suffix.lower().removeprefix(".")
+    named = DocumentFormat.yaml if suffix in ("yaml", "yml") else DocumentFormat.json if suffix == "json" else otherwise
+    return requested or named
 
 
 def format_document(document: Mapping[str, Any], form: DocumentFormat) -> str:

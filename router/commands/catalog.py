@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,9 +32,14 @@ from catalog.references import AddressFollower
 from router.commands.arguments import (
     AllowAddresses,
     DocumentFormat,
+    Force,
+    JsonLines,
+    JsonObject,
     LoginsOption,
+    OutputFile,
     OutputFormat,
     Sources,
+    Yes,
     choose_document_format,
     format_document,
     make_fetcher,
@@ -42,8 +47,18 @@ from router.commands.arguments import (
     write_text,
 )
 from router.errors import CatalogUnavailable, RouterError
-from router.lazy_commands import lazy_group
-from router.terminal import plural, print_json, print_json_lines, print_row, print_text, terminal, to_text, value_text
+from router.logs import shorten_list
+from router.terminal import (
+    plural,
+    print_json,
+    print_json_lines,
+    print_row,
+    print_table,
+    print_text,
+    terminal,
+    to_text,
+    value_text,
+)
 
 # ``xrouter catalog show``: one entity of a catalog, with the origin of each of its values.
 
@@ -56,7 +71,7 @@ Row = tuple[str, str, str]
 def show(
     xid: Annotated[str, typer.Argument(metavar="XID", help="Of a message, endpoint, group, schema or version.")],
     sources: Sources,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
+    format: JsonObject = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """Show one entity of a catalog; for a message, where each value comes from and what it overrides.
@@ -174,9 +189,7 @@ def _make_entity_table(form: Mapping[str, Any], rows: list[Row]) -> Table:
 
 def list_definitions(
     sources: Sources,
-    format: Annotated[
-        OutputFormat, typer.Option("--format", help="`json` prints one object per line.")
-    ] = OutputFormat.text,
+    format: JsonLines = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """List the effective message definitions, after inheritance.
@@ -186,26 +199,15 @@ def list_definitions(
     catalog = load(sources, fetcher=make_fetcher(logins))
     if format is OutputFormat.json:
         print_json_lines(listing_to_json(definition, catalog) for definition in catalog.definitions.values())
-    elif sys.stdout.isatty():
-        terminal().print(_make_definition_table(catalog))
     else:
-        for xid, row in _make_definition_rows(catalog).items():
-            print_row((xid, *row))
+        columns, title = ("message", "envelope", "protocol", "endpoints"), f"{len(catalog.definitions)} definitions"
+        print_table(columns, _iter_definition_rows(catalog), title=title, heading=False)
 
 
-def _make_definition_rows(catalog: Catalog) -> dict[str, tuple[str, str, str]]:
-    rows = {}
+def _iter_definition_rows(catalog: Catalog) -> Iterator[tuple[str, str, str, str]]:
     for xid, definition in catalog.definitions.items():
         endpoints = [each.xid for each in catalog.endpoints.values() if xid in each.candidates]
-        rows[xid] = (definition.envelope or "-", definition.protocol or "-", ", ".join(endpoints) or "-")
-    return rows
-
-
-def _make_definition_table(catalog: Catalog) -> Table:
-    table = Table("message", "envelope", "protocol", "endpoints", title=f"{len(catalog.definitions)} definitions")
-    for xid, row in _make_definition_rows(catalog).items():
-        table.add_row(xid, *row)
-    return table
+        yield xid, definition.envelope or "-", definition.protocol or "-", ", ".join(endpoints) or "-"
 
 
 # ``xrouter catalog convert``: any dialect to one xRegistry 1.0-rc4 document.
@@ -216,11 +218,9 @@ def convert_catalog(
     to: Annotated[
         DocumentFormat | None, typer.Option("--to", help="By default from the suffix of --output, else json.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Output file; standard output by default.")
-    ] = None,
+    output: OutputFile = None,
     flatten: Annotated[bool, typer.Option("--flatten", help="Write effective messages without base messages.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Force = False,
     logins: LoginsOption = None,
 ) -> None:
     """Convert catalogs of any format to one equivalent xRegistry 1.0-rc4 document.
@@ -258,7 +258,7 @@ UNREADABLE: Final = 2
 def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the old catalog.")],
     new: Annotated[str, typer.Argument(metavar="B", help="File, folder or URL of the new catalog.")],
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
+    format: JsonObject = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """Show what changed for consumers from catalog A to B, and whether it is compatible.
@@ -310,32 +310,9 @@ def describe_change(change: CatalogChange) -> str:
     return f" {text}{': ' if text and change.detail else ''}{change.detail}".rstrip()
 
 
-# ``xrouter catalog``: the command group.
-
-COMMANDS: Final = {
-    "list": "router.commands.catalog:list_definitions",
-    "show": "router.commands.catalog:show",
-    "convert": "router.commands.catalog:convert_catalog",
-    "pull": "router.commands.catalog:pull",
-    "push": "router.commands.catalog:push",
-    "diff": "router.commands.catalog:diff",
-}
-catalog_app = typer.Typer(
-    add_completion=False, cls=lazy_group(COMMANDS), help="Inspect, convert, diff and sync catalogs."
-)
-
-
-@catalog_app.callback()
-def _catalog() -> None:
-    """Inspect, convert, diff and sync catalogs."""
-
-
 # ``xrouter catalog pull``: download a registry's catalog as one equivalent file.
 
 # Reading a whole registry as one self-contained document.
-
-MAX_NAMED: Final = 5
-"""Maximum definitions that a warning names."""
 
 
 def read_registry(url: str, fetcher: Fetcher) -> Document:
@@ -359,11 +336,6 @@ def read_registry(url: str, fetcher: Fetcher) -> Document:
         hint = "give the address of a registry, of a part of one, or of a message catalog's API"
         raise CatalogUnavailable(f"{url} holds no catalog", hint=hint)
     return document
-
-
-def name_first(xids: Sequence[str]) -> str:
-    """Return the first names as text, and how many more there are."""
-    return ", ".join(xids[:MAX_NAMED]) + (f" and {len(xids) - MAX_NAMED} more" if len(xids) > MAX_NAMED else "")
 
 
 # Making a document from a registry self-contained, so that nothing has to be fetched from the registry again.
@@ -436,7 +408,7 @@ def pull(
     to: Annotated[
         DocumentFormat | None, typer.Option("--to", help="By default from the suffix of FILE, else json.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Force = False,
     allow: AllowAddresses = None,
     logins: LoginsOption = None,
 ) -> None:
@@ -468,7 +440,7 @@ def _warn_if_file_differs(registry: Catalog, file: Catalog) -> None:
     rest = (registry.groups, registry.endpoints) != (file.groups, file.endpoints)
     if not differing and not rest and all(file.schemas.get(key) == held for key, held in registry.schemas.items()):
         return
-    text = f"the file differs from the registry: {name_first(differing) or 'its endpoints or schemas'}"
+    text = f"the file differs from the registry: {shorten_list(differing) or 'its endpoints or schemas'}"
     print_text(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
 
 
@@ -574,7 +546,7 @@ def push(
     path: Annotated[str, typer.Argument(metavar="PATH", help="File, folder or URL of the catalog, in any format.")],
     url: Annotated[str, typer.Argument(metavar="URL", help="The root of an xRegistry 1.0 registry.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     allow: AllowAddresses = None,
     logins: LoginsOption = None,
 ) -> None:
@@ -613,7 +585,7 @@ def _warn_if_registry_differs(catalog: Catalog, registry: Catalog) -> None:
         if xid not in there or replace(each, schemauri=None) != replace(there[xid], schemauri=None)
     ]
     if differing:
-        text = f"the registry differs from the catalog: {name_first(differing)}"
+        text = f"the registry differs from the catalog: {shorten_list(differing)}"
         print_text(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
 
 

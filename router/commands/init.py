@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -178,44 +179,6 @@ CATALOG_NAME: Final = "catalog.xreg.json"
 SETTINGS_NAME: Final = "router.yaml"
 SCHEMA_COPY: Final = "router.schema.json"
 COMPOSE_NAME: Final = "compose.yaml"
-_SETTINGS: Final = """\
-# yaml-language-server: $schema=./{schema}
-# Settings of `xrouter run {name}`. Unknown keys are errors, secrets are references (`${{NAME}}` or `file:/path`), and
-# every key can be set by environment: XROUTER_METRICS__PORT=9000.
-
-# The endpoints and definitions: a file, a folder, a registry's URL, or a list of them. Changes are reloaded at runtime.
-catalog: {{source: ./{catalog}}}
-
-# The endpoints to consume; by default every endpoint of the catalog whose usage is consumer. Set logins here:
-#   {{endpoint: /endpoints/NAME, username: router, password: "${{PASSWORD}}"}}
-# All topics of a Kafka cluster share a query, and so do HTTP, MQTT, AMQP and NATS: an unavailable sink blocks all of
-# the query. `lane: NAME` gives a topic a query of its own; HTTP, MQTT, AMQP and NATS need another router for that.
-sources:
-{sources}
-
-# Where events are written: any number of tables, files and brokers.
-sinks:
-  events: {{type: table, format: delta, path: ./data/events}}
-  dead: {{type: table, format: delta, path: ./data/dead_letters}}
-  # bus: {{type: kafka, bootstrap_servers: "localhost:9092", topic: "events.{{messagegroup}}"}}
-  # show: {{type: jsonl, path: "-"}}
-
-# The first route that matches an event sets its sinks.
-routes:
-  # - {{when: {{message: "*.Moisture"}}, to: [events, show]}}
-  - {{to: [events]}}
-
-# Records that match no definition, complete and with the reason: `xrouter dead-letters list {name}` lists them.
-dead_letters: {{sinks: [dead]}}
-
-# Checkpoints, unfinished batches and the inbox of gateways. Keep it on a local disk, for as long as the sinks.
-state: ./state
-
-http: {{port: 8080}}      # HTTP endpoints listen here, on loopback; `host: 0.0.0.0` is reachable from other hosts
-metrics: {{port: 9464}}   # status page at /, /metrics, /healthz and /readyz
-match: {{validate: always}}   # every body must be valid; `ambiguous`: schemas only decide between definitions
-# trigger: 500ms
-"""
 _COMPOSE: Final = """\
 # Brokers to try {settings} with: `docker compose up -d`. No passwords, loopback only: not for production.
 """
@@ -224,7 +187,8 @@ _COMPOSE: Final = """\
 def format_settings(chosen: Sequence[ProtocolTemplate]) -> str:
     """Return the settings of a router that consumes the endpoints of these protocols."""
     sources = "\n".join(f"  - {{endpoint: /endpoints/{each.endpoint}}}" for each in chosen)
-    return _SETTINGS.format(schema=SCHEMA_COPY, name=SETTINGS_NAME, catalog=CATALOG_NAME, sources=sources)
+    template = (files("router.commands") / "init.settings.yaml").read_text(encoding="utf-8")
+    return template.format(schema=SCHEMA_COPY, name=SETTINGS_NAME, catalog=CATALOG_NAME, sources=sources)
 
 
 def format_compose(chosen: Sequence[ProtocolTemplate]) -> str:

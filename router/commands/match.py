@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ import typer
 
 from catalog.findings import DocumentError, escape_json_controls, to_one_line
 from catalog.model import Catalog
-from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_text, parse_yaml
 from catalog.schemas.ids.deciding import FrameSettings
 from router.commands.arguments import (
@@ -27,13 +25,13 @@ from router.commands.arguments import (
     load_usable,
     make_fetcher,
 )
-from router.commands.test.cases import LINES, MAX_BYTES, iter_outcome_faults
+from router.commands.test.cases import LINES, iter_outcome_faults, read_bounded
 from router.commands.test.runner import ValueMismatch, iter_differences
-from router.errors import RouterError
+from router.errors import RouterError, hint_near
 from router.matching.explanation import BEST, FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.nearest import ConstraintResult
 from router.matching.records import RecordMatcher, encode_outcome
-from router.terminal import plural, print_text, terminal, to_text, value_text
+from router.terminal import plural, print_text, terminal, to_text
 
 # Output of ``xrouter match --explain``: colored on a terminal, plain elsewhere.
 
@@ -154,8 +152,6 @@ class ExplanationWriter:
 OPTION: Final = "--expect"
 MAX_SHOWN: Final = 50
 """Records whose differences are shown; the others are counted."""
-SHOWN: Final = 300
-"""Characters of a value."""
 
 
 class ExpectationUnreadable(ValueError):
@@ -179,7 +175,7 @@ class Expectation:
         wrong = tuple(self._iter_mismatches(number, outcome))
         self._wrong += bool(wrong)
         if wrong and self._wrong <= MAX_SHOWN:
-            yield from (f"record {number + 1}: {_format_mismatch(each)}" for each in wrong)
+            yield from (f"record {number + 1}: {to_one_line(str(each))}" for each in wrong)
 
     def summarize(self) -> tuple[str, bool]:
         """Return a summary line, and whether all outcomes and the number of records are as expected."""
@@ -222,28 +218,14 @@ def parse_expectation(text: str) -> Expectation:
 
 def _read_tree(path: Path) -> Any:
     try:
-        with open_input(path) as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ExpectationUnreadable(
-            f"{path} cannot be read: {reason}; give a file, or an outcome in braces such as '{{outcome: routed}}'"
-        ) from error
-    if len(data) > MAX_BYTES:
-        raise ExpectationUnreadable(f"{path} has more than {MAX_BYTES} bytes")
+        data = read_bounded(path)
+    except DocumentError as error:
+        hint = "give a file, or an outcome in braces such as '{outcome: routed}'"
+        raise ExpectationUnreadable(f"{error}; {hint}") from error
     if path.suffix.lower() not in LINES:
         return parse_text(str(path), data).tree
     lines = enumerate(data.split(b"\n"), 1)
     return [parse_text(f"{path}:{number}", line.strip()).tree for number, line in lines if line.strip()]
-
-
-def _format_mismatch(each: ValueMismatch) -> str:
-    return to_one_line(f"{each.pointer}: expected {_shorten_value(each.expected)}, found {_shorten_value(each.actual)}")
-
-
-def _shorten_value(value: Any) -> str:
-    text = value_text(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 NOT_AS_EXPECTED: Final = 1
@@ -375,6 +357,5 @@ def _make_matcher(
 def _require_xid(xid: str, among: Mapping[str, Any], what: str) -> None:
     if xid in among:
         return
-    near = get_close_matches(xid, among, 1)
-    hint = f"did you mean {near[0]}?" if near else f"the catalog has {', '.join(among) or 'none'}"
+    hint = hint_near(xid, among, f"the catalog has {', '.join(among) or 'none'}")
     raise RouterError(f"the catalog has no {what} {xid}", hint=hint)

@@ -26,11 +26,12 @@ from catalog.documents.fetching import CASES
 from catalog.findings import Declarations, RecordError, to_one_line
 from catalog.model import Catalog
 from catalog.parsing.regular import open_input
-from router.commands.arguments import OutputFormat, load_usable
+from catalog.record import Record
+from router.commands.arguments import JsonObject, OutputFormat, Reveal, load_catalog_of
 from router.commands.catalog import describe_change
 from router.commands.test.cases import read_cases
-from router.commands.test.runner import entry_to_dead_letter
-from router.dead_letters.dead_letter import DeadLetter
+from router.commands.test.runner import RECORDS_HINT, describe_mismatch, iter_record_lines
+from router.dead_letters.dead_letter import DeadLetter, cut
 from router.dead_letters.reading import parse_time_option, read_latest
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, find_marks, make_redactor, parse_marks
 from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
@@ -50,14 +51,12 @@ from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.matching.records import parse_entry
-from router.matching.schema_validation import DATA
 from router.replay.batches import rows_of
 from router.settings import Settings, load_settings
-from router.settings.catalogs import make_catalog_fetcher
 from router.sources import Source, make_inbox_client, make_source_client
 from router.state.durable import Pins, clients_of, require_trusted
 from router.state.ledger import LetterLedger
-from router.terminal import plural, print_json, terminal, to_text, value_text
+from router.terminal import plural, print_json, terminal, to_text
 
 # Changes by a new catalog: records to evaluate, counts, and samples with their first cause.
 
@@ -102,21 +101,8 @@ def make_inbox_chunk(batch: pa.RecordBatch) -> Chunk:
 def to_dead_letter(chunk: Chunk, row: int, reason: str) -> DeadLetter:
     """Return a record as a dead letter, so that it can be redacted."""
     binding, parts, body = chunk.split_record(row)
-    return DeadLetter(
-        id="",
-        reason=reason,
-        detail="",
-        nearest=(),
-        endpoint=None,
-        protocol=binding.protocol,
-        native=binding.build(parts),
-        body=body,
-        epoch="",
-        position=chunk.position_of(row),
-        received=None,
-        failed=None,
-        attempts=0,
-    )
+    record = Record(binding.protocol, binding.build(parts), body, None, None, chunk.position_of(row))
+    return DeadLetter.of_record(record, reason=reason)
 
 
 MAX_VALUE: Final = 200
@@ -193,10 +179,7 @@ def _describe_mismatch(verdict: CatalogOutcome, message: str | None, redaction: 
     wrong = (near and redaction.redact_near(near).get("mismatches")) or ()
     if not wrong:
         return ""
-    asked, there = value_text(wrong[0].get("expected")), value_text(wrong[0].get("found"))
-    if wrong[0].get("property") == DATA:
-        return f"the data is invalid against {asked}, the schema of {message}: {there}"
-    return f"{message} requires {wrong[0].get('property')} {asked}, and the record has {there}"
+    return describe_mismatch(message or "", *(wrong[0].get(name) for name in ("property", "expected", "found")))
 
 
 def _redact_detail(verdict: CatalogOutcome, redaction: Redaction) -> str:
@@ -225,7 +208,7 @@ def _redact_changed(mine: Mapping[str, str], others: Mapping[str, str], redactio
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
+    return cut(text, MAX_VALUE)
 
 
 # Totals of changes: counts by kind and definition, and samples, all bounded.
@@ -289,9 +272,6 @@ class ChangeTally:
 
 # Files of records: lines as ``emit`` writes and ``match`` reads them, or cases of ``xrouter test``.
 
-MAX_LINE: Final = 64 * 1024 * 1024
-_HINT: Final = "records are lines as `xrouter emit` writes and `xrouter match` reads them, or cases"
-
 
 def make_file_feed(path: Path, max_records: int, since: datetime | None) -> RecordFeed:
     """Return a file of records, or of cases (``*.cases.yaml``), as a source.
@@ -334,13 +314,7 @@ def _iter_file_records(path: Path) -> Iterator[tuple[str, bytes]]:
         return
     try:
         with open_input(path) as file:
-            number = 0
-            while line := file.readline(MAX_LINE + 1):
-                number += 1
-                if len(line) > MAX_LINE:
-                    raise RouterError(f"{path}:{number}: a line of more than {MAX_LINE} bytes is no record", hint=_HINT)
-                if line.strip():
-                    yield f"{path}:{number}", line
+            yield from ((f"{path}:{number}", line) for number, line in iter_record_lines(file, str(path)))
     except OSError as error:
         raise RouterError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
 
@@ -348,9 +322,10 @@ def _iter_file_records(path: Path) -> Iterator[tuple[str, bytes]]:
 def _iter_file_letters(path: Path, records: Iterable[tuple[str, bytes]]) -> Iterator[DeadLetter]:
     for number, (position, line) in enumerate(records):
         try:
-            yield replace(entry_to_dead_letter(parse_entry(number, line)[0]), position=position)
+            record = parse_entry(number, line)[0].record
+            yield replace(DeadLetter.to_evaluate(record, number), position=position)
         except RecordError as error:
-            raise RouterError(f"{position}: {error}", hint=_HINT) from error
+            raise RouterError(f"{position}: {error}", hint=RECORDS_HINT) from error
 
 
 # The newest records of a router: of its topics, inbox and dead letters.
@@ -593,8 +568,8 @@ def plan(
         ),
     ] = None,
     samples: Annotated[int, typer.Option(metavar="N", min=0, max=1_000, help="Samples per kind of change.")] = 5,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
+    reveal: Reveal = False,
+    format: JsonObject = OutputFormat.text,
 ) -> None:
     """Evaluate recent records with the current and a new catalog, and show which outcomes would change.
 
@@ -641,8 +616,8 @@ def plan(
 
 def _load_catalog(sources: list[str], settings: Settings) -> tuple[Catalog, SensitiveMarks]:
     """Load a catalog as the settings say; return it with what it marks as sensitive."""
-    declarations, read = Declarations(), settings.catalog
-    loaded = load_usable(sources, make_catalog_fetcher(settings), base_uri=read.base_uri, declarations=declarations)
+    declarations = Declarations()
+    loaded = load_catalog_of(settings, sources, declarations=declarations)
     if loaded.pending:
         # A reload waits for them; without them their definitions would look removed.
         away = ", ".join(loaded.pending[:MAX_PENDING_NAMED])

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from router.commands.arguments import OutputFormat, load_usable
+from router.commands.arguments import ConfigArgument, JsonLines, OutputFormat, load_catalog_of
 from router.errors import RouterError
 from router.evaluation.plan import Plan
+from router.logs import shorten_list
 from router.overview.picture import UNKNOWN, DefinitionFlow, RouteSurvey, RouteTarget, survey_routes
 from router.settings import load_settings
-from router.settings.catalogs import make_catalog_fetcher
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, sightings_in
 from router.terminal import print_json_lines, print_row, terminal
 
@@ -23,16 +23,22 @@ MAX_NAMED: Final = 20
 """Definitions that a note names."""
 _COLUMNS: Final = ("endpoint", "message", "route", "when", "to")
 _OCCURRED: Final = "last record"
+_NOTES: Final = {
+    "unreached": "Routes that no record reaches",
+    "unrouted": "Definitions that no source has",
+    "left_over": "Definitions that only the last route matches",
+    "unsettled": "Definitions with records that go through the fallback topic",
+    "unheld": "Definitions whose bodies are not validated against their schemas",
+}
+"""What is said of members of a survey."""
 Row = tuple[str, ...]
 Seen = Mapping[DefinitionAtEndpoint, Sighting]
 
 
 def routes(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     unseen: Annotated[bool, typer.Option("--unseen", help="Only definitions that never occurred.")] = (False),
-    format: Annotated[
-        OutputFormat, typer.Option("--format", help="`json` prints one object per line.")
-    ] = OutputFormat.text,
+    format: JsonLines = OutputFormat.text,
 ) -> None:
     """Show the route and the destinations of each definition at each source.
 
@@ -45,9 +51,7 @@ def routes(
     Example: xrouter routes router.yaml
     """
     settings = load_settings(config)
-    read = settings.catalog
-    loaded = load_usable(list(read.source), make_catalog_fetcher(settings), base_uri=read.base_uri)
-    plan = Plan(loaded, settings)
+    plan = Plan(load_catalog_of(settings), settings)
     seen = sightings_in(Path(settings.state))
     surveyed = survey_routes(plan)
     if unseen:
@@ -163,16 +167,9 @@ def _format_aims(aims: Iterable[RouteTarget]) -> str:
 
 
 def _iter_notes(surveyed: RouteSurvey) -> Iterator[str]:
-    if surveyed.unreached:
-        yield f"Routes that no record reaches: {', '.join(map(str, surveyed.unreached))}"
-    if surveyed.unrouted:
-        yield f"Definitions that no source has: {_name_first(surveyed.unrouted)}"
-    if surveyed.left_over:
-        yield f"Definitions that only the last route matches: {_name_first(surveyed.left_over)}"
-    if surveyed.unsettled:
-        yield f"Definitions with records that go through the fallback topic: {_name_first(surveyed.unsettled)}"
-    if surveyed.unheld:
-        yield f"Definitions whose bodies are not validated against their schemas: {_name_first(surveyed.unheld)}"
+    for name, text in _NOTES.items():
+        if which := getattr(surveyed, name):
+            yield f"{text}: {shorten_list([*map(str, which)], MAX_NAMED)}"
 
 
 def _iter_coverage_notes(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[str]:
@@ -182,15 +179,9 @@ def _iter_coverage_notes(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[s
     known = {place: seen[place] for place in pairs if place in seen}
     never = list(dict.fromkeys(place.message for place, sighting in known.items() if sighting.last is None))
     if never:
-        yield f"Definitions that never occurred: {_name_first(never)}"
+        yield f"Definitions that never occurred: {shorten_list(never, MAX_NAMED)}"
     if silent := [endpoint for endpoint, _ in _iter_silent_endpoints(surveyed, seen)]:
-        yield f"Sources that have received no record: {_name_first(silent)}"
-
-
-def _name_first(xids: Sequence[str]) -> str:
-    """Return the first xids as text; JSON has all of them."""
-    more = f", and {len(xids) - MAX_NAMED} more" if len(xids) > MAX_NAMED else ""
-    return ", ".join(xids[:MAX_NAMED]) + more
+        yield f"Sources that have received no record: {shorten_list(silent, MAX_NAMED)}"
 
 
 def _make_table(rows: Iterable[Row], columns: Iterable[str]) -> Table:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -30,24 +29,22 @@ from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxDamaged, InboxError
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets, consumer_config, to_source_batch, to_source_row
-from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE
 from bindings.kafka.store import to_inbox_rows
 from catalog.findings import Declarations
 from catalog.parsing.pointers import resolve_pointer
 from catalog.record import Record
-from router.commands.arguments import load_usable
+from router.commands.arguments import Reveal, load_catalog_of
 from router.commands.plan import make_inbox_chunk, to_dead_letter
-from router.dead_letters.dead_letter import BODY_SHOWN, CUT, format_body, iter_values
+from router.dead_letters.dead_letter import BODY_SHOWN, cut, format_body, iter_values, shorten_nearest
 from router.dead_letters.redaction import Redaction, Redactor, find_marks, make_redactor, parse_marks
-from router.errors import BrokerUnreachable, ConfigError, RouterError
-from router.evaluation.comparing import Chunk, SinksByRoute
+from router.errors import BrokerUnreachable, ConfigError, RouterError, hint_near
+from router.evaluation.comparing import Chunk, SinksByRoute, read_outcome
 from router.evaluation.evaluator import EVALUATORS
 from router.evaluation.outputs import RoutedOutcomes
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.matching.inbox_columns import arrival_times
 from router.settings import load_settings
-from router.settings.catalogs import make_catalog_fetcher
 from router.settings.routes import REASONS
 from router.sources import make_inbox_client, make_source_client
 from router.terminal import leave_output, plural, print_json_lines, print_text, terminal, to_text
@@ -129,9 +126,7 @@ def parse_sample_filter(
         raise RouterError(f"--outcome {outcome!r} is not an outcome", hint=f"use {' or '.join(OUTCOMES)}")
     for reason in reasons or ():
         if reason not in REASONS:
-            near = get_close_matches(reason, REASONS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(REASONS)}"
-            raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint)
+            raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint_near(reason, REASONS))
     for option, given in (("--endpoint", endpoints), ("--message", messages), ("--where", where)):
         if len(given or ()) > MAX_GLOBS or any(len(each) > MAX_GLOB for each in given or ()):
             raise RouterError(
@@ -226,12 +221,10 @@ class TapSampler:
                 yield row
 
     def _make_sample(self, chunk: Chunk, decided: RoutedOutcomes, row: int) -> TapSample:
-        outcomes, columns = decided.outcomes, decided.columns
         source = int(decided.source_rows[row])
-        endpoint, message = (decided.column(name)[row].as_py() for name in ("endpoint", "message"))
-        reason = outcomes.reasons.get(row)
-        redaction = self._redactor.redact(to_dead_letter(chunk, source, reason or ""))
-        shown, detail = redaction.letter, outcomes.details.get(row, "")
+        outcome, endpoint = read_outcome(chunk, decided, row, self._ways), decided.column("endpoint")[row].as_py()
+        redaction = self._redactor.redact(to_dead_letter(chunk, source, outcome.reason or ""))
+        shown, routed = redaction.letter, outcome.message is not None
         body = format_body(shown.body) if shown.body is not None else []
         size = len(chunk.split_record(source)[2] or b"")
         document = {
@@ -239,20 +232,28 @@ class TapSampler:
             "position": shown.position,
             "endpoint": endpoint,
             "protocol": shown.protocol,
-            "outcome": "dead-letter" if message is None else "routed",
-            "message": message,
-            "reason": reason,
-            "detail": _cut(redaction.redact_detail(reason, detail)),
-            "nearest": [_shorten(redaction.redact_near(each)) for each in outcomes.nearest.get(row, ())[:MAX_NEAREST]],
-            "sinks": list(self._ways.sinks_of(int(columns["route"][row].as_py()))),
-            "topics": _redact_topics(columns, row, redaction, routed=message is not None),
+            "outcome": "routed" if routed else "dead-letter",
+            "message": outcome.message,
+            "reason": outcome.reason,
+            "detail": _cut(redaction.redact_detail(outcome.reason, outcome.detail)),
+            "nearest": [
+                shorten_nearest(redaction.redact_near(each), MAX_TEXT, MAX_NEAREST)
+                for each in outcome.nearest[:MAX_NEAREST]
+            ],
+            "sinks": list(outcome.sinks),
+            "topics": {name: _cut(redaction.redact_text(topic)) for name, topic in outcome.topics.items()},
             "before": {
                 "native": [[_cut(path), _cut(text)] for path, text in islice(iter_values(shown.native), MAX_VALUES)],
                 "body": "\n".join(body),
                 "body_bytes": size,
                 "body_cut": size > BODY_SHOWN,
             },
-            "after": None if message is None else _make_event_values(chunk, decided, row, redaction),
+            "after": {
+                "attributes": _redact_values(outcome.attributes, redaction),
+                "context": _redact_values(outcome.context, redaction),
+            }
+            if routed
+            else None,
             "epoch": self._plan.epoch,
         }
         time = arrival_times(chunk.rows.column("received").slice(source, 1))[0].as_py() if chunk.is_pushed else None
@@ -260,43 +261,8 @@ class TapSampler:
         return TapSample(document, record, _parse_json(shown.body))
 
 
-def _make_event_values(chunk: Chunk, decided: RoutedOutcomes, row: int, redaction: Redaction) -> dict[str, Any]:
-    context = dict(decided.outcomes.contexts[row].as_py() or ())
-    values = {"attributes": _event_attributes(chunk, decided, row), "context": context}
-    return {
-        kind: {name: _cut(redaction.redact_derived(name, text)) for name, text in list(given.items())[:MAX_VALUES]}
-        for kind, given in values.items()
-    }
-
-
-def _event_attributes(chunk: Chunk, decided: RoutedOutcomes, row: int) -> dict[str, str]:
-    """Return the attributes of the resulting event: mapped ones, else those received."""
-    mapped = decided.columns["attributes"][row].as_py()
-    if mapped is None:
-        reading = decided.outcomes.facts.readings.get(row)
-        if reading is not None:
-            return dict(reading.envelope.attributes)
-        binding, parts, body = chunk.split_record(int(decided.source_rows[row]))
-        return dict(binding.read_envelope(parts, body, lambda: False).attributes)
-    return {
-        "datacontenttype" if each["key"] == CONTENT_TYPE else each["key"].removeprefix(ATTRIBUTE): (
-            each["value"] or b""
-        ).decode("utf-8", "backslashreplace")
-        for each in mapped
-    }
-
-
-def _redact_topics(columns: Mapping[str, pa.Array], row: int, redaction: Redaction, *, routed: bool) -> dict[str, str]:
-    prefix = "topic_" if routed else "letters_"
-    topics = {name.removeprefix(prefix): columns[name][row].as_py() for name in columns if name.startswith(prefix)}
-    return {name: _cut(redaction.redact_text(topic)) for name, topic in topics.items() if topic is not None}
-
-
-def _shorten(nearest: Mapping[str, Any]) -> dict[str, Any]:
-    wrong = [each for each in nearest.get("mismatches") or () if isinstance(each, Mapping)][:MAX_NEAREST]
-    names = ("property", "expected", "found")
-    mismatches = [{name: None if each.get(name) is None else _cut(str(each[name])) for name in names} for each in wrong]
-    return {"message": str(nearest.get("message")), "mismatches": mismatches}
+def _redact_values(values: Mapping[str, str], redaction: Redaction) -> dict[str, str]:
+    return {name: _cut(redaction.redact_derived(name, text)) for name, text in list(values.items())[:MAX_VALUES]}
 
 
 def _parse_json(body: bytes | None) -> Any:
@@ -307,7 +273,7 @@ def _parse_json(body: bytes | None) -> Any:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}{CUT}"
+    return cut(text, MAX_TEXT)
 
 
 # A sample in a terminal: its outcome in one line, then the record as received, and the resulting event.
@@ -544,7 +510,7 @@ def tap(
     ] = None,
     count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Exit after this many samples.")] = None,
     rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="Maximum samples per second.")] = RATE,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
+    reveal: Reveal = False,
     format: Annotated[
         TapFormat, typer.Option("--format", help="`json` prints one object per line; `record` the input of `match`.")
     ] = TapFormat.text,
@@ -560,10 +526,8 @@ def tap(
     choice = parse_sample_filter(endpoints=endpoint, messages=message, outcome=outcome, reasons=reason, where=where)
     settings = load_settings(config)
     configure_logs(settings.log)
-    declarations, read = Declarations(), settings.catalog
-    catalog = load_usable(
-        list(read.source), make_catalog_fetcher(settings), base_uri=read.base_uri, declarations=declarations
-    )
+    declarations = Declarations()
+    catalog = load_catalog_of(settings, declarations=declarations)
     redactor = make_redactor(
         find_marks(declarations, catalog) | parse_marks(settings.dead_letters.redact), reveal=reveal
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ipaddress
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import httpx
 import msgspec
@@ -28,145 +27,15 @@ from router.terminal import Terminal, plural, print_row, terminal, to_text, writ
 # ``/status.json`` of a running router (deploy/STATUS.md), asked for over HTTP and read into types.
 
 FORMAT: Final = 1
+_MEMBERS: Final = frozenset({"format", "router", "ready", "reasons", "catalog", "queries", "flow", "inbox"})
 TIMEOUT_SECONDS: Final = 5.0
 """Request timeout; a router needs milliseconds, except after a reload of thousands of definitions."""
 MAX_RESPONSE_BYTES: Final = 8 * 2**20
 _HINT: Final = "is a router running with these settings? check `metrics.host` and `metrics.port`"
 
 
-class RecordRate(msgspec.Struct, frozen=True):
-    """Records in total, and per second over the last minute."""
-
-    records: int = 0
-    rate: float | None = None
-
-
-class EndpointStatus(msgspec.Struct, frozen=True):
-    """A consumed endpoint."""
-
-    endpoint: str
-    routed: RecordRate
-    dead_letters: RecordRate
-    protocol: str | None = None
-    pushed: bool = False
-    lag: int | None = None
-    oldest_seconds: float | None = None
-
-
-class DefinitionStatus(msgspec.Struct, frozen=True):
-    """A definition and its matched records."""
-
-    definition: str
-    records: int = 0
-    rate: float | None = None
-
-
-class SinkStatus(msgspec.Struct, frozen=True):
-    """A sink, its writes by result, and the queries whose batch it blocks."""
-
-    sink: str
-    type: str
-    writes: dict[str, int]
-    error_rate: float | None = None
-    holds: list[str] = []
-
-
-class FlowStatus(msgspec.Struct, frozen=True):
-    """The throughput."""
-
-    endpoints: list[EndpointStatus]
-    definitions: list[DefinitionStatus]
-    sinks: list[SinkStatus]
-    left_out: dict[str, int] = {}
-
-
-class CurrentStep(msgspec.Struct, frozen=True):
-    """The current step of a batch, and its seconds so far."""
-
-    step: str
-    step_seconds: float
-
-
-class StepStatus(msgspec.Struct, frozen=True):
-    """A step of a batch."""
-
-    step: str
-    seconds: float
-
-
-class LastBatch(msgspec.Struct, frozen=True):
-    """The last finished batch."""
-
-    records: int
-    seconds: float
-    steps: list[StepStatus]
-
-
-class StepTimes(msgspec.Struct, frozen=True):
-    """The time that batches of a query spend in each step."""
-
-    now: CurrentStep | None = None
-    last: LastBatch | None = None
-
-
-class QueryStatus(msgspec.Struct, frozen=True):
-    """A Spark query."""
-
-    state: str
-    since: str
-    batch: int | None = None
-    reason: str = ""
-    time: StepTimes | None = None
-
-
-class CatalogStatus(msgspec.Struct, frozen=True):
-    """The active catalog, and the number of findings for which a newer one was rejected."""
-
-    epoch: str | None = None
-    definitions: int = 0
-    refused_findings: int = 0
-    held: str = ""
-
-
-class RouterInfo(msgspec.Struct, frozen=True):
-    """The process."""
-
-    version: str
-    seconds: int
-
-
-class InboxStatus(msgspec.Struct, frozen=True):
-    """The backlog of all endpoints with pushed messages."""
-
-    records: int | None = None
-    oldest_seconds: float | None = None
-
-
-class StatusFigures(msgspec.Struct, frozen=True):
-    """The parts of the status document that are shown."""
-
-    format: int
-    router: RouterInfo
-    ready: bool
-    reasons: list[str]
-    catalog: CatalogStatus
-    queries: dict[str, QueryStatus]
-    flow: FlowStatus | None = None
-    inbox: InboxStatus = InboxStatus()
-
-
-class StatusVersion(msgspec.Struct, frozen=True):
-    """The members that every version of the document has."""
-
-    format: int
-
-
-@dataclass(frozen=True, slots=True)
-class StatusResponse:
-    """The status document, raw and parsed."""
-
-    document: bytes
-    status: StatusFigures
+Status = Mapping[str, Any]
+"""The status document, or a part of it; deploy/STATUS.md says what it has."""
 
 
 class StatusClient:
@@ -181,8 +50,8 @@ class StatusClient:
         """Close the connection."""
         self._client.close()
 
-    def fetch(self) -> StatusResponse:
-        """Return the current status of the router.
+    def fetch(self) -> tuple[bytes, Status]:
+        """Return the current status of the router, raw and parsed.
 
         Raises:
             RouterError: nobody answers there, or it is no router, or one of another version.
@@ -196,13 +65,15 @@ class StatusClient:
         if response.status_code != httpx.codes.OK:
             raise RouterError(f"{url} returns {response.status_code}", hint=_HINT)
         try:
-            form = msgspec.json.decode(body, type=StatusVersion)
-            if form.format == FORMAT:
-                return StatusResponse(body, msgspec.json.decode(body, type=StatusFigures))
+            status = msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.MsgspecError as error:
             raise RouterError(f"{url} is not a router's status: {error}", hint=_HINT) from None
-        message = f"{url} has format {form.format}, and this is for format {FORMAT}"
-        raise RouterError(message, hint="use the xrouter of the version that runs there")
+        if status.get("format", FORMAT) != FORMAT:
+            message = f"{url} has format {status['format']}, and this is for format {FORMAT}"
+            raise RouterError(message, hint="use the xrouter of the version that runs there")
+        if missing := _MEMBERS - status.keys():
+            raise RouterError(f"{url} is not a router's status: no {', '.join(sorted(missing))}", hint=_HINT)
+        return body, status
 
 
 @contextmanager
@@ -280,10 +151,10 @@ _NUMBERS: Final = frozenset(
 )
 
 
-def render_screen(status: StatusFigures, address: str, size: ConsoleDimensions, problem: str = "") -> RenderableType:
+def render_screen(status: Status, address: str, size: ConsoleDimensions, problem: str = "") -> RenderableType:
     """Return the screen for a terminal of that size; *problem* is why it is outdated."""
     rows = dict(_iter_tables(status))
-    room = size.height - _LINES_BESIDE - len(status.reasons) - len(rows["sink"]) - len(rows["query"])
+    room = size.height - _LINES_BESIDE - len(status["reasons"]) - len(rows["sink"]) - len(rows["query"])
     shown = {
         "endpoint": max(_MIN_ROWS, min(len(rows["endpoint"]), room // 2)),
         "definition": max(_MIN_ROWS, room - min(len(rows["endpoint"]), room // 2)),
@@ -296,50 +167,56 @@ def render_screen(status: StatusFigures, address: str, size: ConsoleDimensions, 
     return Group(*parts)
 
 
-def iter_rows(status: StatusFigures) -> Iterator[Row]:
+def iter_rows(status: Status) -> Iterator[Row]:
     """Yield the same as tab-separated rows, each starting with its kind."""
-    yield "router", "ready" if status.ready else "not ready", status.router.version, f"{status.router.seconds}"
-    yield "catalog", status.catalog.epoch or "-", f"{status.catalog.definitions}"
-    yield "inbox", _format_count(status.inbox.records)
-    for reason in status.reasons:
+    router, catalog = status["router"], status["catalog"]
+    yield "router", "ready" if status["ready"] else "not ready", router["version"], f"{router['seconds']}"
+    yield "catalog", catalog.get("epoch") or "-", f"{catalog.get('definitions', 0)}"
+    yield "inbox", _format_count(status["inbox"].get("records"))
+    for reason in status["reasons"]:
         yield "reason", reason
     for kind, rows in _iter_tables(status):
         for row in rows:
             yield kind, *row
 
 
-def _iter_header(status: StatusFigures, address: str, problem: str) -> Iterator[RenderableType]:
-    ready = ("ready", "green") if status.ready else ("not ready", "bold red")
-    yield to_text(f"xrouter {status.router.version} at {address}, up {_format_age(status.router.seconds)}, ", ready)
-    catalog = f"catalog {status.catalog.epoch or '-'}, {plural(status.catalog.definitions, 'definition')}"
-    if status.catalog.refused_findings:
-        yield to_text(catalog, (f"; a newer one is refused: {plural(status.catalog.refused_findings, 'error')}", "red"))
-    elif status.catalog.held:
-        yield to_text(catalog, (f"; a newer one waits: {status.catalog.held}", "yellow"))
+def _iter_header(status: Status, address: str, problem: str) -> Iterator[RenderableType]:
+    router, catalog, inbox = status["router"], status["catalog"], status["inbox"]
+    ready = ("ready", "green") if status["ready"] else ("not ready", "bold red")
+    yield to_text(f"xrouter {router['version']} at {address}, up {_format_age(router['seconds'])}, ", ready)
+    text = f"catalog {catalog.get('epoch') or '-'}, {plural(catalog.get('definitions', 0), 'definition')}"
+    if catalog.get("refused_findings"):
+        yield to_text(text, (f"; a newer one is refused: {plural(catalog['refused_findings'], 'error')}", "red"))
+    elif catalog.get("held"):
+        yield to_text(text, (f"; a newer one waits: {catalog['held']}", "yellow"))
     else:
-        yield to_text(catalog)
-    if status.inbox.records is not None:
-        oldest = f", the oldest for {_format_age(status.inbox.oldest_seconds)}" if status.inbox.oldest_seconds else ""
-        yield to_text(f"inbox: {plural(status.inbox.records, 'record')} waiting{oldest}")
-    for reason in status.reasons:
+        yield to_text(text)
+    if inbox.get("records") is not None:
+        oldest = f", the oldest for {_format_age(inbox['oldest_seconds'])}" if inbox.get("oldest_seconds") else ""
+        yield to_text(f"inbox: {plural(inbox['records'], 'record')} waiting{oldest}")
+    for reason in status["reasons"]:
         yield to_text((reason, "red"))
     if problem:
         yield to_text((problem, "bold red"))
 
 
-def _iter_tables(status: StatusFigures) -> Iterator[tuple[str, list[Row]]]:
+def _iter_tables(status: Status) -> Iterator[tuple[str, list[Row]]]:
     """Yield the rows of each table, busiest first, as the router sorts them."""
-    flow = status.flow or FlowStatus([], [], [])
-    yield "endpoint", [_make_endpoint_row(each) for each in flow.endpoints]
-    yield "definition", [(each.definition, _format_rate(each.rate), f"{each.records:,}") for each in flow.definitions]
-    yield "sink", [_make_sink_row(each) for each in flow.sinks]
-    yield "query", [_make_query_row(name, each) for name, each in status.queries.items()]
+    flow = status["flow"] or {"endpoints": (), "definitions": (), "sinks": ()}
+    yield "endpoint", [_make_endpoint_row(each) for each in flow["endpoints"]]
+    yield (
+        "definition",
+        [(each["definition"], _format_rate(each["rate"]), f"{each['records']:,}") for each in flow["definitions"]],
+    )
+    yield "sink", [_make_sink_row(each) for each in flow["sinks"]]
+    yield "query", [_make_query_row(name, each) for name, each in status["queries"].items()]
 
 
-def _make_endpoint_row(each: EndpointStatus) -> Row:
-    waits = "inbox" if each.pushed and each.lag is None else _format_count(each.lag)
-    oldest = "" if not each.oldest_seconds else _format_age(each.oldest_seconds)
-    return (each.endpoint, each.protocol or "-", _rate_text(each.routed), _rate_text(each.dead_letters), waits, oldest)
+def _make_endpoint_row(each: Status) -> Row:
+    rates = (_format_rate(each[name]["rate"]) for name in ("routed", "dead_letters"))
+    waits = "inbox" if each["pushed"] and each["lag"] is None else _format_count(each["lag"])
+    oldest = _format_age(each["oldest_seconds"]) if each["oldest_seconds"] else ""
+    return (each["endpoint"], each["protocol"] or "-", *rates, waits, oldest)
 
 
 def _format_count(value: int | None) -> str:
@@ -347,20 +224,21 @@ def _format_count(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
 
-def _make_sink_row(each: SinkStatus) -> Row:
-    writes = (f"{each.writes.get(result, 0):,}" for result in ("ok", "error", "rejected"))
-    return each.sink, each.type, *writes, ", ".join(each.holds)
+def _make_sink_row(each: Status) -> Row:
+    writes = (f"{each['writes'].get(result, 0):,}" for result in ("ok", "error", "rejected"))
+    return each["sink"], each["type"], *writes, ", ".join(each["holds"])
 
 
-def _make_query_row(name: str, each: QueryStatus) -> Row:
-    now, last = "idle", "-"
-    if each.time is not None and each.time.now is not None:
-        now = f"{each.time.now.step} for {each.time.now.step_seconds:.1f} s"
-    if each.time is not None and each.time.last is not None:
-        steps = sorted(each.time.last.steps, key=lambda step: -step.seconds)[:SHOWN_STEPS]
-        longest = ", ".join(f"{step.step} {step.seconds:.2f}" for step in steps)
-        last = f"{plural(each.time.last.records, 'record')} in {each.time.last.seconds:.2f} s ({longest})"
-    return name, each.state, "-" if each.batch is None else f"{each.batch}", now, last
+def _make_query_row(name: str, each: Status) -> Row:
+    times = each.get("time") or {}
+    now, last, batch = times.get("now"), times.get("last"), each.get("batch")
+    step = f"{now['step']} for {now['step_seconds']:.1f} s" if now else "idle"
+    summary = "-"
+    if last:
+        steps = sorted(last["steps"], key=lambda one: -float(one["seconds"]))[:SHOWN_STEPS]
+        longest = ", ".join(f"{one['step']} {one['seconds']:.2f}" for one in steps)
+        summary = f"{plural(last['records'], 'record')} in {last['seconds']:.2f} s ({longest})"
+    return name, each["state"], "-" if batch is None else f"{batch}", step, summary
 
 
 def _make_table(head: Row, rows: Sequence[Row], width: int) -> Table:
@@ -374,10 +252,6 @@ def _make_table(head: Row, rows: Sequence[Row], width: int) -> Table:
     for name, *others in rows:
         table.add_row(name if len(name) <= longest else f"…{name[1 - longest :]}", *others)
     return table
-
-
-def _rate_text(count: RecordRate) -> str:
-    return _format_rate(count.rate)
 
 
 def _format_rate(rate: float | None) -> str:
@@ -417,28 +291,25 @@ def top(
     """
     with status_client(load_settings(config)) as client:
         console = terminal()
-        answer = client.fetch()
+        document, status = client.fetch()
         if format is OutputFormat.json:
-            write_document(answer.document)
+            write_document(document)
         elif once or not console.is_terminal:
-            for row in iter_rows(answer.status):
+            for row in iter_rows(status):
                 print_row(row)
         else:
-            _refresh_until_stopped(client, console, answer, every)
+            _refresh_until_stopped(client, console, status, every)
 
 
-def _refresh_until_stopped(client: StatusClient, console: Terminal, answer: StatusResponse, every: float) -> None:
+def _refresh_until_stopped(client: StatusClient, console: Terminal, status: Status, every: float) -> None:
     """Refresh the screen until interrupted; while the router does not respond, show its last status and the problem."""
     problem = ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(render_screen(answer.status, client.address, console.size, problem), refresh=True)
+            live.update(render_screen(status, client.address, console.size, problem), refresh=True)
             try:
                 time.sleep(every)
-            except KeyboardInterrupt:
-                return
-            try:
-                answer, problem = client.fetch(), ""
+                (_, status), problem = client.fetch(), ""
             except KeyboardInterrupt:
                 return
             except RouterError as error:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
+from bindings.kafka.binding import PROTOCOL as KAFKA
+from bindings.protocols import binding_of
 from catalog.record import Record
-from router.state.ledger import instant
+from router.state.ledger import instant, parse_instant
 
 _LIST: Final = json.JSONDecoder()
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,30 @@ class DeadLetter:
     failed: datetime | None
     attempts: int
     sink: str = ""
+
+    @classmethod
+    def of_record(cls, record: Record, *, id: str = "", reason: str = "") -> DeadLetter:
+        """Return a record as a dead letter that no sink has, to evaluate or redact it."""
+        native, position = record.native, record.position or id
+        return cls(
+            id, reason, "", (), record.endpoint, record.protocol, native, record.body, "", position, None, None, 0
+        )
+
+    @classmethod
+    def to_evaluate(cls, record: Record, number: int = 0) -> DeadLetter:
+        """Return record *number* of some as a dead letter to evaluate, with what its source would add.
+
+        All records of a Kafka topic have a partition, an offset and a timestamp.
+        """
+        received, native = parse_instant(record.time), record.native
+        binding = binding_of(record.protocol)
+        if binding is not None and binding.protocol == KAFKA:
+            milliseconds = None if received is None else (received - _EPOCH) // timedelta(milliseconds=1)
+            given = {name: value for name, value in native.items() if value is not None}
+            added = {"partition": 0, "offset": number} | ({} if received is None else {"timestamp": milliseconds})
+            native = added | given
+        letter = cls.of_record(record, id=str(number))
+        return replace(letter, native=native, position=str(number), received=received)
 
     def to_record(self) -> Record:
         """Return the native record of the dead letter, with its original arrival time and position."""
@@ -119,6 +146,21 @@ def sanitize(text: str, max_length: int = 0) -> str:
     """Return a text without control characters and line breaks, truncated to *max_length* characters if set."""
     shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return shown[: max_length - 1] + CUT if max_length and len(shown) > max_length else shown
+
+
+def shorten_nearest(nearest: Mapping[str, Any], max_length: int, max_mismatches: int | None = None) -> dict[str, Any]:
+    """Return a nearest definition with its first mismatches and truncated texts."""
+    wrong = [each for each in nearest.get("mismatches") or () if isinstance(each, Mapping)][:max_mismatches]
+    names = ("property", "expected", "found")
+    mismatches = [
+        {name: None if each.get(name) is None else cut(str(each[name]), max_length) for name in names} for each in wrong
+    ]
+    return {"message": cut(str(nearest.get("message")), max_length), "mismatches": mismatches}
+
+
+def cut(text: str, max_length: int) -> str:
+    """Return a text, truncated if it is longer."""
+    return text if len(text) <= max_length else f"{text[:max_length]}{CUT}"
 
 
 def format_time(moment: datetime | None, *, short: bool = False) -> str:

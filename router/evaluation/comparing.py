@@ -226,37 +226,55 @@ class _ComparedSide:
 
     def event_attributes(self, at: int, mapped: Pairs | None) -> dict[str, str]:
         """Return the attributes of the routed event: *mapped*, else those that it arrived with."""
-        if mapped is None:
-            row = int(self._rows[at])
-            reading = self._routed.outcomes.facts.readings.get(row)
-            if reading is not None:
-                return dict(reading.envelope.attributes)
-            source = int(self._routed.source_rows[row])
-            binding, parts, body = self._chunk.split_record(
-                source if self._records is None else int(self._records[source])
-            )
-            return dict(binding.read_envelope(parts, body, lambda: False).attributes)
+        return _event_attributes(self._chunk, self._routed, int(self._rows[at]), mapped, self._records)
+
+    def outcome_at(self, at: int) -> CatalogOutcome:
+        return read_outcome(self._chunk, self._routed, int(self._rows[at]), self._sinks, self._records)
+
+
+def read_outcome(
+    chunk: Chunk, routed: RoutedOutcomes, row: int, sinks: SinksByRoute, records: Ints | None = None
+) -> CatalogOutcome:
+    """Return an outcome in full; *records* are the rows of its records in the chunk, None for all."""
+    outcomes, columns = routed.outcomes, routed.columns
+    message = routed.column("message")[row].as_py()
+    attributes: dict[str, str] = {}
+    if message is not None:
+        attributes = _event_attributes(chunk, routed, row, columns["attributes"][row].as_py(), records)
+    return CatalogOutcome(
+        message,
+        outcomes.reasons.get(row),
+        outcomes.details.get(row, ""),
+        outcomes.nearest.get(row, ()),
+        sinks.sinks_of(int(columns["route"][row].as_py())),
+        topics_of_row(columns, row, routed=message is not None),
+        {} if message is None else dict(outcomes.contexts[row].as_py() or ()),
+        attributes,
+    )
+
+
+def topics_of_row(columns: Mapping[str, pa.Array], row: int, *, routed: bool) -> dict[str, str]:
+    """Return the topics of an outcome, by sink."""
+    prefix = "topic_" if routed else "letters_"
+    topics = {name.removeprefix(prefix): columns[name][row].as_py() for name in columns if name.startswith(prefix)}
+    return {name: topic for name, topic in topics.items() if topic is not None}
+
+
+def _event_attributes(
+    chunk: Chunk, routed: RoutedOutcomes, row: int, mapped: Pairs | None, records: Ints | None
+) -> dict[str, str]:
+    """Return the attributes of a routed event: *mapped*, else those that it arrived with."""
+    if mapped is not None:
         return {
             attribute_of_header(each["key"]): (each["value"] or b"").decode("utf-8", "backslashreplace")
             for each in mapped
         }
-
-    def outcome_at(self, at: int) -> CatalogOutcome:
-        row = int(self._rows[at])
-        outcomes, columns = self._routed.outcomes, self._routed.columns
-        routed = bool(self.is_routed[at])
-        prefix = "topic_" if routed else "letters_"
-        topics = {name.removeprefix(prefix): columns[name][row].as_py() for name in columns if name.startswith(prefix)}
-        return CatalogOutcome(
-            self.xids[at].as_py(),
-            outcomes.reasons.get(row),
-            outcomes.details.get(row, ""),
-            outcomes.nearest.get(row, ()),
-            self._sinks.sinks_of(int(columns["route"][row].as_py())),
-            {name: topic for name, topic in topics.items() if topic is not None},
-            dict(outcomes.contexts[row].as_py() or ()) if routed else {},
-            self.event_attributes(at, columns["attributes"][row].as_py()) if routed else {},
-        )
+    reading = routed.outcomes.facts.readings.get(row)
+    if reading is not None:
+        return dict(reading.envelope.attributes)
+    source = int(routed.source_rows[row])
+    binding, parts, body = chunk.split_record(source if records is None else int(records[source]))
+    return dict(binding.read_envelope(parts, body, lambda: False).attributes)
 
 
 def _find_differences(old: _ComparedSide, new: _ComparedSide) -> dict[DifferenceKind, Bools]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -16,19 +17,25 @@ from urllib.parse import urlsplit
 import msgspec
 
 from bindings.http.request import Access, Guard, HttpProblem, RequestHead
-from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
 from catalog.findings import RecordError
-from catalog.record import Record, parse_record
+from catalog.record import parse_record
 from catalog.schemas.ids.deciding import FrameSettings
-from router.dead_letters.dead_letter import BODY_SHOWN, CUT, DeadLetter, format_body, iter_values
+from router.dead_letters.dead_letter import (
+    BODY_SHOWN,
+    DeadLetter,
+    cut,
+    format_body,
+    iter_values,
+    shorten_nearest,
+)
 from router.dead_letters.reading import find_recent, get_standing, make_explainer, read_latest, redact_explanation
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, load_catalog_and_marks, make_redactor
 from router.evaluation.plan import Plan
 from router.matching.explanation import Explainer, RecordExplanation
 from router.settings.checks import is_loopback
 from router.settings.model import WatchSettings
-from router.state.ledger import LedgerEntry, LetterLedger, instant, parse_instant
+from router.state.ledger import LedgerEntry, LetterLedger, instant
 
 LISTED: Final = 50
 """Dead letters that are listed."""
@@ -98,7 +105,7 @@ class RecordViews:
         shown = redaction.letter
         return {
             **_letter_to_json(redaction, entry),
-            "nearest": [_nearest_to_json(each) for each in shown.nearest],
+            "nearest": [shorten_nearest(each, TEXT) for each in shown.nearest],
             "protocol": shown.protocol,
             "native": [[_cut(name), _cut(text)] for name, text in iter_values(shown.native)],
             "body": "\n".join(format_body(shown.body)) if shown.body is not None else None,
@@ -136,7 +143,7 @@ class RecordViews:
                 raise RecordError("`endpoint` says by which endpoint it comes, which decides its definitions")
         except RecordError as error:
             raise HttpProblem(HTTPStatus.BAD_REQUEST, f"this is no record: {_cut(str(error))}") from error
-        letter = _to_dead_letter(record)
+        letter = replace(DeadLetter.to_evaluate(record), id="pasted", position="pasted")
         # Nothing is hidden: whoever pastes a record knows it.
         redaction = Redactor(SensitiveMarks()).redact(letter)
         return _outcome_to_json(self._explain(plan, letter), self._judging.verdict(plan, letter), redaction)
@@ -170,7 +177,7 @@ class RecordViews:
 def _letter_to_json(redaction: Redaction, entry: LedgerEntry | None) -> dict[str, Any]:
     shown = redaction.letter
     nearest = shown.nearest[0] if shown.nearest else None
-    mismatches = [] if nearest is None else _nearest_to_json(nearest)["mismatches"]
+    mismatches = [] if nearest is None else shorten_nearest(nearest, TEXT)["mismatches"]
     return {
         "letter": shown.id,
         "failed": None if shown.failed is None else instant(shown.failed),
@@ -185,39 +192,11 @@ def _letter_to_json(redaction: Redaction, entry: LedgerEntry | None) -> dict[str
     }
 
 
-def _nearest_to_json(nearest: Mapping[str, Any]) -> dict[str, Any]:
-    wrong = [each for each in nearest.get("mismatches") or () if isinstance(each, Mapping)]
-    names = ("property", "expected", "found")
-    mismatches = [{name: None if each.get(name) is None else _cut(str(each[name])) for name in names} for each in wrong]
-    return {"message": _cut(str(nearest.get("message"))), "mismatches": mismatches}
-
-
 def _outcome_to_json(story: RecordExplanation, verdict: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
     """Return the explanation of a record, and the outcome with the sinks of a replay."""
     shown = {**verdict, "detail": _cut(redaction.redact_detail(verdict["reason"], verdict["detail"]))}
     explained: dict[str, Any] = _shorten_texts(redact_explanation(story, redaction).to_json())
     return {"verdict": shown, "explained": explained}
-
-
-def _to_dead_letter(record: Record) -> DeadLetter:
-    """Return a record as a dead letter for evaluation; a Kafka record gets partition and offset."""
-    binding = binding_of(record.protocol)
-    place = {"partition": 0, "offset": 0} if binding is not None and binding.protocol == KAFKA else {}
-    return DeadLetter(
-        id="pasted",
-        reason="",
-        detail="",
-        nearest=(),
-        endpoint=record.endpoint,
-        protocol=record.protocol,
-        native={**place, **record.native},
-        body=record.body,
-        epoch="",
-        position="pasted",
-        received=parse_instant(record.time),
-        failed=None,
-        attempts=0,
-    )
 
 
 def _shorten_texts(value: Any) -> Any:
@@ -232,7 +211,7 @@ def _shorten_texts(value: Any) -> Any:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= TEXT else f"{text[:TEXT]}{CUT}"
+    return cut(text, TEXT)
 
 
 # Who may see records on the status page, and who may replay dead letters from it.

@@ -355,12 +355,9 @@ class BacklogPoller:
         topics_seconds: float = TOPICS_SECONDS,
         inbox_seconds: float = INBOX_SECONDS,
     ) -> None:
-        self._state = state
-        self._active = active
-        self._backlogs = backlogs
-        self._status = status
-        self._pauses = (topics_seconds, inbox_seconds)
-        self._ending = threading.Event()
+        self.state, self.active, self.backlogs, self.status = state, active, backlogs, status
+        self.topics_seconds, self.inbox_seconds = topics_seconds, inbox_seconds
+        self.ending = threading.Event()
         self._threads: dict[str, Background] = {}
 
     def __enter__(self) -> Self:
@@ -370,7 +367,7 @@ class BacklogPoller:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ending.set()
+        self.ending.set()
         for thread in self._threads.values():
             thread.ask_to_end()
         deadline = time.monotonic() + _STOP_SECONDS
@@ -380,55 +377,39 @@ class BacklogPoller:
 
     def poll_active_plan(self) -> None:
         """Poll the sources of the active plan; call it again when the plan may have changed."""
-        for query in _sources_by_query(self._active(), self._state):
+        for query in _sources_by_query(self.active(), self.state):
             known = self._threads.get(query)
             if known is None or not known.alive:
                 # Until it answers, nobody knows how far it is read.
-                self._backlogs.update(query, {})
-                asking = _QueryPoller(
-                    query, self._state, self._active, self._backlogs, self._status, self._ending, self._pauses
-                )
+                self.backlogs.update(query, {})
+                asking = _QueryPoller(self, query)
                 self._threads[query] = Background("backlogs", asking.run, name=f"backlogs-{query}")
                 self._threads[query].start()
 
 
 class _QueryPoller:
-    """Polls the backlogs of one query, until it has no sources."""
+    """Polls the backlogs of one query for a *poller*, until it has no sources."""
 
-    def __init__(
-        self,
-        query: str,
-        state: StateFolder,
-        active: Callable[[], Plan],
-        backlogs: Backlogs,
-        status: RouterStatus,
-        ending: threading.Event,
-        pauses: tuple[float, float],
-    ) -> None:
+    def __init__(self, poller: BacklogPoller, query: str) -> None:
+        self._poller = poller
         self._query = query
-        self._state = state
-        self._active = active
-        self._backlogs = backlogs
-        self._status = status
-        self._ending = ending
-        self._topics_seconds, self._inbox_seconds = pauses
         self._client: KafkaClient | None = None
         self._trouble = ""
         self._uncommitted: dict[str, str] = {}
-        self._inbox = InboxBacklog(state.inbox)
+        self._inbox = InboxBacklog(poller.state.inbox)
 
     def run(self) -> None:
         """Poll until the query has no sources, or everything stops."""
-        while not self._ending.is_set() and self._current_sources is not None:
-            self._client = self._find_client(self._active())
+        while not self._poller.ending.is_set() and self._current_sources is not None:
+            self._client = self._find_client(self._poller.active())
             with self._connect() as topics:
                 self._poll(topics)
-        self._backlogs.forget(self._query)
-        self._status.set_source(self._query, "")
+        self._poller.backlogs.forget(self._query)
+        self._poller.status.set_source(self._query, "")
 
     @property
     def _current_sources(self) -> Sequence[Source] | None:
-        return _sources_by_query(self._active(), self._state).get(self._query)
+        return _sources_by_query(self._poller.active(), self._poller.state).get(self._query)
 
     def _connect(self) -> AbstractContextManager[TopicBacklogs | None]:
         return nullcontext() if self._client is None else TopicBacklogs(self._client)
@@ -436,7 +417,9 @@ class _QueryPoller:
     def _poll(self, topics: TopicBacklogs | None) -> None:
         """Poll over these connections while they match the active plan."""
         read = self._inbox.read_until if topics is None else topics.read_until
-        while (sources := self._current_sources) is not None and self._find_client(self._active()) == self._client:
+        while (sources := self._current_sources) is not None and self._find_client(
+            self._poller.active()
+        ) == self._client:
             wanted = self._topics_to_poll(sources)
             try:
                 backlogs = {INBOX: self._ask_inbox()} if topics is None else topics.look(wanted, self._read_positions())
@@ -445,8 +428,10 @@ class _QueryPoller:
                 backlogs = dict.fromkeys(wanted if topics is not None else (INBOX,))
             else:
                 self._report_trouble(sources, "")
-            self._backlogs.update(self._query, self._group_by_endpoint(backlogs, sources), read.seconds)
-            ending = self._ending.wait(self._inbox_seconds if topics is None else self._topics_seconds)
+            self._poller.backlogs.update(self._query, self._group_by_endpoint(backlogs, sources), read.seconds)
+            ending = self._poller.ending.wait(
+                self._poller.inbox_seconds if topics is None else self._poller.topics_seconds
+            )
             if topics is not None and not self._trouble:
                 self._commit_offsets(topics, sources)
             if ending:
@@ -476,7 +461,7 @@ class _QueryPoller:
     def _report_trouble(self, sources: Sequence[Source], trouble: str) -> None:
         """Log once that a source does not respond, and once that it responds again."""
         before, self._trouble = self._trouble, trouble
-        self._status.set_source(self._query, trouble)
+        self._poller.status.set_source(self._query, trouble)
         if bool(trouble) == bool(before):
             return
         inputs = reads(sources, self._query) or {"source": self._query}
@@ -494,7 +479,7 @@ class _QueryPoller:
         return make_source_client(sources[0]) if sources else self._client
 
     def _topics_to_poll(self, sources: Sequence[Source]) -> tuple[str, ...]:
-        settings = self._active().settings
+        settings = self._poller.active().settings
         if self._query == INBOX:
             return () if settings.inbox.kafka is None else (settings.inbox.kafka.topic,)
         if self._query == REST:
@@ -503,11 +488,11 @@ class _QueryPoller:
 
     def _read_positions(self) -> Offsets:
         """Return the saved positions at which each topic is continued."""
-        generation = generations.current(self._state, self._query)
+        generation = generations.current(self._poller.state, self._query)
         known = {} if generation is None else generation.positions()
         if self._query in (INBOX, REST):
             return known
-        return {**Positions(self._state).of(cluster_of(self._query)), **known}
+        return {**Positions(self._poller.state).of(cluster_of(self._query)), **known}
 
     def _ask_inbox(self) -> Backlog:
         reached = self._read_inbox_position()
@@ -520,7 +505,7 @@ class _QueryPoller:
             return self._inbox.look(now)
 
     def _read_inbox_position(self) -> Mapping[str, Any] | None:
-        generation = generations.current(self._state, INBOX)
+        generation = generations.current(self._poller.state, INBOX)
         return None if generation is None else generation.reached()
 
     def _group_by_endpoint(

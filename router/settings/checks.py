@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 from bindings.protocols import sending_of
 from bindings.sending import redact_address
 from catalog.documents.connecting import ConnectionPolicy
+from router.errors import hint_near
 from router.settings.catalogs import (
     CatalogLogin,
     CatalogSettings,
@@ -61,9 +61,7 @@ def iter_relation_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     name = settings.relations.to
     sink = settings.sinks.get(name)
     if sink is None:
-        near = get_close_matches(name, settings.sinks, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(settings.sinks) or 'none'}"
-        yield "relations.to", f"sink {name!r} not found; {hint}"
+        yield "relations.to", f"sink {name!r} not found; {hint_near(name, settings.sinks)}"
         return
     if name in event_sinks(settings) or name in dead_letter_sinks(settings):
         yield "relations.to", f"{name} receives events or dead letters; use a separate sink for request-reply pairs"
@@ -113,9 +111,7 @@ def _iter_condition_faults(key: str, when: RouteConditions) -> Iterator[tuple[st
         yield f"{key}.reason", "is for dead letters; add outcome: dead-letter, or remove it"
     for glob in when.reason:
         if not any(fnmatchcase(reason, glob) for reason in REASONS):
-            near = get_close_matches(glob, REASONS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"reasons are {', '.join(REASONS)}"
-            yield f"{key}.reason", f"{glob!r} matches no dead-letter reason; {hint}"
+            yield f"{key}.reason", f"{glob!r} matches no dead-letter reason; {hint_near(glob, REASONS)}"
     for name in when.attributes:
         if not _ATTRIBUTE.fullmatch(name):
             yield f"{key}.attributes", f"{name!r} is not a valid attribute name; use lower-case letters and digits"
@@ -136,11 +132,8 @@ def _iter_dead_letter_faults(settings: Settings, letters: list[NumberedRoute]) -
 
 
 def _iter_unknown_sink(settings: Settings, key: str, name: str) -> Iterator[tuple[str, str]]:
-    if name in settings.sinks:
-        return
-    near = get_close_matches(name, settings.sinks, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(settings.sinks) or 'none'}"
-    yield key, f"sink {name!r} not found; {hint}"
+    if name not in settings.sinks:
+        yield key, f"sink {name!r} not found; {hint_near(name, settings.sinks)}"
 
 
 # Settings that real-time mode does not support.
@@ -267,9 +260,7 @@ def _iter_user_faults(key: str, source: SourceSettings, auth: HttpAuthSettings |
         return
     for name in source.users:
         if auth is not None and name not in auth.client_names:
-            near = get_close_matches(name, auth.client_names, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(auth.client_names) or 'none'}"
-            yield key, f"{name!r} not found in http.auth; {hint}"
+            yield key, f"{name!r} not found in http.auth; {hint_near(name, auth.client_names)}"
 
 
 def _iter_auth_faults(key: str, auth: HttpAuthSettings) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,7 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from catalog.documents.connecting import Logins
 from catalog.parsing.pointers import lines_of
 from catalog.parsing.regular import read_input, read_regular
-from router.errors import ConfigError
+from router.errors import ConfigError, hint_near
 from router.settings.catalogs import make_logins
 from router.settings.checks import iter_executor_faults, iter_faults, iter_plaintext_faults, iter_real_time_faults
 from router.settings.model import Settings
@@ -365,9 +365,8 @@ def _is_setting(name: str, keys: list[str], known: tuple[str, ...]) -> bool:
 
 
 def _unknown_key_error(name: str, key: str, known: tuple[str, ...]) -> ConfigError:
-    near = get_close_matches(key, known, 1, 0.6)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    return ConfigError(f"environment variable {name} is not a setting: unknown key {key!r}", key=key, hint=hint)
+    fault = f"environment variable {name} is not a setting: unknown key {key!r}"
+    return ConfigError(fault, key=key, hint=hint_near(key, known))
 
 
 def _override(merged: dict[str, Any], name: str, keys: list[str], text: str, schema_node: SettingsNode) -> KeyPath:
@@ -669,9 +668,7 @@ def _describe_problem(detail: ErrorDetails, values: Any, root: SettingsNode) -> 
     kind = detail["type"]
     if kind == "extra_forbidden":
         known = schema_node.known_keys()
-        near = get_close_matches(place[-1], known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-        return key, f"unknown key {place[-1]!r}; {hint}"
+        return key, f"unknown key {place[-1]!r}; {hint_near(place[-1], known)}"
     if kind == "missing":
         return key, "is required; add it"
     if kind == "union_tag_not_found":

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, SecretStr
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bindings.http.request import Access, ServerLimits
 from bindings.private_files import Readers
@@ -474,14 +473,11 @@ class LogSettings(Section):
     format: Literal["text", "json"] = Field("text", description="Format of log lines.")
 
 
-class Settings(BaseSettings):
+class Settings(Section):
     """All settings, resolved, with absolute paths.
 
-    Built by :func:`router.settings.load_settings`. Other sources of pydantic-settings are off: the loader applies the
-    environment itself, before references are resolved and with sink names as written.
+    Built by :func:`router.settings.load_settings`, which applies the environment before references are resolved.
     """
-
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     catalog: CatalogSettings = Field(CatalogSettings(), description="The catalog.")
     schema_registries: dict[str, SchemaRegistrySettings] = Field({}, description="Schema registries by name.")
@@ -549,15 +545,3 @@ class Settings(BaseSettings):
     def unresolved(self) -> dict[str, Any]:
         """The settings as written, environment included, with references instead of secrets; plans store them."""
         return self._unresolved
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Accept only the loader's values."""
-        return (init_settings,)

@@ -130,7 +130,7 @@ def test_emit_says_what_a_target_refuses() -> None:
     with http_server([404]) as (address, _):
         done = run(*EMIT, SALE, *TILL, "--to", address)
     assert done.returncode == 1
-    assert b"answers 404" in done.stderr and b"Traceback" not in done.stderr
+    assert b"returns 404" in done.stderr and b"Traceback" not in done.stderr
 
 
 def test_an_unreachable_target_is_exit_code_5() -> None:

@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from router.commands.arguments import OutputFormat
+from router.commands.arguments import ConfigArgument, OutputFormat, Yes
+from router.commands.batches.unfinished import (
+    SinkCompletion,
+    UnfinishedBatch,
+    fetch_router_queries,
+    find_sink_completions,
+    list_unfinished_batches,
+    order_parking,
+)
 from router.errors import RouterError
-from router.lazy_commands import PlainHelpCommand, PlainHelpGroup
+from router.evaluation.plan import compile_plan
+from router.settings import Settings, load_settings
+from router.state.state import StateFolder
 from router.terminal import WIDE, print_json_lines, print_text, terminal, to_text
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
-    from router.commands.batches.unfinished import SinkCompletion, UnfinishedBatch
-    from router.settings import Settings
-    from router.state.state import StateFolder
-
-batches_app = typer.Typer(
-    name="batches",
-    cls=PlainHelpGroup,
-    help="Show unfinished batches, and move blocked ones to the dead letters.",
-    no_args_is_help=True,
-    add_completion=False,
-)
-Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")]
-
-
-@batches_app.command(cls=PlainHelpCommand)
 def show(
-    config: Config, format: Annotated[OutputFormat, typer.Option(help="Output format.")] = OutputFormat.text
+    config: ConfigArgument, format: Annotated[OutputFormat, typer.Option(help="Output format.")] = OutputFormat.text
 ) -> None:
     """Show the unfinished batch of each query: its records, why it is blocked, and which sinks have it.
 
     Example: xrouter batches show router.yaml
     """
-    from router.commands.batches.unfinished import fetch_router_queries, list_unfinished_batches
-    from router.settings import load_settings
-    from router.state.state import StateFolder
-
     settings = load_settings(config)
     live_queries = fetch_router_queries(settings)
     with StateFolder.beside(Path(settings.state)) as state:
@@ -61,11 +51,10 @@ def show(
         terminal(width=WIDE).print("no unfinished batch")
 
 
-@batches_app.command(cls=PlainHelpCommand)
 def park(
-    config: Config,
+    config: ConfigArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Name of the query, from `batches show`.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Move the unfinished batch of a query to the dead letters, except what its sinks already have.
 
@@ -74,11 +63,6 @@ def park(
 
     Example: xrouter batches park router.yaml main
     """
-    from router.commands.batches.unfinished import fetch_router_queries, list_unfinished_batches
-    from router.commands.batches.unfinished import order_parking as order
-    from router.settings import load_settings
-    from router.state.state import StateFolder
-
     settings = load_settings(config)
     with StateFolder.beside(Path(settings.state)) as state:
         live_queries = fetch_router_queries(settings)
@@ -89,7 +73,7 @@ def park(
         if query in known and not yes:
             _print_batch(_batch_to_json(known[query], settings, state, config, live_queries), config)
             typer.confirm("Move what its sinks do not have to the dead letters?", abort=True)
-        batch = order(state, query)
+        batch = order_parking(state, query)
     when = "at its next attempt" if live_queries is not None else "at its next start"
     print_text(f"the router will move batch {batch.batch} of {query} to the dead letters {when}")
 
@@ -116,9 +100,6 @@ def _batch_to_json(
 
 def _find_sinks(batch: UnfinishedBatch, settings: Settings, state: StateFolder, config: Path) -> list[SinkCompletion]:
     """Return which sinks have a batch, by its pinned plan; empty if it is not pinned."""
-    from router.commands.batches.unfinished import find_sink_completions
-    from router.evaluation.plan import compile_plan
-
     document = state.batches.plan(batch.plan) if batch.plan else None
     if document is None:
         return []

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from enum import StrEnum
 from importlib.metadata import version
 from itertools import groupby
@@ -30,7 +29,7 @@ from catalog.load import finding_to_json, load
 from catalog.model import Catalog, Definition, Endpoint, Finding, Property, PropertyType, Severity
 from catalog.parsing.pointers import lines_of_findings
 from router.commands.arguments import AllowAddresses, LoginsOption, Sources, make_fetcher
-from router.errors import ConfigError, RouterError
+from router.errors import ConfigError, RouterError, hint_near
 from router.matching.records import RecordMatcher
 from router.terminal import Terminal, plural, print_json, print_text, terminal, to_text
 
@@ -134,8 +133,7 @@ def _explain_rule(rule: str | None) -> None:
         return
     table = load_rules()
     if rule != ALL_RULES and rule not in table:
-        near = get_close_matches(rule, table, 1)
-        hint = f"did you mean {near[0]}?" if near else f"`xrouter check --explain {ALL_RULES}` shows them all"
+        hint = hint_near(rule, table, f"`xrouter check --explain {ALL_RULES}` shows them all")
         raise RouterError(f"unknown rule {rule}", hint=hint)
     chosen = table.values() if rule == ALL_RULES else [table[rule]]
     print_text("\n\n".join(explain_rule(each) for each in chosen))

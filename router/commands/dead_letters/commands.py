@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -18,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bindings.private_files import set_umask_for
-from router.commands.arguments import OutputFormat
+from router.commands.arguments import ConfigArgument, JsonLines, JsonObject, OutputFormat, Reveal
 from router.commands.match import ExplanationWriter
 from router.dead_letters.dead_letter import DeadLetter, body_to_json, format_body, format_time, iter_values, sanitize
 from router.dead_letters.reading import (
@@ -42,7 +41,6 @@ from router.dead_letters.reading import (
 from router.dead_letters.redaction import Redaction, load_catalog_and_marks, make_redactor
 from router.dead_letters.retention import RetentionLimits, purge
 from router.errors import RouterError, StateError
-from router.lazy_commands import lazy_group
 from router.logs import configure_logs
 from router.matching.explanation import RecordExplanation
 from router.settings import load_settings
@@ -102,7 +100,7 @@ class ByOption(StrEnum):
 
 
 def list_letters(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     reason: Reasons = None,
     endpoint: Endpoints = None,
     message: Messages = None,
@@ -115,10 +113,8 @@ def list_letters(
     by: Annotated[
         list[ByOption] | None, typer.Option("--by", help="Group counts by this; repeatable; `none`: no counts.")
     ] = None,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[
-        OutputFormat, typer.Option("--format", help="`json` prints one object per line.")
-    ] = OutputFormat.text,
+    reveal: Reveal = False,
+    format: JsonLines = OutputFormat.text,
 ) -> None:
     """List dead letters: counts by reason, endpoint and nearest definition, then the newest.
 
@@ -223,7 +219,7 @@ INTERRUPTED: Final = 130
 
 
 def replay(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of dead letters; all by default.")] = None,
     reason: Reasons = None,
     endpoint: Endpoints = None,
@@ -266,10 +262,11 @@ def _run_replay(config: Path, selection: DeadLetterFilter, options: ReplayOption
     from router.replay.replay import count_matching as matching
     from router.replay.replay import replay as run
 
-    console = terminal(err=True)
+    console = terminal(err=True, soft_wrap=True)
     total = matching(load_settings(config), selection, options) if console.is_terminal else None
-    with _report_progress(console, total) as watcher:
-        result = run(config, selection, options, watcher)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=total is None) as bar:
+        result = run(config, selection, options, _Reporter(bar, total))
     _print_result(result, format)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
@@ -295,46 +292,26 @@ def _parse_rate(text: str | None) -> float | None:
     return rate
 
 
-class _LineReporter:
-    """Reports the progress of a replay in lines on standard error."""
+class _Reporter:
+    """Reports the progress of a replay: in a *bar* on a terminal, else in lines on standard error."""
+
+    def __init__(self, bar: Progress, total: int | None) -> None:
+        self._bar = bar
+        self._task = bar.add_task("replaying", total=total)
 
     def resumed(self, pending: PendingReplay) -> None:
-        print_text(f"finishing {plural(len(pending.letters), 'letter')} of an earlier replay first", err=True)
+        self._bar.console.print(f"finishing {plural(len(pending.letters), 'letter')} of an earlier replay first")
 
     def progress(self, summary: Summary) -> None:
-        routed, dead = summary.routed.total(), summary.dead.total()
-        print_text(f"{plural(summary.settled, 'letter')}: {routed} routed, {dead} still dead", err=True)
+        self._bar.update(self._task, completed=summary.settled, description="replaying")
+        if self._bar.disable:
+            routed, dead = summary.routed.total(), summary.dead.total()
+            self._bar.console.print(f"{plural(summary.settled, 'letter')}: {routed} routed, {dead} still dead")
 
     def held(self, reason: str, seconds: float) -> None:
-        print_text(f"blocked: {reason}; retry in {seconds:g} s (interrupting loses nothing)", err=True)
-
-
-class _BarReporter:
-    """Reports the progress of a replay in a progress bar."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress = progress
-        self._task = progress.add_task("replaying", total=total)
-
-    def resumed(self, pending: PendingReplay) -> None:
-        self._progress.console.print(f"finishing {plural(len(pending.letters), 'letter')} of an earlier replay first")
-
-    def progress(self, summary: Summary) -> None:
-        self._progress.update(self._task, completed=summary.settled, description="replaying")
-
-    def held(self, reason: str, seconds: float) -> None:
-        self._progress.console.print(to_text(("blocked", "yellow"), f": {reason}; retry in {seconds:g} s"))
-        self._progress.update(self._task, description="blocked")
-
-
-@contextmanager
-def _report_progress(console: Terminal, total: int | None) -> Iterator[_LineReporter | _BarReporter]:
-    if total is None:
-        yield _LineReporter()
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        yield _BarReporter(progress, total)
+        text = f": {reason}; retry in {seconds:g} s (interrupting loses nothing)"
+        self._bar.console.print(to_text(("blocked", "yellow"), text))
+        self._bar.update(self._task, description="blocked")
 
 
 def _print_preview(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> None:
@@ -392,25 +369,6 @@ def _print_summary(summary: Table | str) -> None:
     terminal(width=WIDE).print(summary)
 
 
-# ``xrouter dead-letters``: the command group.
-
-COMMANDS: Final = {
-    "list": "router.commands.dead_letters.commands:list_letters",
-    "show": "router.commands.dead_letters.commands:show",
-    "replay": "router.commands.dead_letters.commands:replay",
-    "release": "router.commands.dead_letters.commands:release",
-    "suggest": "router.commands.dead_letters.suggesting.suggest:suggest_definitions",
-    "purge": "router.commands.dead_letters.commands:purge_letters",
-}
-_HELP: Final = "List, show, replay and remove dead letters, and draft definitions for them."
-dead_letters_app = typer.Typer(add_completion=False, cls=lazy_group(COMMANDS), help=_HELP)
-
-
-@dead_letters_app.callback()
-def _dead_letters() -> None:
-    """List, show, replay and remove dead letters, and draft definitions for them."""
-
-
 # ``xrouter dead-letters show``, ``purge`` and ``release``.
 
 # ``xrouter dead-letters show``: one dead letter in full, and its outcome with the current catalog.
@@ -436,10 +394,10 @@ class ShownLetter:
 
 
 def show(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     letter: Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter, or its beginning.")],
-    reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
+    reveal: Reveal = False,
+    format: JsonObject = OutputFormat.text,
 ) -> None:
     """Show one dead letter in full, its reason, and its outcome with the current catalog.
 
@@ -570,7 +528,7 @@ def _print_table(title: str, columns: tuple[str, ...], rows: Any) -> None:
 
 
 def purge_letters(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     older: Annotated[
         str | None, typer.Option(metavar="AGE", help="Remove only dead letters older than this, such as 30d.")
     ] = None,
@@ -614,7 +572,7 @@ def _parse_age(text: str) -> timedelta:
 
 
 def release(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of dead letters, or their beginnings.")],
 ) -> None:
     """Unblock the keys of dead letters, so that later records with these keys can be replayed.

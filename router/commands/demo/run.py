@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ from router.sinks.jsonlines import format_instant
 from router.sinks.tables.head import open_dataset
 from router.terminal import Terminal, to_text
 
-# ``xrouter run`` in a separate process; its addresses are read from its log.
+# ``xrouter run`` in a separate process, at ports that are free.
 
 START_SECONDS: Final = 90.0
 STOP_SECONDS: Final = 60.0
@@ -49,37 +48,27 @@ _ALLOWED: Final = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", "XROUT
 
 
 class RouterProcess:
-    """A running router. ``http`` and ``metrics`` are the addresses of its gateway and its ``/metrics``."""
+    """A router that runs with *config*. ``http`` and ``metrics`` are the addresses of its gateway and ``/metrics``."""
 
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
-        self._process = process
-        self._log = log
-        self._lines: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=self._read_log, name="demo-log", daemon=True)
-        self._reader.start()
-        self.http = ""
-        self.metrics = ""
-
-    def wait_ready(self) -> None:
-        """Wait until it listens and its queries run.
-
-        Raises:
-            RouterError: it exited, or was not ready in time.
-        """
-        deadline = time.monotonic() + START_SECONDS
-        while not (self.http and self.metrics and self._is_ready()):
-            self.require_running()
-            if time.monotonic() > deadline:
-                raise self._make_error(f"the router was not ready after {START_SECONDS:g} s")
-            try:
-                self._store_address(self._lines.get(timeout=_POLL_SECONDS))
-            except queue.Empty:
-                continue
-
-    def require_running(self) -> None:
-        """Raise a RouterError with its last error if it has exited."""
-        if self._process.poll() is not None:
-            raise self._make_error(f"the router ended with exit code {self._process.returncode}")
+    def __init__(self, config: Path) -> None:
+        self._log = config.parent / LOG_NAME
+        environ = {
+            name: value for name, value in os.environ.items() if not name.startswith("XROUTER_") or name in _ALLOWED
+        }
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            http, metrics = (str(each.getsockname()[1]) for each in (one, other))
+        self.http, self.metrics = f"http://127.0.0.1:{http}", f"http://127.0.0.1:{metrics}/metrics"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "router", "run", config.name],
+                cwd=config.parent,
+                env={**environ, "XROUTER_HTTP__PORT": http, "XROUTER_METRICS__PORT": metrics},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                # Ctrl-C reaches only this process, which then stops the router.
+                start_new_session=True,
+            )
 
     def fetch_samples(self) -> list[tuple[str, Mapping[str, str], float]]:
         """Return all samples of its metrics: name, labels, value."""
@@ -89,96 +78,48 @@ class RouterProcess:
         return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
 
     def wait_for(self, condition: Callable[[], bool], limit: float) -> bool:
-        """Poll until the condition is true or *limit* seconds have passed; return whether it is true."""
+        """Poll until the condition is true or *limit* seconds have passed; return whether it is true.
+
+        Raises:
+            RouterError: the router has exited; has its last error.
+        """
         deadline = time.monotonic() + limit
         while not condition():
-            self.require_running()
+            if self._process.poll() is not None:
+                raise self.make_error(f"the router ended with exit code {self._process.returncode}")
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_SECONDS)
         return True
 
-    def last_error(self) -> str:
-        """Return the last error of its log, a line of JSON; empty when there is none."""
-        lines = self._read_log_lines()
-        return next((line for line in reversed(lines) if '"level": "error"' in line), "")
-
-    def stop(self) -> int:
-        """Send SIGTERM, wait for the drain, and return the exit code; a router that hangs is killed."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            status = self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
-        self._reader.join(HTTP_SECONDS)
-        return status
-
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Whether it listens and its queries run."""
         try:
             with urlopen(self.metrics.removesuffix("/metrics") + "/readyz", timeout=HTTP_SECONDS) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False
 
-    def _store_address(self, line: str) -> None:
-        """Store the addresses that the router logs; lines that are not JSON come from the JVM."""
-        try:
-            entry: Any = json.loads(line)
-        except ValueError:
-            return
-        if not isinstance(entry, dict):
-            return
-        if entry.get("event") == "http gateway listening":
-            self.http = str(entry.get("address", ""))
-        elif entry.get("event") == "running":
-            self.metrics = str(entry.get("metrics", ""))
+    def find_in_log(self, sign: str) -> str:
+        """Return the last line of its log with *sign*; empty when there is none."""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line and sign in line), "")
 
-    def _read_log(self) -> None:
-        assert self._process.stderr is not None
-        with self._log.open("a", encoding="utf-8") as log, self._process.stderr as lines:
-            for line in lines:
-                log.write(line)
-                log.flush()
-                self._lines.put(line)
-
-    def _read_log_lines(self) -> list[str]:
-        text = self._log.read_text(encoding="utf-8") if self._log.exists() else ""
-        return [line for line in text.split("\n") if line]
-
-    def _make_error(self, what: str) -> RouterError:
-        self._reader.join(_POLL_SECONDS)
-        lines = self._read_log_lines()
-        cause = next(
-            (line for line in reversed(lines) if line.startswith("xrouter: error:")), lines[-1] if lines else ""
-        )
+    def make_error(self, what: str) -> RouterError:
+        """Return an error with the last one of its log."""
+        cause = self.find_in_log("xrouter: error: ") or self.find_in_log("") or "no output"
         hint = "`xrouter doctor` checks the requirements; `xrouter demo --keep FOLDER` keeps the log"
-        return RouterError(f"{what}: {cause.removeprefix('xrouter: error: ') or 'no output'}", hint=hint)
+        return RouterError(f"{what}: {cause.removeprefix('xrouter: error: ')}", hint=hint)
 
-
-@contextmanager
-def run_router(config: Path) -> Iterator[RouterProcess]:
-    """Run the router with *config* during the block; its log is written beside the file."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("XROUTER_") or name in _ALLOWED}
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "router", "run", config.name],
-        cwd=config.parent,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        # Ctrl-C reaches only this process, which then stops the router.
-        start_new_session=True,
-    )
-    router = RouterProcess(process, config.parent / LOG_NAME)
-    try:
-        yield router
-    finally:
-        router.stop()
+    def stop(self) -> int:
+        """Send SIGTERM, wait for the drain, and return the exit code; a router that hangs is killed."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
 
 # What the demo sends: valid messages made by ``emit``, and some that must fail, each for a different reason.
@@ -400,21 +341,25 @@ def run_demo(console: Terminal, keep: Path | None = None) -> bool:
 
 def _collect_results(console: Terminal, folder: Path) -> DemoResult:
     planned = tuple(make_steps(load([folder / CATALOG])))
-    with run_router(folder / CONFIG) as router:
-        console.print(to_text("Starting the router: ", ("xrouter run router.yaml", "bold"), " ..."))
-        router.wait_ready()
+    console.print(to_text("Starting the router: ", ("xrouter run router.yaml", "bold"), " ..."))
+    router = RouterProcess(folder / CONFIG)
+    try:
+        if not router.wait_for(router.is_ready, START_SECONDS):
+            raise router.make_error(f"the router was not ready after {START_SECONDS:g} s")
         console.print(f"It listens for HTTP at {router.http} and serves metrics at {router.metrics}\n")
         _send_steps(console, router, planned)
         wanted = sum(step.records for step in planned)
         if not router.wait_for(lambda: _count_routed(router) >= wanted, ROUTE_SECONDS):
-            cause = router.last_error() or "the log has no error"
+            cause = router.find_in_log('"level": "error"') or "the log has no error"
             few = f"Only {_count_routed(router):g} of {wanted} records have an outcome: {cause}"
             console.print(to_text((few, "red")))
         metrics = tuple(sample for sample in router.fetch_samples() if sample[0] in SHOWN)
-        address = router.metrics
+    finally:
         status = router.stop()
     data = folder / "data"
-    return DemoResult(planned, _read_rows(data / "events"), _read_rows(data / "dead_letters"), metrics, address, status)
+    return DemoResult(
+        planned, _read_rows(data / "events"), _read_rows(data / "dead_letters"), metrics, router.metrics, status
+    )
 
 
 def _send_steps(console: Terminal, router: RouterProcess, planned: Sequence[DemoStep]) -> None:

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, BinaryIO, Final, Protocol
@@ -14,15 +15,12 @@ from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 import httpx
 import typer
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from rich.progress import Progress
 
-from bindings.gateways import Connection, GatewayError
-from bindings.kafka.publisher import to_record
-from bindings.mqtt.messages import Version
+from bindings.gateways import GatewayError
 from bindings.parts import Part, first_part
 from bindings.protocols import BINDINGS, Binding, binding_of
-from bindings.sending import Outbound, Publisher, TranslatingPublisher, Unsettled, iter_headers
+from bindings.sending import Outbound, Publisher, Unsettled, iter_headers
 from catalog.definitions.constraints import match_candidate_of
 from catalog.findings import escape_json_controls
 from catalog.model import Catalog, Definition, Endpoint
@@ -30,16 +28,17 @@ from catalog.record import Record
 from catalog.values import parse_whole_number
 from router.commands.arguments import BaseUri, CatalogOption, LoginsOption, load_usable, make_fetcher, parse_name_values
 from router.commands.emit.producer import MODES, EmitError, MessageProducer, encode_record_line, require_match
-from router.errors import BrokerUnreachable, RouterError
+from router.errors import BrokerUnreachable, RouterError, SinkError, hint_near
 from router.schemaids.framing import declared_id
+from router.settings.sinks.contract import RemoteSink
+from router.settings.sinks.kafka import KafkaSink
+from router.settings.sinks.messages import AmqpSink, MqttSink, NatsSink
 from router.terminal import terminal
 
 # Delivering produced records: to standard output, an HTTP target, a Kafka topic or another broker, each acknowledged.
 #
 # A record counts as delivered when the target confirms it with a 2xx response or an acknowledgement. Nothing is sent
 # twice, except after a 503, with which an HTTP target reports that it accepted nothing.
-
-# Delivering produced records to MQTT, AMQP and NATS brokers, with the clients of sinks.
 
 CHUNK: Final = 100
 """Maximum records in flight, some of which may be accepted after one is rejected."""
@@ -48,13 +47,15 @@ _HINT: Final = "check the address and the login; records before the failure may 
 
 
 class BrokerTarget:
-    """Sends records of one protocol family; the path of the URL overrides each record's own address.
+    """Sends records to a broker of one protocol family with the client of a sink.
 
-    *endpoint* supplies the address of records that have none, such as an AMQP node.
+    The path of the URL overrides each record's own address; *endpoint* supplies the address of records that have none,
+    such as an AMQP node.
     """
 
     def __init__(self, url: str, endpoint: Endpoint | None) -> None:
         parts = urlsplit(url)
+        self._protocol = protocol_of_url(url)
         self._server = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
         self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._address = unquote(parts.path.removeprefix("/"))
@@ -64,6 +65,7 @@ class BrokerTarget:
 
     def send(self, record: Record) -> None:
         """Send a record, or buffer it."""
+        _require_family(record, self._protocol)
         binding = BINDINGS[record.protocol]
         if self._publisher is None:
             self._publisher = self._make_publisher(binding)
@@ -112,45 +114,21 @@ class BrokerTarget:
 
     def _make_publisher(self, binding: Binding) -> Publisher:
         """Return the client of a protocol, which connects when it first sends; imports its library."""
-        connection, name = Connection((self._server,)), f"xrouter-emit-{uuid.uuid4().hex[:12]}"
+        name, seconds = f"emit-{uuid.uuid4().hex[:12]}", timedelta(seconds=_SECONDS)
+        sinks: dict[str, Callable[[], RemoteSink]] = {
+            "kafka": lambda: KafkaSink(type="kafka", bootstrap_servers=urlsplit(self._server).netloc, topic="-"),
+            "mqtt": lambda: MqttSink(type="mqtt", uri=(self._server,), timeout=seconds),
+            "amqp": lambda: AmqpSink(type="amqp", uri=(self._server,), timeout=seconds),
+            # Without JetStream, a message counts as delivered when the server has received it.
+            "nats": lambda: NatsSink(type="nats", uri=(self._server,), timeout=seconds, jetstream=False),
+        }
         try:
-            return _CLIENTS[binding.sending.family](connection, name, binding)
-        except GatewayError as error:
+            return sinks[binding.sending.family]().publisher(name, binding, None)
+        except (GatewayError, SinkError) as error:
             raise RouterError(f"{self._shown}: {error}", hint="correct --to") from error
 
 
-def _make_mqtt_client(connection: Connection, name: str, binding: Binding) -> Publisher:
-    from bindings.mqtt.publisher import MqttPublisher
-    from bindings.mqtt.publisher import to_mqtt_message as message_of
-
-    version: Version = "MQTT/5.0" if binding.binary else "MQTT/3.1.1"
-    return TranslatingPublisher(
-        MqttPublisher(connection, protocol=version, client_id=name, timeout=_SECONDS), message_of
-    )
-
-
-def _make_amqp_client(connection: Connection, name: str, binding: Binding) -> Publisher:
-    from bindings.amqp.publisher import AmqpSender
-
-    return AmqpSender(connection, container_id=name, timeout=_SECONDS)
-
-
-def _make_nats_client(connection: Connection, name: str, binding: Binding) -> Publisher:
-    from functools import partial
-
-    from bindings.nats.publisher import NatsPublisher
-    from bindings.nats.publisher import to_nats_message as message_of
-
-    # Without JetStream, a message counts as delivered when the server has received it.
-    client = NatsPublisher(connection, name=name, timeout=_SECONDS, stream=False)
-    return TranslatingPublisher(client, partial(message_of, name))
-
-
-_CLIENTS: Final = {"mqtt": _make_mqtt_client, "amqp": _make_amqp_client, "nats": _make_nats_client}
-
-
 HTTP_SECONDS: Final = 30.0
-KAFKA_SECONDS: Final = 30.0
 BUSY_SECONDS: Final = 60.0
 """How long to retry a target that returns 503."""
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;=-._~%"
@@ -204,14 +182,10 @@ def open_destination(target: str | None, output: BinaryIO, endpoint: Endpoint | 
     elif protocol_of_url(target) == "HTTP":
         with httpx.Client(timeout=HTTP_SECONDS) as client:
             yield _HttpDestination(client, target)
-    elif protocol_of_url(target) == "KAFKA":
-        topic = _KafkaDestination(target)
-        yield topic
-        topic.finish()
     else:
         broker = BrokerTarget(target, endpoint)
         try:
-            yield _FamilyGuard(broker, protocol_of_url(target))
+            yield broker
             broker.finish()
         finally:
             broker.close()
@@ -265,60 +239,6 @@ class _HttpDestination:
             time.sleep(1 if asked is None else min(asked, 10))
 
 
-class _KafkaDestination:
-    """Produces records; a URL without topic takes each record's own."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._servers = parts.netloc
-        self._topic = parts.path.strip("/")
-        self._failed: KafkaError | None = None
-        self._producer = Producer(
-            {"bootstrap.servers": self._servers, "message.timeout.ms": int(KAFKA_SECONDS * 1000), "log_level": 0}
-        )
-
-    def send(self, record: Record) -> None:
-        _require_family(record, "KAFKA")
-        parts = BINDINGS["KAFKA"].split(record.native)
-        topic = self._topic or _part_text(first_part(parts, "topic")) or ""
-        while True:
-            try:
-                self._producer.produce(topic, record.body, on_delivery=self._record_delivery, **to_record(parts))
-                break
-            except BufferError:
-                self._producer.poll(1)  # the queue is full: wait for acknowledgements
-            except KafkaException as error:
-                raise self._delivery_error(error.args[0]) from error
-        self._producer.poll(0)
-        if self._failed is not None:
-            raise self._delivery_error(self._failed)
-
-    def finish(self) -> None:
-        """Wait until every record is acknowledged."""
-        self._producer.flush()
-        if self._failed is not None:
-            raise self._delivery_error(self._failed)
-
-    def _record_delivery(self, error: KafkaError | None, _: Message) -> None:
-        self._failed = self._failed or error
-
-    def _delivery_error(self, error: KafkaError) -> RouterError:
-        hint = "check the address and that the topic exists; records before the failure may have been accepted"
-        return BrokerUnreachable(f"Kafka at {self._servers} did not accept every record: {error.str()}", hint=hint)
-
-
-class _FamilyGuard:
-    """Sends records of the family of *protocol*, and rejects others."""
-
-    def __init__(self, broker: BrokerTarget, protocol: str) -> None:
-        self._broker = broker
-        self._protocol = protocol
-
-    def send(self, record: Record) -> None:
-        _require_family(record, self._protocol)
-        self._broker.send(record)
-
-
 def _require_family(record: Record, protocol: str) -> None:
     if BINDINGS[record.protocol].sending.family != BINDINGS[protocol].sending.family:
         hint = f"choose a message of that protocol, or --protocol {protocol} for one that leaves it open"
@@ -358,9 +278,9 @@ def find_xid(name: str, xids: Iterable[str], what: str) -> str:
                 more = f" and {len(called) - _SHOWN} more" if len(called) > _SHOWN else ""
                 text = f"several {what}s are called {name}: {', '.join(called[:_SHOWN])}{more}"
                 raise UnknownName(text, hint="give more of the name, or the xid")
-    near = get_close_matches(name, known, 1) or _find_similar(name, known)
-    hint = f"did you mean {near[0]}?" if near else "`xrouter catalog list` shows what there is"
-    raise UnknownName(f"the catalog has no {what} {name}", hint=hint)
+    similar = _find_similar(name, known)
+    hint = f"did you mean {similar[0]}?" if similar else "`xrouter catalog list` shows what there is"
+    raise UnknownName(f"the catalog has no {what} {name}", hint=hint_near(name, known, hint))
 
 
 def find_only_endpoint(catalog: Catalog, xid: str, protocol: str | None) -> str | None:

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Final, Literal, TypeVar, cast, get_args
 
@@ -36,7 +35,7 @@ from catalog.schemas.ids.client import TYPES
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.templates import TEMPLATE_TYPES, Template, parse_template
 from catalog.values import is_any_timestamp, to_text
-from router.errors import RouterError
+from router.errors import RouterError, hint_near
 from router.matching.channels import source_of
 from router.matching.records import RecordMatcher, encode_outcome
 from router.schemaids.framing import UnregisteredError, frame_with_id
@@ -350,8 +349,7 @@ def _property_template(prop: Property) -> Template | None:
 def _require_known(xid: str, entities: Mapping[str, T], what: str) -> T:
     known = entities.get(xid)
     if known is None:
-        near = get_close_matches(xid, entities, 1)
-        hint = f"did you mean {near[0]}?" if near else "`xrouter catalog list` shows what there is"
+        hint = hint_near(xid, entities, "`xrouter catalog list` shows what there is")
         raise EmitError(f"the catalog has no {what} {xid}", hint=hint)
     return known
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
@@ -31,7 +30,7 @@ from registry.http.server import RegistryServer
 from registry.model.attributes import model_source
 from registry.replication.peers import PeerExchange
 from registry.store.engine import StoreError, store_error
-from router.commands.arguments import LoginsOption, make_fetcher, refuse_overwriting, write_text
+from router.commands.arguments import Force, LoginsOption, OutputFormat, make_fetcher, refuse_overwriting, write_text
 from router.commands.registry.settings import (
     ConfigArgument,
     load_registry,
@@ -130,20 +129,15 @@ _MAX_VALUE: Final = 200
 _VOLATILE_MEMBERS: Final = ("/epoch", "/modifiedat", "/createdat")
 
 
-class HistoryForm(StrEnum):
-    """Output format of entries."""
-
-    text = "text"
-    json = "json"
-
-
 def history(
     source: Annotated[str, typer.Argument(metavar="CONFIG|URL", help="Settings file or URL of the registry.")],
     xid: Annotated[str, typer.Argument(metavar="XID", help="Entity, such as /endpoints/e; default: all.")] = "",
     below: Annotated[bool, typer.Option("--below", help="Include entities below it.")] = False,
     oldest: Annotated[bool, typer.Option("--oldest", help="Show the oldest first.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Maximum number of entries.")] = 50,
-    form: Annotated[HistoryForm, typer.Option("--format", help="Text, or JSON, one entry a line.")] = HistoryForm.text,
+    form: Annotated[
+        OutputFormat, typer.Option("--format", help="Text, or JSON, one entry a line.")
+    ] = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """Show who changed what and when, newest first; names of writers at a URL need credentials.
@@ -198,9 +192,9 @@ def _iter_entries(
         after = found[-1]["number"]
 
 
-def _print_entries(entries: Iterator[Mapping[str, Any]], form: HistoryForm) -> None:
+def _print_entries(entries: Iterator[Mapping[str, Any]], form: OutputFormat) -> None:
     for entry in entries:
-        if form is HistoryForm.json:
+        if form is OutputFormat.json:
             write_document(msgspec.json.encode(entry) + b"\n")
             continue
         print_text(f"{entry['at']}  {entry.get('who') or '-'}  {entry['action']}  {entry['xid']}")
@@ -280,7 +274,7 @@ def export_document(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="File to write; default: standard output.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Force = False,
 ) -> None:
     """Write the whole registry as one xRegistry document, for `import` and for the router.
 

@@ -11,16 +11,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
+
+import jsonschema_rs
 
 from catalog.documents.fetching import CASES
 from catalog.findings import DocumentError
 from catalog.parsing.pointers import lines_of, to_pointer
 from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_text
-from router.errors import RouterError
+from router.errors import RouterError, hint_near
 
 LINES: Final = (".jsonl", ".ndjson")
 SUFFIXES: Final = (".yaml", ".yml", ".json", *LINES)
@@ -34,12 +37,9 @@ ROUTING_MEMBERS: Final = ("endpoint", "route", "sinks", "topics")
 """Members that only a router's settings decide."""
 SCHEMA: Final = "$schema"
 """The member by which JSON names its schema, for editors."""
-_HEAD: Final = ("catalog", "config")
-_CASE: Final = ("name", "record", "expect")
-_RECORD: Final = ("endpoint", "protocol", "native", "body", "body_base64", "time")
-_TEXTS: Final = ("outcome", "reason", "message")
-_MAPS: Final = ("context", "cloudevent")
-_EXPECT: Final = (*_TEXTS, *_MAPS, "events", *ROUTING_MEMBERS)
+MAX_MESSAGE: Final = 200
+"""Characters of what is wrong with a value, which it quotes."""
+_HEAD: Final = frozenset({"catalog", "config"})
 
 
 class CasesUnreadable(RouterError):
@@ -88,24 +88,55 @@ def read_cases(paths: Iterable[Path]) -> list[CaseFile]:
         CasesUnreadable: a file cannot be read or is not a case file, or there are no cases.
     """
     reader = _CaseReader()
-    files = [reader.read_file(path) for given in paths for path in _list_case_files(given)]
+    found = [reader.read_file(path) for given in paths for path in _list_case_files(given)]
     if reader.problems:
         raise CasesUnreadable(reader.problems[:MAX_PROBLEMS])
-    if not any(file.cases for file in files):
+    if not any(file.cases for file in found):
         raise CasesUnreadable([f"there are no cases; give files, or folders with files such as NAME{CASES}.yaml"])
-    return files
+    return found
 
 
 def iter_outcome_faults(form: Any) -> Iterator[tuple[str, str]]:
     """Yield pointer and error of each member that is not part of an outcome of ``match``."""
-    if not isinstance(form, dict) or not form:
-        yield "", "is not a map of an expected outcome"
-        return
-    places = {"": form} | {f"/events/{number}": each for number, each in enumerate(_to_list(form.get("events")))}
+    if form == {}:
+        yield "", "expects nothing"
+    yield from iter_faults(form, "expected")
+    events = form.get("events") if isinstance(form, dict) else None
+    listed = events if isinstance(events, list) else []
+    places = {"": form} | {f"/events/{number}": each for number, each in enumerate(listed)}
     for at, each in places.items():
-        settled = [name for name in ROUTING_MEMBERS if isinstance(each, dict) and name in each]
-        yield from ((f"{at}/{name}", "requires a router's settings; use `xrouter test --config`") for name in settled)
-    yield from _iter_expect_faults(form, "", _EXPECT)
+        routed = [name for name in ROUTING_MEMBERS if isinstance(each, dict) and name in each]
+        yield from ((f"{at}/{name}", "requires a router's settings; use `xrouter test --config`") for name in routed)
+
+
+def read_case_schema() -> bytes:
+    """Return the JSON Schema of case files from the package."""
+    return (files("router.commands.test") / "cases.schema.json").read_bytes()
+
+
+def iter_faults(form: Any, part: str = "") -> Iterator[tuple[str, str]]:
+    """Yield pointer and fault of whatever the schema of case files forbids; *part* names one of its definitions."""
+    schema, validator = _load_validator(part)
+    for error in validator.iter_errors(form):
+        at = to_pointer([str(step) for step in error.instance_path])
+        holder: Any = schema
+        described = ""
+        for step in error.schema_path[:-1]:
+            holder = holder[step]
+            described = holder.get("description", described) if isinstance(holder, dict) else described
+        unknown: list[str] = getattr(error.kind, "unexpected", None) or []
+        for name in unknown:
+            yield at + to_pointer([name]), f"is unknown; {hint_near(name, holder['properties'])}"
+        if not unknown:
+            yield at, f"is not valid: {error.message[:MAX_MESSAGE]}" + (f" ({described})" if described else "")
+
+
+@cache
+def _load_validator(part: str) -> tuple[Any, jsonschema_rs.Validator]:
+    schema = json.loads(read_case_schema())
+    if part:
+        schema = {"$ref": f"#/$defs/{part}", "$defs": schema["$defs"]}
+    return schema, jsonschema_rs.validator_for(schema)
 
 
 def _list_case_files(given: Path) -> list[Path]:
@@ -133,7 +164,9 @@ class _CaseReader:
         cases: list[Case] = []
         data = b""
         try:
-            data = _read_bytes(path)
+            if path.suffix.lower() not in SUFFIXES:
+                raise DocumentError(f"{path} is not a case file: its name must end in one of {', '.join(SUFFIXES)}")
+            data = read_bounded(path)
             if path.suffix.lower() in LINES:
                 head, cases = self._read_lines(path, data)
             else:
@@ -151,16 +184,14 @@ class _CaseReader:
         tree = parsed.tree
         if not isinstance(tree, dict):
             raise DocumentError(f"{path} is not a map with the member cases")
-        notes += _iter_head_faults(tree, (SCHEMA, *_HEAD, "cases"))
         given = tree.get("cases", [])
-        if not isinstance(given, list):
-            notes.append(("/cases", "is not a list"))
-            given = []
+        notes += iter_faults({**tree, "cases": [] if isinstance(given, list) else given})
+        given = given if isinstance(given, list) else []
         self._count_cases(path, len(given))
         cases: list[Case] = []
         for number, form in enumerate(given):
             pointer = f"/cases/{number}"
-            faults = [(pointer + at, fault) for at, fault in _iter_case_faults(form)]
+            faults = [(pointer + at, fault) for at, fault in iter_faults(form, "case")]
             notes += faults
             if not faults:
                 cases.append(_make_case(form, pointer, number, None))
@@ -182,8 +213,8 @@ class _CaseReader:
             except DocumentError:
                 self.problems.append(f"{_format_location(path, number)}: is not a JSON object")
                 continue
-            begins = not cases and not head and isinstance(form, dict) and "record" not in form and form.keys() & _HEAD
-            faults = list(_iter_head_faults(form, _HEAD) if begins else _iter_case_faults(form))
+            begins = not cases and not head and isinstance(form, dict) and bool(form) and form.keys() <= _HEAD
+            faults = list(iter_faults(form) if begins else iter_faults(form, "case"))
             self.problems += (f"{_format_location(path, number)}: {at or '/'} {fault}" for at, fault in faults)
             if begins:
                 head = form
@@ -198,9 +229,12 @@ class _CaseReader:
             raise DocumentError(f"{path}: there are more than {MAX_CASES} cases in all; test fewer files at a time")
 
 
-def _read_bytes(path: Path) -> bytes:
-    if path.suffix.lower() not in SUFFIXES:
-        raise DocumentError(f"{path} is not a case file: its name must end in one of {', '.join(SUFFIXES)}")
+def read_bounded(path: Path) -> bytes:
+    """Return a file of at most :data:`MAX_BYTES`.
+
+    Raises:
+        DocumentError: it cannot be read, or is larger.
+    """
     try:
         with open_input(path) as file:
             data = file.read(MAX_BYTES + 1)
@@ -216,82 +250,10 @@ def _make_case(form: Mapping[str, Any], pointer: str, number: int, line: int | N
     return Case(str(form.get("name") or f"case {number + 1}"), pointer, record, form["expect"], line)
 
 
-def _iter_head_faults(form: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    yield from _iter_unknown_members(form, known, "")
-    if form.get(SCHEMA) is not None and not isinstance(form[SCHEMA], str):
-        yield f"/{SCHEMA}", "is not a string"
-    catalog = form.get("catalog")
-    if catalog is not None and not _to_strings(catalog):
-        yield "/catalog", "is neither a path nor a list of paths"
-    if form.get("config") is not None and not isinstance(form["config"], str):
-        yield "/config", "is not a path"
-
-
-def _iter_case_faults(form: Any) -> Iterator[tuple[str, str]]:
-    if not isinstance(form, dict):
-        yield "", "is not a map with record and expect"
-        return
-    yield from _iter_unknown_members(form, _CASE, "")
-    if form.get("name") is not None and not isinstance(form["name"], str):
-        yield "/name", "is not a string"
-    record, expect = form.get("record"), form.get("expect")
-    if isinstance(record, dict):
-        yield from _iter_unknown_members(record, _RECORD, "/record")
-    else:
-        yield "/record", "is not a map that describes a native record"
-    if isinstance(expect, dict) and expect:
-        yield from _iter_expect_faults(expect, "/expect", _EXPECT)
-    else:
-        yield "/expect", "is not a map of the expected outcome"
-
-
-def _iter_expect_faults(form: Mapping[str, Any], at: str, known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    yield from _iter_unknown_members(form, known, at)
-    for name, value in form.items():
-        if value is None or name not in known:
-            continue
-        place = f"{at}/{name}"
-        if name in (*_TEXTS, "endpoint") and not isinstance(value, str):
-            yield place, "is not a string"
-        elif name in (*_MAPS, "topics"):
-            yield from _iter_map_faults(value, place)
-        elif name == "route" and (not isinstance(value, int) or isinstance(value, bool)):
-            yield place, "is not the index of a route in the settings, which is a number from 0"
-        elif name == "sinks" and not _to_strings(value):
-            yield place, "is not a list of names"
-        elif name == "events" and not (isinstance(value, list) and all(isinstance(each, dict) for each in value)):
-            yield place, "is not a list of outcomes"
-        elif name == "events":
-            inner = tuple(each for each in _EXPECT if each != "events")
-            for number, each in enumerate(value):
-                yield from _iter_expect_faults(each, f"{place}/{number}", inner)
-
-
-def _iter_map_faults(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    if not isinstance(value, dict):
-        yield place, "is not a map"
-        return
-    for name, text in value.items():
-        if isinstance(text, (dict, list)):
-            yield place + to_pointer([name]), "is not a string"
-
-
-def _iter_unknown_members(form: Mapping[str, Any], known: tuple[str, ...], at: str) -> Iterator[tuple[str, str]]:
-    for name in form:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-            yield at + to_pointer([name]), f"is unknown; {hint}"
-
-
 def _to_strings(value: Any) -> tuple[str, ...]:
     """Return a string or a list of strings as strings; empty for anything else."""
     listed = value if isinstance(value, list) else [value]
     return tuple(listed) if all(isinstance(each, str) and each for each in listed) else ()
-
-
-def _to_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _resolve_source(base: Path, source: str) -> str:

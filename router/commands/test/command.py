@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -24,13 +23,22 @@ from router.commands.arguments import (
     BaseUri,
     LoginsOption,
     OutputFormat,
+    load_catalog_of,
     load_usable,
     make_fetcher,
     refuse_overwriting,
     schema_option,
 )
 from router.commands.arguments import write_text as write_file
-from router.commands.test.cases import LINES, ROUTING_MEMBERS, SUFFIXES, CaseFile, CasesUnreadable, read_cases
+from router.commands.test.cases import (
+    LINES,
+    ROUTING_MEMBERS,
+    SUFFIXES,
+    CaseFile,
+    CasesUnreadable,
+    read_case_schema,
+    read_cases,
+)
 from router.commands.test.runner import (
     DEFAULT_COUNT,
     SCHEMA_COPY,
@@ -41,18 +49,16 @@ from router.commands.test.runner import (
     format_cases,
     iter_records,
     make_head,
-    read_case_schema,
     record_cases,
     run_cases,
 )
 from router.dead_letters.reading import read_dead_letters
 from router.dead_letters.redaction import find_marks, make_redactor, parse_marks
-from router.errors import RouterError
+from router.errors import RouterError, hint_near
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import property_name
 from router.settings import Settings, load_settings
-from router.settings.catalogs import make_catalog_fetcher
-from router.terminal import Terminal, plural, print_json, print_text, terminal, to_text, value_text
+from router.terminal import Terminal, plural, print_json, print_text, terminal, to_text
 
 # Reports of results: as text, as JSON, as JUnit's XML, and as annotations of GitHub.
 
@@ -193,10 +199,6 @@ def _make_item(xid: str, key: str, constraint: Constraint) -> CoveredItem:
     return CoveredItem(xid, property_name(key), constraint.expected)
 
 
-SHOWN: Final = 300
-"""Maximum characters of a value in text; JSON has all of them."""
-
-
 @dataclass(frozen=True, slots=True)
 class LocatedResult:
     """A result with the line numbers of its case and of each difference."""
@@ -224,7 +226,7 @@ class LocatedResult:
         other = [pair for pair in pairs if pair[0].pointer.endswith("/expect/outcome")]
         for each, line in other or pairs:
             at = "" if line is None or line == self.line else f"line {line}: "
-            yield f"{at}{each.pointer}: expected {_format_value(each.expected)}, found {_format_value(each.actual)}"
+            yield f"{at}{each}"
         if other and len(pairs) > 1:
             yield f"and {plural(len(pairs) - 1, 'difference')} as a consequence"
         if self.result.why:
@@ -313,20 +315,6 @@ def _count_results(results: Sequence[LocatedResult]) -> dict[str, str]:
     return {"tests": str(len(results)), "failures": str(failed), "errors": "0", "skipped": "0"}
 
 
-def _format_value(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    text = repr(value) if isinstance(value, str) else value_text(_drop_nearest(value))
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-
-
-def _drop_nearest(value: Any) -> Any:
-    """Return a value of an outcome without its nearest definitions, which are too long for text."""
-    if isinstance(value, Mapping):
-        return {name: inner for name, inner in value.items() if name != "nearest"}
-    return value
-
-
 def _escape_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
@@ -371,9 +359,7 @@ class _Sources:
             loaded = load_usable(list(catalog), read, base_uri=self.base_uri, declarations=self.declarations)
             return CatalogEvaluator(loaded), None
         settings = load_settings(config)
-        sources = list(catalog or settings.catalog.source)
-        base_uri = self.base_uri or settings.catalog.base_uri
-        loaded = load_usable(sources, make_catalog_fetcher(settings), base_uri=base_uri, declarations=self.declarations)
+        loaded = load_catalog_of(settings, catalog, base_uri=self.base_uri, declarations=self.declarations)
         return RouterEvaluator(loaded, settings), settings
 
 
@@ -514,8 +500,7 @@ def _parse_min_coverage(given: Sequence[str]) -> dict[str, float]:
     for text in given:
         kind, mark, number = text.rpartition("=")
         if mark and kind not in KINDS:
-            near = get_close_matches(kind, KINDS, 1)
-            raise typer.BadParameter(f"--min-coverage {kind!r} is none of {', '.join(KINDS)}{_suggest_name(near)}")
+            raise typer.BadParameter(f"--min-coverage {kind!r} is not a kind; {hint_near(kind, KINDS)}")
         try:
             percent = float(number)
         except ValueError:
@@ -524,10 +509,6 @@ def _parse_min_coverage(given: Sequence[str]) -> dict[str, float]:
             raise typer.BadParameter(f"--min-coverage {number!r} is not a number from 0 to 100")
         min_coverage.update(dict.fromkeys((kind,) if mark else DEFAULT_KINDS, percent))
     return min_coverage
-
-
-def _suggest_name(near: Sequence[str]) -> str:
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _add_cases(paths: Sequence[Path], source: str, options: _Sources, *, count: int, reveal: bool, force: bool) -> None:

@@ -7,16 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 import msgspec
 
 from bindings.events import restore_types, to_json_members
-from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.protocols import binding_of
 from catalog.convert import to_json_text, to_yaml_text
 from catalog.findings import RecordError
 from catalog.model import Catalog
@@ -27,6 +23,7 @@ from router.commands.test.cases import LINES, SCHEMA, Case, CaseFile
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.redaction import Redactor
 from router.errors import RouterError
+from router.evaluation.comparing import topics_of_row
 from router.evaluation.evaluator import INBOX_COLUMNS, evaluate_dead_letters
 from router.evaluation.outputs import RoutedOutcomes
 from router.evaluation.plan import Plan
@@ -41,20 +38,17 @@ from router.matching.records import (
     parse_entry,
 )
 from router.matching.schema_validation import DATA
+from router.rendering.texts import attribute_of_header
 from router.replay.batches import rows_of
 from router.routing import DEFAULT_DEAD_LETTER_ROUTE, to_dead_letter_route
 from router.settings import Settings
-from router.state.ledger import parse_instant
+from router.terminal import value_text
 
 # Running cases: evaluate each record, compare its outcome, and explain differences.
 
 # Evaluating records with a catalog only, as ``match`` does, or with a router's settings, as ``run`` does.
 #
 # The former uses the matcher of ``match``, the latter the plan of ``run`` like a replay of dead letters, without Spark.
-
-_PREFIX: Final = "ce_"
-_CONTENT_TYPE: Final = "content-type"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -134,7 +128,9 @@ class RouterEvaluator:
                     DEFAULT_DEAD_LETTER_ROUTE
                 )
         if entries:
-            rows = rows_of(entry_to_dead_letter(entry) for entry in entries).select(list(INBOX_COLUMNS))
+            rows = rows_of(DeadLetter.to_evaluate(entry.record, entry.number) for entry in entries).select(
+                list(INBOX_COLUMNS)
+            )
             decided = evaluate_dead_letters(self._plan.evaluator, rows.combine_chunks().to_batches()[0])
             evaluated.batches.append(decided.outcomes)
             outcomes |= self._make_outcomes(decided, entries)
@@ -158,9 +154,7 @@ class RouterEvaluator:
     def _make_outcome(self, decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         outcomes, columns = decided.outcomes, decided.columns
         endpoint, route = columns["endpoint"][row].as_py(), int(columns["route"][row].as_py())
-        prefix = "topic_" if route >= 0 else "letters_"
-        names = {name: columns[name][row].as_py() for name in columns if name.startswith(prefix)}
-        topics = {name.removeprefix(prefix): topic for name, topic in names.items() if topic is not None}
+        topics = topics_of_row(columns, row, routed=route >= 0)
         way = {"endpoint": endpoint} | self._route_json(route) | ({"topics": topics} if topics else {})
         if int(outcomes.winners[row]) < 0:
             nearest = outcomes.nearest.get(row, [])
@@ -187,43 +181,8 @@ def _event_attributes(decided: RoutedOutcomes, row: int, entry: NumberedRecord) 
     given = decided.columns["attributes"][row].as_py()
     if given is None:
         return to_json_members(envelope_of_row(decided.outcomes.facts, row, entry).attributes)
-    texts = {_attribute_name(each["key"]): each["value"].decode("utf-8") for each in given}
+    texts = {attribute_of_header(each["key"]): each["value"].decode("utf-8") for each in given}
     return to_json_members(restore_types(texts, decided.columns["typed"][row].as_py()))
-
-
-def _attribute_name(key: str) -> str:
-    return "datacontenttype" if key == _CONTENT_TYPE else key.removeprefix(_PREFIX)
-
-
-def entry_to_dead_letter(entry: NumberedRecord) -> DeadLetter:
-    """Return a record as a dead letter for evaluation, with the members that a source adds."""
-    record, native = entry.record, entry.record.native
-    received = parse_instant(record.time)
-    binding = binding_of(record.protocol)
-    if binding is not None and binding.protocol == KAFKA:
-        native = _add_kafka_position(native, entry.number, received)
-    return DeadLetter(
-        id=str(entry.number),
-        reason="",
-        detail="",
-        nearest=(),
-        endpoint=record.endpoint,
-        protocol=record.protocol,
-        native=native,
-        body=record.body,
-        epoch="",
-        position=str(entry.number),
-        received=received,
-        failed=None,
-        attempts=0,
-    )
-
-
-def _add_kafka_position(native: Mapping[str, Any], number: int, received: datetime | None) -> dict[str, Any]:
-    """Return a Kafka record with partition, offset and timestamp, which all records of a topic have."""
-    milliseconds = None if received is None else (received - _EPOCH) // timedelta(milliseconds=1)
-    given = {name: value for name, value in native.items() if value is not None}
-    return {"partition": 0, "offset": number} | ({} if milliseconds is None else {"timestamp": milliseconds}) | given
 
 
 def encode_records(records: Iterable[Record]) -> list[bytes]:
@@ -233,6 +192,9 @@ def encode_records(records: Iterable[Record]) -> list[bytes]:
 
 # Comparing expected and actual outcomes; only expected members are compared.
 
+SHOWN: Final = 300
+"""Maximum characters of a value in text; JSON has all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ValueMismatch:
@@ -241,6 +203,19 @@ class ValueMismatch:
     pointer: str
     expected: Any
     actual: Any
+
+    def __str__(self) -> str:
+        return f"{self.pointer}: expected {_format_value(self.expected)}, found {_format_value(self.actual)}"
+
+
+def _format_value(value: Any) -> str:
+    """Return a value for text, truncated, and of an outcome without its nearest definitions."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        value = {name: inner for name, inner in value.items() if name != "nearest"}
+    text = repr(value) if isinstance(value, str) else value_text(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def iter_differences(expected: Any, actual: Any, pointer: str) -> Iterator[ValueMismatch]:
@@ -332,7 +307,7 @@ def _explain_failure(matcher: Matcher, evaluated: EvaluatedCases, number: int, c
     near = next((each for each in nearest if each["message"] == expected_xid), next(iter(nearest), None))
     if near is not None and near["mismatches"]:
         first = near["mismatches"][0]
-        return _describe_mismatch(near["message"], first["property"], first["expected"], first["found"])
+        return describe_mismatch(near["message"], first["property"], first["expected"], first["found"])
     return _describe_reason(outcome).removeprefix("; ")
 
 
@@ -349,7 +324,7 @@ def _find_unmet_constraint(matcher: Matcher, outcomes: MatchOutcomes, row: int, 
     nearest = min(failed, key=len)
     if not nearest:
         return ""
-    return _describe_mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
+    return describe_mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
 
 
 def _describe_channel(matcher: Matcher, channel: int) -> str:
@@ -359,7 +334,8 @@ def _describe_channel(matcher: Matcher, channel: int) -> str:
     return f"at {', '.join(endpoints)}" if endpoints else "of the catalog"
 
 
-def _describe_mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
+def describe_mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
+    """Return why a record does not match a definition, by one of its mismatches."""
     if name == DATA:
         return f"the data is invalid against {expected}, the schema of {xid}: {actual}"
     value = "nothing" if actual is None else repr(actual)
@@ -381,6 +357,7 @@ def _describe_reason(outcome: Mapping[str, Any]) -> str:
 DEFAULT_COUNT: Final = 100
 """Default number of records to create cases from."""
 MAX_LINE: Final = 64 * 1024 * 1024
+RECORDS_HINT: Final = "records are lines as `xrouter emit` writes and `xrouter match` reads them, or cases"
 SCHEMA_COPY: Final = ".cases.schema.json"
 """File name of the schema beside case files; files with a leading dot are not read as catalogs or cases."""
 _EXPECTED_MEMBERS: Final = ("outcome", "reason", "message", "context", "cloudevent", "endpoint", "sinks", "topics")
@@ -423,18 +400,27 @@ def iter_records(file: BinaryIO, name: str) -> Iterator[Record]:
     Raises:
         RouterError: a line is not a record, or longer than ``MAX_LINE``; names the line.
     """
+    for number, line in iter_record_lines(file, name):
+        try:
+            yield parse_record(line)
+        except RecordError as error:
+            raise RouterError(f"{name}:{number}: {error}", hint=RECORDS_HINT) from error
+
+
+def iter_record_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of each line that is not empty.
+
+    Raises:
+        RouterError: a line is longer than ``MAX_LINE``; names the line.
+    """
     for number in itertools.count(1):
         line = file.readline(MAX_LINE + 1)
         if not line:
             return
         if len(line) > MAX_LINE:
-            raise RouterError(f"{name}:{number}: a line of more than {MAX_LINE} bytes is no record")
+            raise RouterError(f"{name}:{number}: a line of more than {MAX_LINE} bytes is no record", hint=RECORDS_HINT)
         if line.strip():
-            try:
-                yield parse_record(line)
-            except RecordError as error:
-                hint = "records are lines as `xrouter emit` writes and `xrouter match` reads them"
-                raise RouterError(f"{name}:{number}: {error}", hint=hint) from error
+            yield number, line
 
 
 def make_head(catalog: Sequence[str], config: Path | None, output: Path) -> dict[str, Any]:
@@ -445,11 +431,6 @@ def make_head(catalog: Sequence[str], config: Path | None, output: Path) -> dict
     if config is not None:
         head["config"] = _relative_path(output, config)
     return head
-
-
-def read_case_schema() -> bytes:
-    """Return the JSON Schema of case files from the package."""
-    return (files("router.commands.test") / "cases.schema.json").read_bytes()
 
 
 def format_cases(head: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], output: Path) -> str:
@@ -474,21 +455,7 @@ def _redact_record(record: Record, redactor: Redactor) -> Record:
     """Return a record without sensitive values."""
     if not redactor.redacts_bodies:
         return record
-    letter = DeadLetter(
-        id="",
-        reason="",
-        detail="",
-        nearest=(),
-        endpoint=record.endpoint,
-        protocol=record.protocol,
-        native=record.native,
-        body=record.body,
-        epoch="",
-        position="",
-        received=None,
-        failed=None,
-        attempts=0,
-    )
+    letter = DeadLetter.of_record(record)
     shown = redactor.redact(letter).letter
     return replace(record, native=shown.native, body=shown.body)
 

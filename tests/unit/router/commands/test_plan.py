@@ -87,7 +87,7 @@ def test_a_constraint_that_is_narrowed_names_what_is_missed(plan: Planned) -> No
     # The key that is asked for has no placeholder any more, from which the subject came.
     assert kept["after"]["reason"] == "unmappable"
     assert missed["after"]["reason"] == "no-match"
-    assert missed["cause"] == f"{READING} requires protocoloptions.key lines/7, and the record has lines/8"
+    assert missed["cause"] == f"{READING} requires protocoloptions.key 'lines/7', and the record has 'lines/8'"
 
 
 def test_a_schema_that_bodies_do_not_fit_is_named(plan: Planned, tmp_path: Path) -> None:

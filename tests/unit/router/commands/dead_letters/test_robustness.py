@@ -15,8 +15,7 @@ from catalog.load import build_catalog
 from catalog.model import PROTOCOLS
 from catalog.parsing.texts import parse_text
 from catalog.record import Record
-from router.commands.dead_letters.suggesting.fragment import BaseCatalog
-from router.commands.dead_letters.suggesting.suggest import suggest
+from router.commands.dead_letters.suggest import BaseCatalog, suggest
 from tests.support.cases import examples
 
 TEXT: Final = st.one_of(

@@ -10,8 +10,7 @@ import pytest
 
 from catalog.load import load
 from catalog.record import Record
-from router.commands.dead_letters.suggesting.fragment import BaseCatalog
-from router.commands.dead_letters.suggesting.suggest import Suggestion, suggest
+from router.commands.dead_letters.suggest import BaseCatalog, Suggestion, suggest
 from router.commands.emit.producer import encode_record_line
 from router.errors import RouterError
 from router.matching.records import RecordMatcher
@@ -102,18 +101,7 @@ def test_an_endpoint_that_the_catalog_lacks_comes_with_the_fragment(tmp_path: Pa
     assert {each["outcome"] for each in outcomes(tmp_path, found, records)} == {"routed"}
 
 
-@pytest.mark.parametrize("count", [3, 19])
-def test_few_letters_make_no_literal_of_an_id(tmp_path: Path, count: int) -> None:
-    found = suggest([mqtt("plants/7/state")] * count, basis_of(tmp_path, {"e": consumer("MQTT/5.0", "G")}))
-    assert only(found)["protocoloptions"]["topic_name"] == {"value": "plants/{plant}/state"}
-
-
-def test_many_letters_do(tmp_path: Path) -> None:
-    found = suggest([mqtt("plants/7/state")] * 20, basis_of(tmp_path, {"e": consumer("MQTT/5.0", "G")}))
-    assert only(found)["protocoloptions"]["topic_name"] == {"value": "plants/7/state"}
-
-
-def test_properties_are_literal_shared_required_optional_or_left_alone(tmp_path: Path) -> None:
+def test_properties_are_literal_required_optional_or_left_alone(tmp_path: Path) -> None:
     def record(n: int) -> Record:
         given = {
             "site": "north",
@@ -130,7 +118,6 @@ def test_properties_are_literal_shared_required_optional_or_left_alone(tmp_path:
     assert only(found)["protocoloptions"] == {
         "topic_name": {"value": "plants/{plant}/state"},
         "user_properties": [
-            {"name": "plantid", "value": "{plant}"},
             {"name": "site", "value": "north"},
             {"name": "note", "required": True},
             {"name": "retry", "required": True},
@@ -151,12 +138,13 @@ def test_no_value_of_what_is_sensitive_is_told(tmp_path: Path) -> None:
     assert "Mrs Smith" not in hidden and "enum" not in hidden and "patient" not in hidden and "api-key" not in hidden
 
 
-def test_bodies_of_two_media_types_on_one_address_stay_apart(tmp_path: Path) -> None:
+def test_bodies_of_two_media_types_on_one_address_are_one_draft_without_either(tmp_path: Path) -> None:
     records = [mqtt("a/b", content_type="application/json") for _ in range(9)]
     records += [mqtt("a/b", body=b"text", content_type="text/plain") for _ in range(9)]
     records += [mqtt("a/b", body=b"text") for _ in range(9)]
     found = suggest(records, basis_of(tmp_path, {"e": consumer("MQTT/5.0", "G")}))
-    assert len(found.drafts) == 3 and all(each.matched == 1 for each in found.drafts)
+    assert len(found.drafts) == 1 and found.drafts[0].matched == 1
+    assert "datacontenttype" not in only(found) and "dataschemaformat" not in only(found)
     assert {each["outcome"] for each in outcomes(tmp_path, found, records)} == {"routed"}
 
 
@@ -219,14 +207,6 @@ def test_ids_of_drafts_are_not_taken_twice(tmp_path: Path) -> None:
     basis = basis_of(tmp_path, {"e": consumer("MQTT/5.0", "G")}, {"G": {"messages": {"A": known}}})
     found = suggest([mqtt(f"a/{n}") for n in range(9)], basis)
     assert list(messages(found)) == ["G/a.2"]
-
-
-def test_records_that_would_go_elsewhere_are_told(tmp_path: Path) -> None:
-    needs = [{"name": "kind", "required": True}]
-    known = {"protocol": "MQTT/5.0", "protocoloptions": {"topic_name": {"value": "a/{x}"}, "user_properties": needs}}
-    basis = basis_of(tmp_path, {"e": consumer("MQTT/5.0", "G")}, {"G": {"messages": {"known": known}}})
-    found = suggest([mqtt("a/7") for _ in range(30)], basis)
-    assert found.notes == ("records of /messagegroups/G/messages/known now go to /messagegroups/G/messages/a.7",)
 
 
 def test_nothing_gives_nothing(tmp_path: Path) -> None:

@@ -1,16 +1,16 @@
 """``xrouter schemas pull``: copy all schemas of schema registries to disk, for use without a network."""
 
-# Small: it is loaded when the command is run.
+# Small: one command.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bindings.private_files import set_umask_for
 from catalog.schemas.ids.client import RegistryUnavailableError
+from router.commands.arguments import ConfigArgument
 from router.errors import BrokerUnreachable, ConfigError, RouterError
 from router.logs import configure_logs
 from router.schemaids.cache import MirrorProgress, mirror_registry
@@ -20,7 +20,7 @@ from router.terminal import plural, print_text
 
 
 def pull(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    config: ConfigArgument,
     registry: Annotated[
         list[str] | None, typer.Option("--registry", metavar="NAME", help="One of `schema_registries`; repeatable.")
     ] = None,

@@ -1,1 +1,0 @@
-"""Drafts of definitions for records that match no definition."""

@@ -1,1 +1,0 @@
-"""``xrouter schemas``: copy schemas of schema registries to disk."""
