@@ -16,12 +16,13 @@ from catalog.load import pause_gc
 from tests.support.code_lines import code_lines_of_python
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("catalog", "bindings", "registry", "router")
+ROOMS = ("catalog", "bindings", "registry", "router", "xrouter")
 MAY_IMPORT = {
     "catalog": {"catalog"},
     "bindings": {"catalog", "bindings"},
     "registry": {"catalog", "bindings", "registry"},
     "router": {"catalog", "bindings", "registry", "router"},
+    "xrouter": {"catalog", "bindings", "router", "xrouter"},
 }
 CLIENTS = {"confluent_kafka", "httptools", "kafka", "nats", "paho", "proton", "uvloop"}
 SPARK = {"delta", "py4j", "pyspark"}

@@ -1,0 +1,171 @@
+"""The library: loading, matching, and messages of client libraries as they are."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import pickle
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import proton
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+from nats.aio.msg import Msg
+from paho.mqtt.client import MQTTMessage
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+import xrouter
+from catalog.findings import DocumentError
+from xrouter.clients import to_record
+
+ATTRIBUTES: Final = {
+    "type": {"value": "garden.moisture"},
+    "source": {"type": "uritemplate", "value": "/beds/{bed}"},
+}
+CATALOG: Final = {
+    "messagegroups": {
+        "garden": {
+            "messages": {
+                "Moisture": {"envelope": "CloudEvents/1.0", "envelopemetadata": ATTRIBUTES},
+                "Valve": {"protocol": "NATS", "protocoloptions": {"subject": {"value": "valves.{valve}"}}},
+            }
+        },
+        "shed": {
+            "messages": {"Valve": {"protocol": "MQTT/5.0", "protocoloptions": {"topic_name": {"value": "v/{n}"}}}}
+        },
+    },
+}
+EVENT: Final = {"specversion": "1.0", "id": "1", "type": "garden.moisture", "source": "/beds/7"}
+MOISTURE: Final = "/messagegroups/garden/messages/Moisture"
+
+
+@pytest.fixture(scope="module")
+def catalog() -> xrouter.LoadedCatalog:
+    return xrouter.load(CATALOG)
+
+
+def test_the_examples_of_docstrings_are_true() -> None:
+    assert doctest.testmod(xrouter).attempted > 3
+    assert doctest.testmod(xrouter).failed == 0
+
+
+def test_importing_loads_nothing_else() -> None:
+    script = "import sys, xrouter; print(*({'pyarrow', 'pyspark', 'httpx', 'router', 'catalog'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "\n"
+
+
+def test_a_catalog_is_loaded_from_all_that_names_one(tmp_path: Path, catalog: xrouter.LoadedCatalog) -> None:
+    file = tmp_path / "garden.xreg.json"
+    file.write_text(json.dumps(CATALOG))
+    assert xrouter.load(file).epoch == xrouter.load(str(tmp_path)).epoch == catalog.epoch
+    assert [each.rule for each in xrouter.load({"messagegroups": {"g": {"messages": 1}}}).check()]
+    assert "3 definitions" in repr(catalog)
+    with pytest.raises(DocumentError, match=r"absent\.json"):
+        xrouter.load(tmp_path / "absent.json")
+    with pytest.raises(DocumentError, match="no catalog source"):
+        xrouter.load()
+
+
+def test_a_record_is_emitted_and_matches(catalog: xrouter.LoadedCatalog) -> None:
+    outcome = catalog.match(catalog.emit("Moisture", protocol="KAFKA", bed=7, seed=1))
+    assert outcome.is_routed
+    assert (outcome.message, dict(outcome.context)) == (MOISTURE, {"bed": "7"})
+    assert outcome.to_cloudevent()["source"] == "/beds/7"
+    assert outcome.explain() == f"routed: {MOISTURE} (bed=7)"
+    with pytest.raises(KeyError, match="several definitions are called 'Valve'"):
+        catalog.emit("Valve")
+
+
+def test_a_dead_letter_says_why(catalog: xrouter.LoadedCatalog) -> None:
+    record = {"protocol": "KAFKA", "native": {"headers": [{"name": "ce_type", "value": "other"}]}}
+    outcome = catalog.match(record)
+    assert (outcome.outcome, outcome.reason) == ("dead-letter", "no-match")
+    assert outcome.explain().startswith("dead letter, no-match: nearest ")
+    with pytest.raises(ValueError, match="is not an event"):
+        outcome.to_cloudevent()
+    broken = catalog.match_many([{"native": {}}, "{", b"[]"])
+    assert [each.reason for each in broken] == ["undecodable"] * 3
+    with pytest.raises(TypeError, match="int is not a record"):
+        catalog.match(7)
+    with pytest.raises(KeyError, match="no endpoint '/endpoints/x'"):
+        catalog.match(record, endpoint="/endpoints/x")
+
+
+def kafka(headers: dict[str, str], value: bytes) -> Any:
+    """Return a message as confluent-kafka gives it; its class cannot be made by hand."""
+    return SimpleNamespace(
+        topic=lambda: "beds",
+        partition=lambda: 2,
+        offset=lambda: 9,
+        timestamp=lambda: (1, 1790000000000),
+        key=lambda: b"\xff",
+        value=lambda: value,
+        headers=lambda: [(name, text.encode()) for name, text in headers.items()],
+    )
+
+
+def mqtt() -> MQTTMessage:
+    message = MQTTMessage(topic=b"v/3")
+    message.payload, message.qos, message.retain = b"{}", 1, True
+    message.properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    message.properties.UserProperty = [("a", "b")]
+    message.properties.CorrelationData = b"\x01"
+    return message
+
+
+def nats() -> Msg:
+    return Msg(_client=None, subject="valves.3", reply="inbox.1", data=b"{}", headers={"a": "b"})  # type: ignore[arg-type]
+
+
+def amqp() -> proton.Message:
+    properties = {f"cloudEvents:{name}": text for name, text in EVENT.items()}
+    return proton.Message(body=b"{}", inferred=True, properties=properties, content_type="application/json")
+
+
+MESSAGES: Final = {
+    "kafka": (kafka({f"ce_{name}": text for name, text in EVENT.items()}, b"{}"), MOISTURE),
+    "mqtt": (mqtt(), "/messagegroups/shed/messages/Valve"),
+    "nats": (nats(), "/messagegroups/garden/messages/Valve"),
+    "amqp": (amqp(), MOISTURE),
+    "cloudevent": (CloudEvent({**EVENT, "time": datetime(2026, 1, 2, tzinfo=UTC)}, {"percent": 4}), MOISTURE),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages_of_clients_are_matched_as_they_are(name: str, catalog: xrouter.LoadedCatalog) -> None:
+    message, expected = MESSAGES[name]
+    outcome = catalog.match(message)
+    assert outcome.message == expected, outcome
+    assert outcome.to_cloudevent()["type"]
+
+
+def test_the_parts_of_messages_are_kept() -> None:
+    told = to_record(MESSAGES["kafka"][0]).to_json()
+    assert told["native"]["key_base64"] == "/w=="
+    assert (told["native"]["offset"], told["native"]["timestamp"]) == (9, 1790000000000)
+    told = to_record(MESSAGES["mqtt"][0]).to_json()
+    assert told["native"]["user_properties"] == [{"name": "a", "value": "b"}]
+    assert (told["native"]["correlation_data"], told["native"]["retain"]) == ("AQ==", True)
+    assert to_record(MESSAGES["nats"][0]).to_json()["native"]["reply-to"] == "inbox.1"
+
+
+def test_arrow_columns_are_matched(catalog: xrouter.LoadedCatalog) -> None:
+    import pyarrow as pa
+
+    headers = [{"key": f"ce_{name}", "value": text.encode()} for name, text in EVENT.items()]
+    table = pa.table({"value": pa.array([b"{}", b"{}"]), "headers": [headers, []]})
+    rows = catalog.match_arrow(table).to_pylist()
+    assert [row["outcome"] for row in rows] == ["routed", "dead-letter"]
+    assert rows[0]["context"] == [("bed", "7")]
+    assert pickle.loads(pickle.dumps(catalog.column_matcher())).match_table(table).to_pylist() == rows
+    with pytest.raises(ValueError, match="the column value is missing; there are key"):
+        catalog.match_arrow(pa.table({"key": [b"k"]}))
+    with pytest.raises(ValueError, match="the column partition is string, and must be int32"):
+        catalog.match_arrow(pa.table({"value": [b"k"], "partition": ["x"]}))

@@ -1,0 +1,127 @@
+"""Convert messages of client libraries to native records, by their attributes: none of the libraries is imported."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from catalog.record import Record, text_or_base64
+
+_STRUCTURED: Final = "application/cloudevents+json; charset=utf-8"
+_MQTT_PROPERTIES: Final = (
+    ("PayloadFormatIndicator", "payload_format"),
+    ("MessageExpiryInterval", "message_expiry_interval"),
+    ("ResponseTopic", "response_topic"),
+    ("ContentType", "content_type"),
+)
+_MAX_MESSAGE: Final = 64 * 1024 * 1024
+
+
+def to_record(message: Any) -> Record:
+    """Return a message of a client library as a native record (MATCHING.md#records).
+
+    It may be a ``Message`` of confluent-kafka, an ``MQTTMessage`` of paho, a ``Msg`` of nats-py, a ``Message`` of
+    proton, or a CloudEvent of the SDK, which becomes a structured event over HTTP.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    for attribute, convert in _CONVERTERS:
+        if hasattr(message, attribute):
+            return convert(message)
+    raise TypeError(
+        f"{type(message).__name__} is not a record: give a dict with protocol, native and body, a CloudEvent, "
+        "or a message of confluent-kafka, paho, proton or nats-py"
+    )
+
+
+def _from_kafka(message: Any) -> Record:
+    kind, milliseconds = message.timestamp()
+    native: dict[str, Any] = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": milliseconds if kind else None,
+        "headers": _to_list(message.headers() or ()),
+    }
+    if message.key() is not None:
+        native |= text_or_base64("key", _to_bytes(message.key()))
+    value = message.value()
+    return Record("KAFKA", _without_nulls(native), None if value is None else _to_bytes(value))
+
+
+def _from_mqtt(message: Any) -> Record:
+    native: dict[str, Any] = {"topic_name": message.topic, "qos": message.qos, "retain": bool(message.retain)}
+    properties = getattr(message, "properties", None)
+    for name, member in _MQTT_PROPERTIES:
+        native[member] = getattr(properties, name, None)
+    correlation = getattr(properties, "CorrelationData", None)
+    if correlation is not None:
+        native["correlation_data"] = base64.b64encode(correlation).decode()
+    native["user_properties"] = _to_list(getattr(properties, "UserProperty", ()))
+    return Record("MQTT/3.1.1" if properties is None else "MQTT/5.0", _without_nulls(native), bytes(message.payload))
+
+
+def _from_nats(message: Any) -> Record:
+    native = {
+        "subject": message.subject,
+        "reply-to": message.reply or None,
+        "headers": _to_list((message.headers or {}).items()),
+    }
+    return Record("NATS", _without_nulls(native), bytes(message.data))
+
+
+def _from_amqp(message: Any) -> Record:
+    from bindings.amqp.values import to_row
+    from bindings.protocols import BINDINGS
+
+    row = to_row(message.encode(), "", int(time.time() * 1_000_000), _MAX_MESSAGE)
+    return Record("AMQP/1.0", BINDINGS["AMQP/1.0"].build(list(row.properties)), row.body)
+
+
+def _from_cloudevent(event: Any) -> Record:
+    attributes = {name: _to_json(value) for name, value in event.get_attributes().items()}
+    data = event.get_data()
+    if isinstance(data, bytes | bytearray):
+        attributes["data_base64"] = base64.b64encode(data).decode()
+    elif data is not None:
+        attributes["data"] = data
+    headers = [{"name": "content-type", "value": _STRUCTURED}]
+    return Record("HTTP", {"method": "POST", "headers": headers}, msgspec.json.encode(attributes))
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat().replace("+00:00", "Z")
+    return value
+
+
+def _to_list(pairs: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """Return names and values as a list of a native record; a value of None stays."""
+    entries = ((name, None if value is None else _to_bytes(value)) for name, value in pairs)
+    return [
+        {"name": name, **({"value": None} if raw is None else text_or_base64("value", raw))} for name, raw in entries
+    ]
+
+
+def _to_bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _without_nulls(native: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in native.items() if value not in (None, [])}
+
+
+_CONVERTERS: Final[tuple[tuple[str, Callable[[Any], Record]], ...]] = (
+    ("get_attributes", _from_cloudevent),
+    ("delivery_count", _from_amqp),
+    ("qos", _from_mqtt),
+    ("subject", _from_nats),
+    ("partition", _from_kafka),
+)
+"""An attribute that only messages of one library have, and what converts these."""
