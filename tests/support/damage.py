@@ -149,7 +149,7 @@ DAMAGES: Final = (
     Damage("held note halved", DATABASE, with_note("held", '{"gen'), "'held' is no such note"),
     Damage("park note without its members", DATABASE, with_note("park", "{}"), "'park' is no such note"),
     Damage("order note a list", DATABASE, with_note("order", "[]"), "'order' is no such note"),
-    Damage("parts note without its members", DATABASE, with_note("parts", "{}"), "parts of batch"),
+    Damage("parts note without its members", DATABASE, with_note("parts", "{}"), "'parts' is no such note"),
     Damage("plan emptied", DATABASE, changed("UPDATE plans SET document = x''"), "is not the document"),
     Damage("plan of another type", DATABASE, changed("UPDATE plans SET document = 7"), "plans"),
     Damage("plans removed", DATABASE, changed("DELETE FROM plans"), "has no plan", code=9),
