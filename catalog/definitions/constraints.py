@@ -282,7 +282,8 @@ def covers_property(key: str, big: Sequence[Constraint], small: Sequence[Constra
 
 def _implies(key: str, small: Constraint, big: Constraint) -> bool:
     present = big.optional or not small.optional or key in ALWAYS_THERE
-    return excludes_nothing(key, big) or (present and _includes(big, small))
+    always = key.startswith("e.") and excludes_nothing(key, big)  # options may also have values that are no text
+    return always or (present and _includes(big, small))
 
 
 def _decoded_alike(big: Demands, small: Demands) -> bool:
