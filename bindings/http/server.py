@@ -1,9 +1,10 @@
 """An HTTP/1.1 server for untrusted clients, with its own thread and event loop, and limits on every resource.
 
-Ours and not uvicorn: its parser is the same (``httptools``) and a request costs as much processor time, but it limits
-neither the size of heads, nor the time of heads, bodies and TLS handshakes, nor an address's connections; it accepts
-what two parsers read differently, drops the body of a request that offers an upgrade, and closes before a refused
-sender reads why. All that would have to be around it again, in its private classes.
+Ours and not uvicorn, whose parser is the same (``httptools``): a bare ASGI cycle over that parser (a task, a scope,
+``receive`` and ``send``) costs as much processor time as all of this, 27 and 25 us a request without storing. By its
+source (0.35) uvicorn limits neither the size of heads, nor the time of heads, bodies and TLS handshakes, nor an
+address's connections; it accepts what two parsers read differently, and calls the application without the body where a
+request offers an upgrade. What is here would have to be around it, in its private classes.
 
 When a request is refused while its body arrives, the response is sent at once. What follows is read and dropped for
 :attr:`ServerLimits.linger` seconds, so that the sender sees the response and not a reset. Connections are accepted here
