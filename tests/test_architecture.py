@@ -226,7 +226,10 @@ def test_faces_only_re_export(path: Path) -> None:
     for node in tree_of(path).body:
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         listing = isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]
-        plain = docstring or listing or isinstance(node, ast.Import | ast.ImportFrom)
+        # What `import xrouter` gives is imported when it is first used: importing all of it takes a second.
+        lazy = isinstance(node, ast.FunctionDef) and node.name in ("__getattr__", "__dir__")
+        typed = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        plain = docstring or listing or lazy or typed or isinstance(node, ast.Import | ast.ImportFrom)
         assert plain, f"{name_of(path)}:{node.lineno} is more than a re-export"
 
 
