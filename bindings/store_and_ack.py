@@ -187,7 +187,7 @@ class AckAfterStore(Generic[M]):
         if not self.trouble and time.monotonic() >= self._log_at:
             self._log_at = time.monotonic() + _LOG_SECONDS
             if isinstance(error, InboxError):
-                _logger.warning("the inbox accepts no messages, and none is acknowledged: %s", error)
+                _logger.warning("messages are not acknowledged: %s", error)
             else:
                 _logger.error("the store failed; no message is acknowledged", exc_info=error)
         expected = isinstance(error, InboxError)
