@@ -23,8 +23,10 @@ from catalog.values import parse_timestamp
 
 MAX_DEPTH: Final = 128
 """Maximum nesting of lists, maps, arrays and descriptors; a deeper message is malformed."""
-MAX_EMPTY_ELEMENTS: Final = 2**16
-"""Maximum elements of an array whose elements have no bytes: only their count would decide how much memory they use."""
+MAX_EMPTY_ELEMENTS: Final = 16
+"""Maximum elements of an array whose elements have no bytes: only their count decides how much memory they use, and a
+message may have an array in every four bytes.
+"""
 
 
 class MalformedValue(Exception):
@@ -99,7 +101,7 @@ def _read_array(code: int, data: bytes, at: int, end: int, depth: int) -> tuple[
     if place >= stop:
         raise MalformedValue(f"the array at byte {at} has no constructor")
     if count > max(MAX_EMPTY_ELEMENTS, stop - place):
-        raise MalformedValue(f"the array at byte {at} claims {count} elements")
+        raise MalformedValue(f"the array at byte {at} claims {count} elements in {stop - place - 1} bytes")
     element, place = data[place], place + 1
     items = []
     for _ in range(count):
