@@ -183,6 +183,14 @@ def test_a_message_needs_no_more_memory_than_its_bytes_explain() -> None:
     assert [part.key for part in row.properties] == ["undecodable"]
 
 
+def test_types_need_no_more_memory_than_the_bytes_of_a_message_explain() -> None:
+    nulls = b"\xd0" + (10_004).to_bytes(4, "big") + (10_000).to_bytes(4, "big") + b"\x40" * 10_000
+    named = b"\xb1" + (10_000).to_bytes(4, "big") + b"k" * 10_000 + nulls
+    row = to_row(b"\0\x53\x77\xd1" + (len(named) + 4).to_bytes(4, "big") + b"\0\0\0\2" + named, "e", 0, 2**20)
+    (types,) = row.properties
+    assert types.value is not None and len(types.value) < 20_000 and row.body is not None and len(row.body) < 70_000
+
+
 @given(st.binary(max_size=200))
 def test_no_bytes_do_worse_than_be_malformed(raw: bytes) -> None:
     try:
