@@ -414,14 +414,12 @@ class HttpConnection(asyncio.Protocol):
         if self._skipping or self._request is None:
             return
         self.held_bytes += len(piece)
-        held = self._server.connections.reserve_bytes(len(piece))
-        if self.phase is not Phase.BODY:
-            return  # freeing memory has ended this connection
+        held = self._server.connections.reserve_bytes(len(piece), self)
         self._body += piece
         if self.held_bytes > self._request.max_body:
             self._reject(body_too_large(self._request.max_body))
         elif not held:
-            self._reject(HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being received; retry later"))
+            self._reject(unavailable_problem("too much is being received; retry later", 1))
 
     def _handle_end(self) -> None:
         request = self._request
@@ -548,16 +546,16 @@ class Connections:
                 return True
         return False
 
-    def reserve_bytes(self, size: int) -> bool:
-        """Count bytes of bodies; return False if no connection can be closed to free more.
+    def reserve_bytes(self, size: int, receiver: HttpConnection) -> bool:
+        """Count bytes of the body of *receiver*; return False if there are too many.
 
-        Connections with incomplete bodies are closed first, in the order of :meth:`make_room`.
+        Connections with incomplete bodies are closed before, in the order of :meth:`make_room`, up to *receiver*.
         """
         self.held_bytes += size
         while self.held_bytes > self._limits.max_held_bytes:
             held = (each for each in chain(self._strangers, self._known) if each.held_bytes)
             connection = next((each for each in held if each.phase is Phase.BODY), None)
-            if connection is None:
+            if connection is None or connection is receiver:
                 return False
             connection.abort()
         return True
