@@ -299,7 +299,7 @@ class SendingConnection(Handler):
         try:
             self._alive = self._container.process()
         except Exception as error:
-            # From the socket, an unresolvable host name, or an answer that proton cannot read.
+            # From the socket, an unresolvable host name, or something that proton cannot read.
             self._reason = self._reason or " ".join(str(error).split())
             self._alive = False
         self.usable = self.usable and self._alive
@@ -350,9 +350,13 @@ class SendingConnection(Handler):
         state = delivery.remote_state
         if not delivery.updated or not (delivery.settled or state in DELIVERY_OUTCOMES):
             return
-        condition = delivery.remote.condition  # before anything else: proton may fail to read it
-        index = self._in_flight.pop(delivery.tag, None)
-        if index is not None:
+        if delivery.tag in self._in_flight:
+            try:
+                condition = delivery.remote.condition
+            except Exception as error:  # by proton; the message stays in flight, as when the broker hangs up
+                self._end_connection(f"an answer that cannot be read: {error}")
+                return
+            index = self._in_flight.pop(delivery.tag)
             if state == Delivery.REJECTED:
                 name = condition.name if condition is not None else ""
                 self._settle(index, _to_refusal(name or "amqp:rejected", (condition and condition.description) or ""))
