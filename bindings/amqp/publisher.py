@@ -243,8 +243,9 @@ class SendingConnection(Handler):
 
     def check(self) -> bool:
         """Whether messages can still be sent over this connection; one that broke while idle shows it now."""
-        if self.usable and time.monotonic() - self._served_at > HEARTBEAT_SECONDS:
-            self.close()  # nobody sent heartbeats meanwhile
+        idle = time.monotonic() - self._served_at > HEARTBEAT_SECONDS  # nobody sent heartbeats meanwhile
+        if self.usable and (idle or self._unanswered):  # late answers to an interrupted call must not count for another
+            self.close()
         else:
             self._serve_waiting()
         return self.usable
@@ -297,8 +298,8 @@ class SendingConnection(Handler):
         self._container.timeout = seconds
         try:
             self._alive = self._container.process()
-        except (ProtonException, OSError) as error:
-            # From the socket, or an unresolvable host name.
+        except Exception as error:
+            # From the socket, an unresolvable host name, or something that proton cannot read.
             self._reason = self._reason or " ".join(str(error).split())
             self._alive = False
         self.usable = self.usable and self._alive
@@ -349,9 +350,13 @@ class SendingConnection(Handler):
         state = delivery.remote_state
         if not delivery.updated or not (delivery.settled or state in DELIVERY_OUTCOMES):
             return
-        index = self._in_flight.pop(delivery.tag, None)
-        if index is not None:
-            condition = delivery.remote.condition
+        if delivery.tag in self._in_flight:
+            try:
+                condition = delivery.remote.condition
+            except Exception as error:  # by proton; the message stays in flight, as when the broker hangs up
+                self._end_connection(f"an answer that cannot be read: {error}")
+                return
+            index = self._in_flight.pop(delivery.tag)
             if state == Delivery.REJECTED:
                 name = condition.name if condition is not None else ""
                 self._settle(index, _to_refusal(name or "amqp:rejected", (condition and condition.description) or ""))

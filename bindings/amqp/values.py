@@ -23,8 +23,10 @@ from catalog.values import parse_timestamp
 
 MAX_DEPTH: Final = 128
 """Maximum nesting of lists, maps, arrays and descriptors; a deeper message is malformed."""
-MAX_EMPTY_ELEMENTS: Final = 2**16
-"""Maximum elements of an array whose elements have no bytes: only their count would decide how much memory they use."""
+MAX_EMPTY_ELEMENTS: Final = 16
+"""Maximum elements of an array whose elements have no bytes: only their count decides how much memory they use, and a
+message may have an array in every four bytes.
+"""
 
 
 class MalformedValue(Exception):
@@ -99,7 +101,7 @@ def _read_array(code: int, data: bytes, at: int, end: int, depth: int) -> tuple[
     if place >= stop:
         raise MalformedValue(f"the array at byte {at} has no constructor")
     if count > max(MAX_EMPTY_ELEMENTS, stop - place):
-        raise MalformedValue(f"the array at byte {at} claims {count} elements")
+        raise MalformedValue(f"the array at byte {at} claims {count} elements in {stop - place - 1} bytes")
     element, place = data[place], place + 1
     items = []
     for _ in range(count):
@@ -209,12 +211,14 @@ _COMPOUNDS: Final = {
 # What JSON cannot express is recorded in ``native.types``: the path (``application-properties.count``, below it with
 # slashes: ``application-properties.list/0``) and the name of the AMQP type. Types that the JSON form shows (string,
 # boolean, binary, an integer that is a long, another number that is a double) and types that the specification fixes
-# for a field are left out.
+# for a field are left out, and so are those of values inside one whose path is long: each path is a text of its own,
+# and a message may have a value in every byte.
 
 TYPES_KEY: Final = "types"
 """The part with the AMQP types."""
 JSON_SHOWN_TYPES: Final = frozenset(("string", "boolean", "binary", "long", "double"))
 """AMQP types that are visible in the JSON form of a value."""
+_MAX_OUTER_PATH: Final = 200
 _NUMBERS: Final = frozenset(("byte", "ubyte", "short", "ushort", "int", "uint", "long", "ulong", "timestamp"))
 _BYTES_TYPES: Final = frozenset(("decimal32", "decimal64", "decimal128", "string", "symbol"))
 """Types whose values may be bytes: decimals, and texts that are not UTF-8."""
@@ -343,7 +347,12 @@ def format_timestamp(milliseconds: int) -> str | int:
 
 
 def _list_form(items: list[AmqpValue], path: str, types: dict[str, str]) -> list[Any]:
-    return [to_json_form(item, f"{path}/{index}", types) for index, item in enumerate(items)]
+    return [to_json_form(item, _inner_path(path, index), types) for index, item in enumerate(items)]
+
+
+def _inner_path(path: str, member: str | int) -> str:
+    """Return the path of a value inside the one at *path*; empty if that is long, which makes no entry in the types."""
+    return f"{path}/{member}" if 0 < len(path) <= _MAX_OUTER_PATH else ""
 
 
 def _array_form(items: list[AmqpValue], path: str, types: dict[str, str]) -> list[Any]:
@@ -360,14 +369,14 @@ def _map_form(pairs: list[tuple[AmqpValue, AmqpValue]], path: str, types: dict[s
     for key, value in pairs:
         member = to_member_name(key)
         if member not in form:  # a repeated key is the sender's error; the first one counts, as everywhere
-            form[member] = to_json_form(value, f"{path}/{member}", types)
+            form[member] = to_json_form(value, _inner_path(path, member), types)
     return form
 
 
 def _described_form(pair: tuple[AmqpValue, AmqpValue], path: str, types: dict[str, str]) -> dict[str, Any]:
     return {
-        "descriptor": to_json_form(pair[0], f"{path}/descriptor", types),
-        "value": to_json_form(pair[1], f"{path}/value", types),
+        "descriptor": to_json_form(pair[0], _inner_path(path, "descriptor"), types),
+        "value": to_json_form(pair[1], _inner_path(path, "value"), types),
     }
 
 
@@ -487,6 +496,7 @@ def decode_message(data: bytes) -> DecodedMessage:
         message.body = _build_body(bodies, types)
     except MalformedValue as error:
         raise MalformedMessage(str(error)) from error
+    types.pop("", None)
     if types:
         message.parts.append(Part(TYPES_KEY, msgspec.json.encode(types), JSON_KIND))
     return message

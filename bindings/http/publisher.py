@@ -164,7 +164,7 @@ class HttpPoster:
         Raises:
             Unsettled, Hangup: as :meth:`_exchange`.
         """
-        fault = find_invalid_header(message)
+        fault = find_invalid_member(message)
         if fault:
             return MessageRefusal(fault)
         target = redact_url(message.url)
@@ -219,8 +219,10 @@ class HttpPoster:
             )
 
 
-def find_invalid_header(message: OutRequest) -> str:
-    """Return why HTTP cannot carry a message (RFC 9110 section 5); empty if it can."""
+def find_invalid_member(message: OutRequest) -> str:
+    """Return why HTTP cannot carry a message (RFC 9110 sections 5 and 9.1); empty if it can."""
+    if not FIELD_NAME.fullmatch(message.method):
+        return f"{message.method[:40]!r} is not a valid HTTP method"
     for name, value in message.headers:
         if not FIELD_NAME.fullmatch(name):
             return f"{name[:40]!r} is not a valid HTTP header name"

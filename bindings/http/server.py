@@ -19,6 +19,7 @@ import errno
 import fcntl
 import ipaddress
 import logging
+import re
 import resource
 import socket
 import ssl
@@ -55,6 +56,7 @@ from bindings.http.request import (
 HEAD_SLICE: Final = 4096
 """Bytes of heads parsed at a time, so that few pipelined requests are in memory as objects."""
 BODY_SLICE: Final = 64 * 2**10
+_HTTP_URL: Final = re.compile(rb"https?://[^/?@]+(/[^?]*)?(?:\?(.*))?", re.IGNORECASE | re.DOTALL)
 _FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
 _READ: Final = _FRAMING | {b"host", b"expect"}
 _CHUNK_ROOM: Final = 64 * 2**10
@@ -213,10 +215,10 @@ def _parse_target(method: str, target: bytes) -> tuple[bytes, bytes]:
     if target.startswith(b"/") or (target == b"*" and method == "OPTIONS"):
         path, _, query = target.partition(b"?")
         return path, query
-    url = httptools.parse_url(target)
-    if (url.schema or b"").lower() not in (b"http", b"https") or url.userinfo is not None:
+    url = _HTTP_URL.fullmatch(target)
+    if url is None:
         raise _bad_request("a target must be a path or an http URL without a user")
-    return url.path or b"/", url.query or b""
+    return url[1] or b"/", url[2] or b""
 
 
 def _bad_request(detail: str) -> HttpProblem:
@@ -412,14 +414,12 @@ class HttpConnection(asyncio.Protocol):
         if self._skipping or self._request is None:
             return
         self.held_bytes += len(piece)
-        held = self._server.connections.reserve_bytes(len(piece))
-        if self.phase is not Phase.BODY:
-            return  # freeing memory has ended this connection
+        held = self._server.connections.reserve_bytes(len(piece), self)
         self._body += piece
         if self.held_bytes > self._request.max_body:
             self._reject(body_too_large(self._request.max_body))
         elif not held:
-            self._reject(HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being received; retry later"))
+            self._reject(unavailable_problem("too much is being received; retry later", 1))
 
     def _handle_end(self) -> None:
         request = self._request
@@ -438,7 +438,9 @@ class HttpConnection(asyncio.Protocol):
         if reply.status == HTTPStatus.ACCEPTED:
             self._server.connections.record_accepted(self)
         self._send_reply(reply, close=False)
-        self._process_input()
+        self._loop.call_soon(
+            self._process_input
+        )  # its errors are not those of others who are answered at the same time
 
     def _reject(self, problem: HttpProblem) -> None:
         head = self._head if self._head is not None else RequestHead("", b"", b"", tuple(self._reader.headers))
@@ -544,16 +546,16 @@ class Connections:
                 return True
         return False
 
-    def reserve_bytes(self, size: int) -> bool:
-        """Count bytes of bodies; return False if no connection can be closed to free more.
+    def reserve_bytes(self, size: int, receiver: HttpConnection) -> bool:
+        """Count bytes of the body of *receiver*; return False if there are too many.
 
-        Connections with incomplete bodies are closed first, in the order of :meth:`make_room`.
+        Connections with incomplete bodies are closed before, in the order of :meth:`make_room`, up to *receiver*.
         """
         self.held_bytes += size
         while self.held_bytes > self._limits.max_held_bytes:
             held = (each for each in chain(self._strangers, self._known) if each.held_bytes)
             connection = next((each for each in held if each.phase is Phase.BODY), None)
-            if connection is None:
+            if connection is None or connection is receiver:
                 return False
             connection.abort()
         return True

@@ -330,9 +330,9 @@ class NatsPublisher:
     """Sends over one connection, which is opened when first needed and again after it broke.
 
     Used from one thread at a time, which serves the connection; *timeout* seconds limit each chunk of messages. With
-    *stream* a message counts as
-    sent when JetStream acknowledged that it stored it, which replaces the message's ``reply``; without, when the server
-    has it, which is all that core NATS can confirm: whether anybody received it stays unknown.
+    *stream* a message counts as sent when JetStream acknowledged that it stored it, which replaces the message's
+    ``reply``; without, when the server has it, which is all that core NATS can confirm: whether anybody received it
+    stays unknown.
     """
 
     def __init__(self, connection: Connection, *, name: str, timeout: float, stream: bool) -> None:

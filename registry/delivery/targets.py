@@ -32,7 +32,7 @@ from bindings.http.client import (
     parse_retry_after,
     redact_url,
 )
-from bindings.http.publisher import OutRequest, find_invalid_header, to_request
+from bindings.http.publisher import OutRequest, find_invalid_member, to_request
 from bindings.kafka.client import KafkaClient, SaslLogin
 from bindings.kafka.publisher import KafkaPublisher
 from bindings.mqtt.publisher import MqttPublisher
@@ -240,7 +240,7 @@ class WebhookSender:
         return DELIVERED
 
     def _post(self, client: httpx.Client, request: OutRequest) -> DeliveryResult:
-        fault = find_invalid_header(request)
+        fault = find_invalid_member(request)
         if fault:
             return DeliveryResult("held", fault)
         headers = [(name.encode("ascii"), value) for name, value in request.headers]

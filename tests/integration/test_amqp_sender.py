@@ -18,6 +18,7 @@ from tests.support.amqp import (
     SECONDS,
     SILENT,
     TOLD,
+    UNREADABLE,
     ChoosyPeer,
     amqp_message,
     create_queue,
@@ -87,6 +88,16 @@ def test_a_message_at_which_the_broker_ends_the_connection_is_refused() -> None:
     assert alone is not None
     assert "amqp:decode-error: no message at all" in alone.reason
     assert list(dict.fromkeys(peer.taken)) == [b"1", b"2", b"3"]
+
+
+def test_a_message_whose_answer_cannot_be_read_is_refused_and_no_other_answer_counts_for_it() -> None:
+    with ChoosyPeer() as peer:
+        sender = AmqpSender(Connection((peer.uri,)), container_id="s", timeout=SECONDS)
+        first, unreadable, *others = sender.send([amqp_message("q", body) for body in (b"1", UNREADABLE, b"2", b"3")])
+        assert (first, *others, *sender.send([amqp_message("q", b"4")])) == (None,) * 4
+        sender.close()
+    assert unreadable is not None
+    assert list(dict.fromkeys(peer.taken)) == [b"1", b"2", b"3", b"4"]
 
 
 def test_what_the_sender_sends_is_what_the_gateway_takes(broker: str, inbox: Inbox) -> None:

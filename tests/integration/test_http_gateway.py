@@ -193,6 +193,8 @@ def raw(port: int, request: bytes) -> bytes:
         (b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: ten\r\n\r\n", b"400"),
         (b"rubbish\r\n\r\n", b"400"),
         (b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf", b"400"),
+        (b"POST http://a_b@c/events HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", b"400"),
+        (b"PUT http://a_b/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", b"405"),
     ],
 )
 def test_malformed_requests_over_the_wire(
@@ -262,6 +264,32 @@ def test_nothing_is_answered_before_the_store_says_so_and_stop_finishes_it() -> 
         with pytest.raises(httpx.ConnectError):
             client.post(address, content=b"z")
     assert len(store.futures) == 1
+
+
+def test_an_error_at_a_request_keeps_no_answer_from_others() -> None:
+    class Failing(Counts):
+        def received(self, endpoint: str) -> None:
+            super().received(endpoint)
+            if len(store.futures) == 2:
+                raise ValueError("an error of ours")
+
+    store = Held()
+    gateway = HttpGateway(ROUTES, store, HttpGatewayConfig(port=0), counters=Failing())
+    gateway.start()
+    address, request = ("127.0.0.1", gateway.port), b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    try:
+        with (
+            socket.create_connection(address, timeout=SECONDS) as first,
+            socket.create_connection(address, timeout=SECONDS) as second,
+        ):
+            for place, (connection, data) in enumerate(((first, request * 2), (second, request)), 1):
+                connection.sendall(data)
+                wait_until(lambda: len(store.futures) == place, SECONDS, "the row to reach the store")  # noqa: B023
+            for future in store.futures:
+                future.set_result(None)
+            assert [each.recv(12) for each in (first, second)] == [b"HTTP/1.1 202"] * 2
+    finally:
+        gateway.stop(grace=1)
 
 
 def test_an_address_in_use_and_a_bad_certificate_are_named(gateway: HttpGateway, tmp_path: Path) -> None:

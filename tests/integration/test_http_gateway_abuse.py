@@ -313,6 +313,19 @@ def test_unfinished_bodies_make_room_for_others(serve: Serve, rows: Rows) -> Non
     assert {row.body for row in rows.rows} == {b"y" * 900}
 
 
+def test_a_body_for_which_there_is_no_room_is_503(serve: Serve, rows: Rows) -> None:
+    gateway = serve(ServerLimits(max_held_bytes=1000))
+    rows.hold = True
+    with connected(gateway) as first, connected(gateway) as second:
+        for each in (first, second):
+            each.sendall(POST + b"Content-Length: 900\r\n\r\n" + b"x" * 900)
+            wait_until(lambda: rows.rows, SECONDS, "the first row")
+        answer = read_all(second)
+        assert statuses(answer) == [503] and b"retry-after: 1" in answer
+        rows.held[0].set_result(None)
+        assert statuses(first.recv(1000)) == [202]
+
+
 def test_who_never_reads_answers_is_closed(serve: Serve) -> None:
     gateway = serve()
     asked = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n" * 1000

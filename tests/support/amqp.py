@@ -13,7 +13,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
-from proton import Condition, Data, Described, Link, Message, ulong
+from proton import Condition, Data, Delivery, Described, Link, Message, ulong
 from proton.handlers import MessagingHandler
 from proton.reactor import ApplicationEvent, Container, EventInjector
 from proton.utils import BlockingConnection
@@ -368,6 +368,7 @@ class Peer(Serving[_Sender]):
 
 SILENT = b"end without a word"
 TOLD = b"end with a condition"
+UNREADABLE = b"reject with a condition that proton cannot read"
 
 
 class _Receiver(Listener):
@@ -397,6 +398,11 @@ class _Receiver(Listener):
             event.connection.close()
         elif body == SILENT:
             _hang_up(event.connection)
+        elif body == UNREADABLE:
+            info: Any = {("a", "list"): "as a key"}
+            event.delivery.local.condition = Condition("amqp:not-allowed", "no", info)
+            event.delivery.update(Delivery.REJECTED)
+            event.delivery.settle()
         else:
             self.taken.append(body)
             self.accept(event.delivery)

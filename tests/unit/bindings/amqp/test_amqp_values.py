@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proton import Array, Data, Described, symbol, ulong
 
-from bindings.amqp.values import MAX_DEPTH, MAX_EMPTY_ELEMENTS, AmqpValue, MalformedValue, read_value
+from bindings.amqp.values import MAX_DEPTH, MAX_EMPTY_ELEMENTS, AmqpValue, MalformedValue, read_value, to_row
 
 ASCII = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=300)
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
@@ -174,6 +174,21 @@ def test_depth_and_empty_elements_are_bounded() -> None:
         read_value(deeper, 0, len(deeper))
     many = b"\xf0\x00\x00\x00\x05" + MAX_EMPTY_ELEMENTS.to_bytes(4, "big") + b"\x43"
     assert len(read_value(many, 0, len(many))[0].value) == MAX_EMPTY_ELEMENTS
+
+
+def test_a_message_needs_no_more_memory_than_its_bytes_explain() -> None:
+    array = b"\xf0\x00\x00\x00\x05\x00\x01\x00\x00\x40"  # 65,536 nulls in ten bytes
+    items = array * 50
+    row = to_row(b"\0\x53\x77\xd0" + (len(items) + 4).to_bytes(4, "big") + b"\0\0\0\x32" + items, "e", 0, 2**20)
+    assert [part.key for part in row.properties] == ["undecodable"]
+
+
+def test_types_need_no_more_memory_than_the_bytes_of_a_message_explain() -> None:
+    nulls = b"\xd0" + (10_004).to_bytes(4, "big") + (10_000).to_bytes(4, "big") + b"\x40" * 10_000
+    named = b"\xb1" + (10_000).to_bytes(4, "big") + b"k" * 10_000 + nulls
+    row = to_row(b"\0\x53\x77\xd1" + (len(named) + 4).to_bytes(4, "big") + b"\0\0\0\2" + named, "e", 0, 2**20)
+    (types,) = row.properties
+    assert types.value is not None and len(types.value) < 20_000 and row.body is not None and len(row.body) < 70_000
 
 
 @given(st.binary(max_size=200))

@@ -12,7 +12,7 @@ from email.utils import format_datetime
 import pytest
 
 from bindings.http.client import parse_retry_after
-from bindings.http.publisher import HttpPoster, OutRequest, find_invalid_header
+from bindings.http.publisher import HttpPoster, OutRequest, find_invalid_member
 from bindings.sending import MAX_CALLS_WITHOUT_PROOF, MessageRefusal, Unsettled
 from tests.support.ports import free_ports
 from tests.support.web import Answer, Taken, Webhook
@@ -139,11 +139,13 @@ def test_the_handshake_of_webhooks() -> None:
     assert hook.seen[0].header("webhook-request-origin") == "router.example"
 
 
-def test_headers_that_http_cannot_carry_are_refused() -> None:
-    assert find_invalid_header(OutRequest("u", (("a b", b"x"),)))
+def test_what_http_cannot_carry_is_refused() -> None:
+    for method in ("", "PO ST", "P\u00d6ST"):
+        assert "HTTP method" in find_invalid_member(OutRequest("u", (), method=method))
+    assert find_invalid_member(OutRequest("u", (("a b", b"x"),)))
     for value in (b"a\nb", b" a", b"\x00"):
-        assert "header ce-x" in find_invalid_header(OutRequest("u", (("ce-x", value),)))
-    assert not find_invalid_header(OutRequest("u", (("ce-x", b""), ("ce-y", b"a b\xe9"))))
+        assert "header ce-x" in find_invalid_member(OutRequest("u", (("ce-x", value),)))
+    assert not find_invalid_member(OutRequest("u", (("ce-x", b""), ("ce-y", b"a b\xe9"))))
 
 
 def test_retry_after() -> None:
