@@ -29,7 +29,8 @@ def to_record(message: Any) -> Record:
     proton, or a CloudEvent of the SDK, which becomes a structured event over HTTP.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: it is none of these, or its key or value is not bytes or text.
+        ValueError: it is an error that confluent-kafka reports as a message.
     """
     for attribute, convert in _CONVERTERS:
         if hasattr(message, attribute):
@@ -41,6 +42,8 @@ def to_record(message: Any) -> Record:
 
 
 def _from_kafka(message: Any) -> Record:
+    if message.error() is not None:
+        raise ValueError(f"the message is no record, but an error: {message.error()}")
     kind, milliseconds = message.timestamp()
     native: dict[str, Any] = {
         "topic": message.topic(),
@@ -110,7 +113,7 @@ def _to_list(pairs: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _to_bytes(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+    return value.encode() if isinstance(value, str) else bytes(memoryview(value))
 
 
 def _without_nulls(native: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,9 +122,9 @@ def _without_nulls(native: Mapping[str, Any]) -> dict[str, Any]:
 
 _CONVERTERS: Final[tuple[tuple[str, Callable[[Any], Record]], ...]] = (
     ("get_attributes", _from_cloudevent),
-    ("delivery_count", _from_amqp),
+    ("partition", _from_kafka),
+    ("annotations", _from_amqp),
     ("qos", _from_mqtt),
     ("subject", _from_nats),
-    ("partition", _from_kafka),
 )
-"""An attribute that only messages of one library have, and what converts these."""
+"""An attribute that messages of one library have, and those after it have not, with what converts these."""

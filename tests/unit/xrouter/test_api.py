@@ -9,12 +9,12 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 import proton
 import pytest
 from cloudevents.core.v1.event import CloudEvent
+from confluent_kafka import KafkaError, Message
 from nats.aio.msg import Msg
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
@@ -98,17 +98,10 @@ def test_a_dead_letter_says_why(catalog: xrouter.LoadedCatalog) -> None:
         catalog.match(record, endpoint="/endpoints/x")
 
 
-def kafka(headers: dict[str, str], value: bytes) -> Any:
-    """Return a message as confluent-kafka gives it; its class cannot be made by hand."""
-    return SimpleNamespace(
-        topic=lambda: "beds",
-        partition=lambda: 2,
-        offset=lambda: 9,
-        timestamp=lambda: (1, 1790000000000),
-        key=lambda: b"\xff",
-        value=lambda: value,
-        headers=lambda: [(name, text.encode()) for name, text in headers.items()],
-    )
+def kafka(headers: dict[str, str], value: bytes) -> Message:
+    parts: dict[str, Any] = {"topic": "beds", "partition": 2, "offset": 9, "key": b"\xff", "value": value}
+    parts["headers"] = [(name, text.encode()) for name, text in headers.items()]
+    return Message(**parts, timestamp=(1, 1790000000000))
 
 
 def mqtt() -> MQTTMessage:
@@ -154,6 +147,14 @@ def test_the_parts_of_messages_are_kept() -> None:
     assert told["native"]["user_properties"] == [{"name": "a", "value": "b"}]
     assert (told["native"]["correlation_data"], told["native"]["retain"]) == ("AQ==", True)
     assert to_record(MESSAGES["nats"][0]).to_json()["native"]["reply-to"] == "inbox.1"
+
+
+def test_a_message_that_is_no_record_is_refused() -> None:
+    with pytest.raises(ValueError, match="an error: KafkaError"):
+        to_record(Message(topic="beds", error=KafkaError(KafkaError._PARTITION_EOF)))
+    # A consumer with a deserializer gives what it made of the bytes.
+    with pytest.raises(TypeError, match="bytes-like"):
+        to_record(Message(topic="beds", key=7, value=b"", timestamp=(0, 0)))  # type: ignore[arg-type]
 
 
 def test_arrow_columns_are_matched(catalog: xrouter.LoadedCatalog) -> None:
