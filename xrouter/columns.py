@@ -65,6 +65,8 @@ _SETTINGS: Final = {
     "dead_letters": {"sinks": ["rows"]},
 }
 """Settings of a router with one sink that takes everything: the evaluator needs routes."""
+_UNKNOWN: Final = {"topic": "", "partition": 0, "offset": 0, "timestamp": -1}
+"""What stands in a column of Kafka's source where it is null, which it is in no record that Spark reads from Kafka."""
 _MEMORY: Final = 2**40
 _ROWS: Final = 20_000
 
@@ -121,6 +123,9 @@ class ColumnMatcher:
 
     def match_batch(self, kind: Kind, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the outcomes (:data:`OUTCOMES`) of a batch of Kafka or inbox rows."""
+        for name, value in _UNKNOWN.items() if kind == "kafka" else ():
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, rows.schema.field(at), rows.column(at).fill_null(value))
         outcomes = evaluate(kind, self.evaluator, rows)
         built = build_outcome_rows(kind, self.evaluator.outputs.outcome_type, rows, outcomes)
         matched = built.column(OUTCOME)
@@ -169,8 +174,7 @@ def to_kafka_rows(table: pa.Table) -> pa.Table:
 
 def _to_column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
     if field.name not in table.schema.names:
-        missing = {"topic": "", "partition": 0, "offset": 0, "timestamp": -1}.get(field.name)
-        return pa.chunked_array([pa.repeat(pa.scalar(missing, field.type), table.num_rows)])
+        return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
     column = table.column(field.name)
     try:
         if pa.types.is_timestamp(column.type) and field.name == "timestamp":
