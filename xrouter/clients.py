@@ -71,12 +71,16 @@ def _from_mqtt(message: Any) -> Record:
 
 
 def _from_nats(message: Any) -> Record:
-    native = {
-        "subject": message.subject,
-        "reply-to": message.reply or None,
-        "headers": _to_list((message.headers or {}).items()),
-    }
-    return Record("NATS", _without_nulls(native), bytes(message.data))
+    from bindings.nats.binding import parse_ack_subject
+
+    stored = parse_ack_subject((message.reply or "").encode())
+    native: dict[str, Any] = {"subject": message.subject, "headers": _to_list((message.headers or {}).items())}
+    if stored is not None:
+        native |= {"stream": stored.stream.decode(), "sequence": stored.sequence}
+    elif message.reply:
+        native["reply-to"] = message.reply
+    time = None if stored is None else _to_json(datetime.fromtimestamp(stored.time / 1_000_000, UTC))
+    return Record("NATS", _without_nulls(native), bytes(message.data) or None, time=time)
 
 
 def _from_amqp(message: Any) -> Record:

@@ -172,6 +172,20 @@ def test_the_parts_of_messages_are_kept() -> None:
     assert to_record(MESSAGES["nats"][0]).to_json()["native"]["reply-to"] == "inbox.1"
 
 
+def test_a_message_of_jetstream_has_its_place_as_id(catalog: xrouter.LoadedCatalog) -> None:
+    message = nats()
+    message.reply = "$JS.ACK.S.C.1.7.3.1790000000000000000.0"
+    told = to_record(message).to_json()
+    assert told["native"] == {
+        "subject": "valves.3",
+        "headers": [{"name": "a", "value": "b"}],
+        "stream": "S",
+        "sequence": 7,
+    }
+    event = catalog.match(message).to_cloudevent()
+    assert ("7" in event["id"], event["time"]) == (True, "2026-09-21T14:13:20Z"), event
+
+
 def test_a_message_that_is_no_record_is_refused() -> None:
     with pytest.raises(ValueError, match="an error: KafkaError"):
         to_record(Message(topic="beds", error=KafkaError(KafkaError._PARTITION_EOF)))
