@@ -75,10 +75,8 @@ def _from_nats(message: Any) -> Record:
 
     stored = parse_ack_subject((message.reply or "").encode())
     native: dict[str, Any] = {"subject": message.subject, "headers": _to_list((message.headers or {}).items())}
-    if stored is not None:
-        native |= {"stream": stored.stream.decode(), "sequence": stored.sequence}
-    elif message.reply:
-        native["reply-to"] = message.reply
+    native["reply-to"] = None if stored else message.reply or None
+    native |= {"stream": stored.stream.decode(), "sequence": stored.sequence} if stored else {}
     time = None if stored is None else _to_json(datetime.fromtimestamp(stored.time / 1_000_000, UTC))
     return Record("NATS", _without_nulls(native), bytes(message.data) or None, time=time)
 

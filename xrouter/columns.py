@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -167,9 +166,8 @@ def to_kafka_rows(table: pa.Table) -> pa.Table:
         ValueError: there is no column ``value``, or a column has another type.
     """
     if "value" not in table.schema.names:
-        raise ValueError(f"the column value is missing; there are {_join(table.schema.names)}")
-    columns = [_to_column(table, field) for field in SOURCE_SCHEMA]
-    return pa.Table.from_arrays(columns, schema=SOURCE_SCHEMA)
+        raise ValueError(f"the column value is missing; there are {', '.join(table.schema.names) or 'none'}")
+    return pa.Table.from_arrays([_to_column(table, field) for field in SOURCE_SCHEMA], schema=SOURCE_SCHEMA)
 
 
 def _to_column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
@@ -182,7 +180,3 @@ def _to_column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ValueError(f"the column {field.name} is {column.type}, and must be {field.type}: {error}") from error
-
-
-def _join(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"

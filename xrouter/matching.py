@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from os import PathLike
@@ -96,7 +96,8 @@ class MatchOutcome:
         if body is None:
             return event
         try:
-            return {**event, "data": msgspec.json.decode(body)} if _is_json(event) else {**event, **_text_data(body)}
+            data = {"data": msgspec.json.decode(body)} if _is_json(event) else text_or_base64("data", body)
+            return {**event, **data}
         except msgspec.DecodeError:
             return {**event, "data_base64": base64.b64encode(body).decode()}
 
@@ -166,16 +167,9 @@ class LoadedCatalog:
         if isinstance(records, bytes | str | Mapping):
             raise TypeError("match_many takes a list of records; match takes one")
         matcher = self._matcher(endpoint)
-        lines: list[bytes | str] = []
-        outcomes: list[MatchOutcome] = []
-        known: list[Record | None] = []
-        for each in records:
-            record, line = _to_line(each)
-            known.append(record)
-            lines.append(line)
-        for record, outcome in zip(known, matcher.decide(lines) if lines else (), strict=True):
-            outcomes.append(_to_outcome(record, outcome))
-        return outcomes
+        pairs = [_to_line(each) for each in records]
+        outcomes = matcher.decide([line for _, line in pairs]) if pairs else ()
+        return [_to_outcome(record, outcome) for (record, _), outcome in zip(pairs, outcomes, strict=True)]
 
     def explain(self, record: Any, *, endpoint: str | None = None) -> dict[str, Any]:
         """Return how each candidate compares with a record, as ``xrouter match --explain --format json`` does."""
@@ -297,10 +291,6 @@ def _is_json(event: Mapping[str, Any]) -> bool:
     return media.endswith(("/json", "+json"))
 
 
-def _text_data(body: bytes) -> dict[str, str]:
-    return text_or_base64("data", body)
-
-
 def _structured_event(body: bytes | None) -> dict[str, Any] | None:
     """Return the event that a body is in structured mode; None for any other body."""
     try:
@@ -311,9 +301,5 @@ def _structured_event(body: bytes | None) -> dict[str, Any] | None:
 
 
 def _html_table(rows: Iterable[tuple[str, str]]) -> str:
-    return f"<table>{''.join(_html_rows(rows))}</table>"
-
-
-def _html_rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    for name, value in rows:
-        yield f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
+    cells = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+    return f"<table>{''.join(cells)}</table>"

@@ -291,8 +291,7 @@ class FrequencyTable:
     def add(self, traits: Traits) -> None:
         """Count a record, and keep it if there is room; each kind keeps one, unless that takes twice the memory."""
         kind = _find_kind(traits)
-        full = len(self._samples) >= MAX_KINDS or self._bytes_left <= -self._max_bytes
-        if kind not in self._samples and full:
+        if kind not in self._samples and (len(self._samples) >= MAX_KINDS or self._bytes_left <= -self._max_bytes):
             self.left_out[TOO_MANY_KINDS] += 1
             return
         self._counts[kind] += 1

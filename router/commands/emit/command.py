@@ -162,10 +162,7 @@ def protocol_of_url(target: str) -> str:
     Raises:
         RouterError: the scheme of the URL is unknown.
     """
-    try:
-        scheme = urlsplit(target).scheme.lower()
-    except ValueError:
-        scheme = ""  # Its host is in brackets, and no address.
+    scheme = urlsplit(target).scheme.lower()
     if scheme not in SCHEMES:
         hint = f"write SCHEME://HOST:PORT, with a path to name topic, node or subject; schemes are {', '.join(SCHEMES)}"
         raise RouterError(f"cannot send to {target!r}: not a known kind of target", hint=hint)
