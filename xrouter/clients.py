@@ -29,7 +29,8 @@ def to_record(message: Any) -> Record:
     proton, or a CloudEvent of the SDK, which becomes a structured event over HTTP.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: it is none of these, or its key or value is not bytes or text.
+        ValueError: it is an error that confluent-kafka reports as a message.
     """
     for attribute, convert in _CONVERTERS:
         if hasattr(message, attribute):
@@ -41,6 +42,8 @@ def to_record(message: Any) -> Record:
 
 
 def _from_kafka(message: Any) -> Record:
+    if message.error() is not None:
+        raise ValueError(f"the message is no record, but an error: {message.error()}")
     kind, milliseconds = message.timestamp()
     native: dict[str, Any] = {
         "topic": message.topic(),
@@ -68,12 +71,14 @@ def _from_mqtt(message: Any) -> Record:
 
 
 def _from_nats(message: Any) -> Record:
-    native = {
-        "subject": message.subject,
-        "reply-to": message.reply or None,
-        "headers": _to_list((message.headers or {}).items()),
-    }
-    return Record("NATS", _without_nulls(native), bytes(message.data))
+    from bindings.nats.binding import parse_ack_subject
+
+    stored = parse_ack_subject((message.reply or "").encode())
+    native: dict[str, Any] = {"subject": message.subject, "headers": _to_list((message.headers or {}).items())}
+    native["reply-to"] = None if stored else message.reply or None
+    native |= {"stream": stored.stream.decode(), "sequence": stored.sequence} if stored else {}
+    time = None if stored is None else _to_json(datetime.fromtimestamp(stored.time / 1_000_000, UTC))
+    return Record("NATS", _without_nulls(native), bytes(message.data) or None, time=time)
 
 
 def _from_amqp(message: Any) -> Record:
@@ -110,7 +115,7 @@ def _to_list(pairs: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _to_bytes(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+    return value.encode() if isinstance(value, str) else bytes(memoryview(value))
 
 
 def _without_nulls(native: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,9 +124,9 @@ def _without_nulls(native: Mapping[str, Any]) -> dict[str, Any]:
 
 _CONVERTERS: Final[tuple[tuple[str, Callable[[Any], Record]], ...]] = (
     ("get_attributes", _from_cloudevent),
-    ("delivery_count", _from_amqp),
+    ("partition", _from_kafka),
+    ("annotations", _from_amqp),
     ("qos", _from_mqtt),
     ("subject", _from_nats),
-    ("partition", _from_kafka),
 )
-"""An attribute that only messages of one library have, and what converts these."""
+"""An attribute that messages of one library have, and those after it have not, with what converts these."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +64,8 @@ _SETTINGS: Final = {
     "dead_letters": {"sinks": ["rows"]},
 }
 """Settings of a router with one sink that takes everything: the evaluator needs routes."""
+_UNKNOWN: Final = {"topic": "", "partition": 0, "offset": 0, "timestamp": -1}
+"""What stands in a column of Kafka's source where it is null, which it is in no record that Spark reads from Kafka."""
 _MEMORY: Final = 2**40
 _ROWS: Final = 20_000
 
@@ -121,6 +122,9 @@ class ColumnMatcher:
 
     def match_batch(self, kind: Kind, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the outcomes (:data:`OUTCOMES`) of a batch of Kafka or inbox rows."""
+        for name, value in _UNKNOWN.items() if kind == "kafka" else ():
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, rows.schema.field(at), rows.column(at).fill_null(value))
         outcomes = evaluate(kind, self.evaluator, rows)
         built = build_outcome_rows(kind, self.evaluator.outputs.outcome_type, rows, outcomes)
         matched = built.column(OUTCOME)
@@ -162,15 +166,13 @@ def to_kafka_rows(table: pa.Table) -> pa.Table:
         ValueError: there is no column ``value``, or a column has another type.
     """
     if "value" not in table.schema.names:
-        raise ValueError(f"the column value is missing; there are {_join(table.schema.names)}")
-    columns = [_to_column(table, field) for field in SOURCE_SCHEMA]
-    return pa.Table.from_arrays(columns, schema=SOURCE_SCHEMA)
+        raise ValueError(f"the column value is missing; there are {', '.join(table.schema.names) or 'none'}")
+    return pa.Table.from_arrays([_to_column(table, field) for field in SOURCE_SCHEMA], schema=SOURCE_SCHEMA)
 
 
 def _to_column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
     if field.name not in table.schema.names:
-        missing = {"topic": "", "partition": 0, "offset": 0, "timestamp": -1}.get(field.name)
-        return pa.chunked_array([pa.repeat(pa.scalar(missing, field.type), table.num_rows)])
+        return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
     column = table.column(field.name)
     try:
         if pa.types.is_timestamp(column.type) and field.name == "timestamp":
@@ -178,7 +180,3 @@ def _to_column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ValueError(f"the column {field.name} is {column.type}, and must be {field.type}: {error}") from error
-
-
-def _join(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"

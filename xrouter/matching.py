@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from os import PathLike
@@ -17,7 +18,7 @@ from catalog.findings import Findings, RecordError
 from catalog.load import build_catalog
 from catalog.model import Catalog, Definition, Endpoint, Finding
 from catalog.parsing.nearest import find_nearest
-from catalog.record import Record, record_from_json, text_or_base64
+from catalog.record import Record, parse_record, text_or_base64
 from router.matching.explanation import Explainer
 from router.matching.records import RecordMatcher
 from xrouter.clients import to_record
@@ -42,12 +43,14 @@ def load(*sources: CatalogSource, network: bool = False) -> LoadedCatalog:
 
     Raises:
         catalog.findings.DocumentError: a source is missing, unreadable, or neither JSON nor YAML.
+        TypeError: a dict has values that JSON has not.
     """
     given = [each for each in sources if isinstance(each, Mapping)]
     places = [str(each) for each in sources if not isinstance(each, Mapping)]
     findings = Findings()
     fetcher = Fetcher(network=network or any(map(is_url, places)))
-    documents = [Document(_GIVEN, dict(each)) for each in given]
+    # As if it were read from a file: names are texts, and a later change of the dict changes no catalog.
+    documents = [Document(_GIVEN, json.loads(json.dumps(dict(each)))) for each in given]
     if places or not given:
         documents.extend(read_documents(places, findings, fetcher=fetcher))
     return LoadedCatalog(build_catalog(documents, findings, fetcher=fetcher))
@@ -88,12 +91,13 @@ class MatchOutcome:
             raise ValueError(f"a record with the outcome {self.outcome!r} is not an event: {self.detail}".rstrip(": "))
         event, body = dict(self.attributes), self.record.body
         structured = _structured_event(body)
-        if structured is not None:
+        if structured is not None and all(structured.get(name) == event.get(name) for name in ("id", "source", "type")):
             return {**event, **{name: value for name, value in structured.items() if name.startswith("data")}}
         if body is None:
             return event
         try:
-            return {**event, "data": msgspec.json.decode(body)} if _is_json(event) else {**event, **_text_data(body)}
+            data = {"data": msgspec.json.decode(body)} if _is_json(event) else text_or_base64("data", body)
+            return {**event, **data}
         except msgspec.DecodeError:
             return {**event, "data_base64": base64.b64encode(body).decode()}
 
@@ -158,18 +162,14 @@ class LoadedCatalog:
 
         Raises:
             KeyError: the catalog has no such endpoint.
+            TypeError: one of the *records* is none, or they are one record in place of several.
         """
+        if isinstance(records, bytes | str | Mapping):
+            raise TypeError("match_many takes a list of records; match takes one")
         matcher = self._matcher(endpoint)
-        lines: list[bytes | str] = []
-        outcomes: list[MatchOutcome] = []
-        known: list[Record | None] = []
-        for each in records:
-            record, line = _to_line(each)
-            known.append(record)
-            lines.append(line)
-        for record, outcome in zip(known, matcher.decide(lines) if lines else (), strict=True):
-            outcomes.append(_to_outcome(record, outcome))
-        return outcomes
+        pairs = [_to_line(each) for each in records]
+        outcomes = matcher.decide([line for _, line in pairs]) if pairs else ()
+        return [_to_outcome(record, outcome) for (record, _), outcome in zip(pairs, outcomes, strict=True)]
 
     def explain(self, record: Any, *, endpoint: str | None = None) -> dict[str, Any]:
         """Return how each candidate compares with a record, as ``xrouter match --explain --format json`` does."""
@@ -257,18 +257,19 @@ class LoadedCatalog:
         return _html_table([*rows[:_ROWS_SHOWN], *([(f"and {more} more", "")] if more > 0 else [])])
 
 
-def _to_line(record: Any) -> tuple[Record | None, bytes | str]:
+def _to_line(record: Any) -> tuple[Record | None, bytes]:
     """Return a record and its JSON text; None if it is not a valid record, which its outcome then says."""
     if isinstance(record, bytes | str):
-        try:
-            return record_from_json(msgspec.json.decode(record)), record
-        except (RecordError, msgspec.DecodeError, UnicodeDecodeError):
-            return None, record
-    form = record if isinstance(record, Mapping) else to_record(record).to_json()
+        line = record.encode("utf-8", "surrogatepass") if isinstance(record, str) else record
+    else:
+        form = dict(record) if isinstance(record, Mapping) else to_record(record).to_json()
+        if isinstance(body := form.get("body"), bytes | bytearray):
+            form |= {"body": None, **text_or_base64("body", bytes(body))}
+        line = msgspec.json.encode(form)
     try:
-        return record_from_json(dict(form)), msgspec.json.encode(form)
+        return parse_record(line), line
     except RecordError:
-        return None, msgspec.json.encode(form)
+        return None, line
 
 
 def _to_outcome(record: Record | None, form: Mapping[str, Any]) -> MatchOutcome:
@@ -290,23 +291,15 @@ def _is_json(event: Mapping[str, Any]) -> bool:
     return media.endswith(("/json", "+json"))
 
 
-def _text_data(body: bytes) -> dict[str, str]:
-    return text_or_base64("data", body)
-
-
 def _structured_event(body: bytes | None) -> dict[str, Any] | None:
     """Return the event that a body is in structured mode; None for any other body."""
     try:
         form = msgspec.json.decode(body or b"")
     except msgspec.DecodeError:
         return None
-    return form if isinstance(form, dict) and form.get("specversion") == "1.0" and "type" in form else None
+    return form if isinstance(form, dict) and form.get("specversion") == "1.0" else None
 
 
 def _html_table(rows: Iterable[tuple[str, str]]) -> str:
-    return f"<table>{''.join(_html_rows(rows))}</table>"
-
-
-def _html_rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    for name, value in rows:
-        yield f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
+    cells = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+    return f"<table>{''.join(cells)}</table>"

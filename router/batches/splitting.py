@@ -291,8 +291,8 @@ def read_parts(store: BatchStore, query: str, number: int, generation: str) -> _
         StateError: the note is damaged.
     """
 
-    def parse(text: str) -> _PartsNote:
-        note = msgspec.json.decode(text, type=_PartsNote)
+    def parse(form: Any) -> _PartsNote:
+        note = msgspec.convert(form, _PartsNote)
         Tally.from_json(note.tally)
         return note
 

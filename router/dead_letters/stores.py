@@ -7,7 +7,6 @@ Every store returns the same letter for a record, except for the sink's name and
 from __future__ import annotations
 
 import base64
-import binascii
 import heapq
 import re
 import time
@@ -233,9 +232,8 @@ class LineLetters(LetterFolder):
     def find_time(self, path: Path) -> datetime | None:
         try:
             with path.open("rb") as file:
-                form = msgspec.json.decode(file.readline())
-            return parse_instant(form.get("failed")) if isinstance(form, dict) else None
-        except (FileNotFoundError, msgspec.DecodeError):
+                return parse_instant(msgspec.json.decode(file.readline(), type=_Line).failed)
+        except (FileNotFoundError, ValueError, RecursionError):
             return None  # Removed or damaged; reading reports that line by line.
 
     def read_file(self, path: Path, *, bodies: bool) -> Iterator[DeadLetter]:
@@ -268,7 +266,7 @@ class LineLetters(LetterFolder):
                 members |= {name: parse_instant(getattr(form, name)) for name in ("received", "failed")}
                 members["body"] = None if form.body is None else base64.b64decode(form.body, validate=True)
                 yield make_letter(members, self.name)
-            except (ValueError, binascii.Error) as error:
+            except (ValueError, RecursionError) as error:
                 _log.warning("line skipped", sink=self.name, file=str(path), line=number, problem=str(error))
 
 

@@ -26,7 +26,7 @@ from xml.sax.saxutils import quoteattr
 
 from bindings.private_files import hold_lock
 from catalog.findings import to_one_line
-from router.errors import ConnectorError, JvmError
+from router.errors import ConnectorError, JvmError, RouterError
 
 # Jars are listed in manifests: a JSON object of SHA-256 by path in a Maven repository. The Ivy that pyspark ships
 # fetches them into a cache of ours, laid out like a repository. Each is checked at each use; once all are there, no
@@ -213,7 +213,7 @@ def main() -> int:
     """Fill the cache and write the paths of the jars; return the exit code."""
     try:
         jars = fetch_jars()
-    except ConnectorError as error:
+    except RouterError as error:
         sys.stderr.write(f"{to_one_line(str(error))}\n")
         return error.exit_code
     sys.stdout.writelines(f"{jar}\n" for jar in jars)

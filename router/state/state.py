@@ -131,7 +131,7 @@ def _make_private(root: Path) -> None:
 # for it.
 
 Note = TypeVar("Note")
-Parse = Callable[[str], Note | None]
+Parse = Callable[[Any], Note | None]
 Key = tuple[str, int, str, str]
 """Query, batch, kind of note, generation."""
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -236,7 +236,7 @@ class BatchStore:
 
     def held(self, query: str, batch: int, generation: str) -> Hold | None:
         """Return why a batch of that generation is blocked; None if it is not noted to be."""
-        return self._read_note((query, batch, "held", generation), partial(msgspec.json.decode, type=Hold))
+        return self._read_note((query, batch, "held", generation), partial(msgspec.convert, type=Hold))
 
     def release(self, query: str, batch: int) -> None:
         """Note that a batch is not blocked any more."""
@@ -249,7 +249,7 @@ class BatchStore:
 
     def parked(self, query: str, batch: int, generation: str) -> Park | None:
         """Return the order to move a batch of that generation to dead letters; None if there is none."""
-        return self._read_note((query, batch, "park", generation), partial(msgspec.json.decode, type=Park))
+        return self._read_note((query, batch, "park", generation), partial(msgspec.convert, type=Park))
 
     def block(self, query: str, batch: int, generation: str, blocked: Mapping[str, str], part: str = "") -> None:
         """Note which keys of a batch, or of that part of it, are blocked, by which letter."""
@@ -258,7 +258,7 @@ class BatchStore:
     def blocked(self, query: str, batch: int, generation: str, part: str = "") -> dict[str, str] | None:
         """Return which keys of a batch of that generation were found blocked; None before that was noted."""
         key = (query, batch, "order", generation)
-        note = self._read_note(key, partial(msgspec.json.decode, type=_BlockedKeys))
+        note = self._read_note(key, partial(msgspec.convert, type=_BlockedKeys))
         return dict(note.blocked) if note is not None and note.part == part else None
 
     def note_parts(self, query: str, batch: int, generation: str, note: object) -> None:
@@ -270,7 +270,7 @@ class BatchStore:
         return self._read_note((query, batch, "parts", generation), parse, _REWRITE)
 
     def _write_note(self, key: Key, note: object) -> None:
-        row = (*key, msgspec.json.encode(note).decode())
+        row = (*key, json.dumps(msgspec.to_builtins(note), separators=(",", ":")))
         with self._database.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?, ?, ?, ?)", row)
 
@@ -279,7 +279,7 @@ class BatchStore:
         if not rows:
             return None
         try:
-            return parse(rows[0][0])
+            return parse(json.loads(rows[0][0]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             fault = f"{key[2]!r} is no such note ({error!r})"
             raise self._row_error("notes", *key[:2], fault, without) from error

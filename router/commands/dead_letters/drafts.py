@@ -249,6 +249,8 @@ MAX_BYTES: Final = 256 << 20
 """Approximate memory of all records that are kept."""
 MAX_WORDS: Final = 20
 """Maximum different words at one place of an address that name kinds; if there are more, they are instances."""
+MAX_LEVELS: Final = 100
+"""Maximum words of an address that names a kind."""
 TOO_MANY_KINDS: Final = "of yet another kind"
 
 
@@ -284,12 +286,12 @@ class FrequencyTable:
         self.left_out: Counter[str] = Counter()
         self._counts: Counter[RecordKind] = Counter()
         self._samples: dict[RecordKind, list[Traits]] = {}
-        self._max_sampled, self._bytes_left = max_sampled, max_bytes
+        self._max_sampled, self._max_bytes, self._bytes_left = max_sampled, max_bytes, max_bytes
 
     def add(self, traits: Traits) -> None:
-        """Count a record, and keep it if there is room; each kind keeps one at least."""
+        """Count a record, and keep it if there is room; each kind keeps one, unless that takes twice the memory."""
         kind = _find_kind(traits)
-        if kind not in self._samples and len(self._samples) >= MAX_KINDS:
+        if kind not in self._samples and (len(self._samples) >= MAX_KINDS or self._bytes_left <= -self._max_bytes):
             self.left_out[TOO_MANY_KINDS] += 1
             return
         self._counts[kind] += 1
@@ -331,6 +333,8 @@ def _find_kind(traits: Traits) -> RecordKind:
     if text is None:
         return kind
     words, delimiters = split_words(text, subject=not traits.event and is_dotted(traits.protocol, kind.address_key[2:]))
+    if len(words) > MAX_LEVELS:
+        return kind
     masked = tuple(None if looks_like_id(word) or _UNSAFE.search(word) else word for word in words)
     return kind._replace(delimiters=delimiters, words=masked)
 

@@ -58,6 +58,9 @@ class BrokerTarget:
         self._protocol = protocol_of_url(url)
         self._server = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
         self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        if not parts.netloc or (self._protocol == "KAFKA" and "@" in parts.netloc):
+            problem = "names no broker" if not parts.netloc else "cannot have a login, which emit has not for Kafka"
+            raise RouterError(f"the target {self._shown} {problem}", hint=f"write it as {parts.scheme}://HOST:PORT")
         self._address = unquote(parts.path.removeprefix("/"))
         self._endpoint = endpoint
         self._publisher: Publisher | None = None

@@ -9,12 +9,12 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 import proton
 import pytest
 from cloudevents.core.v1.event import CloudEvent
+from confluent_kafka import KafkaError, Message
 from nats.aio.msg import Msg
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
@@ -71,6 +71,9 @@ def test_a_catalog_is_loaded_from_all_that_names_one(tmp_path: Path, catalog: xr
         xrouter.load(tmp_path / "absent.json")
     with pytest.raises(DocumentError, match="no catalog source"):
         xrouter.load()
+    assert list(xrouter.load({"messagegroups": {1: {"messages": {"m": {}}}}}).definitions) == [
+        "/messagegroups/1/messages/m"
+    ]
 
 
 def test_a_record_is_emitted_and_matches(catalog: xrouter.LoadedCatalog) -> None:
@@ -90,25 +93,20 @@ def test_a_dead_letter_says_why(catalog: xrouter.LoadedCatalog) -> None:
     assert outcome.explain().startswith("dead letter, no-match: nearest ")
     with pytest.raises(ValueError, match="is not an event"):
         outcome.to_cloudevent()
-    broken = catalog.match_many([{"native": {}}, "{", b"[]"])
-    assert [each.reason for each in broken] == ["undecodable"] * 3
+    broken = catalog.match_many([{"native": {}}, "{", b"[]", "\udc80", "[" * 100_000])
+    assert [each.reason for each in broken] == ["undecodable"] * 5
+    with pytest.raises(TypeError, match="match takes one"):
+        catalog.match_many(record)
     with pytest.raises(TypeError, match="int is not a record"):
         catalog.match(7)
     with pytest.raises(KeyError, match="no endpoint '/endpoints/x'"):
         catalog.match(record, endpoint="/endpoints/x")
 
 
-def kafka(headers: dict[str, str], value: bytes) -> Any:
-    """Return a message as confluent-kafka gives it; its class cannot be made by hand."""
-    return SimpleNamespace(
-        topic=lambda: "beds",
-        partition=lambda: 2,
-        offset=lambda: 9,
-        timestamp=lambda: (1, 1790000000000),
-        key=lambda: b"\xff",
-        value=lambda: value,
-        headers=lambda: [(name, text.encode()) for name, text in headers.items()],
-    )
+def kafka(headers: dict[str, str], value: bytes) -> Message:
+    parts: dict[str, Any] = {"topic": "beds", "partition": 2, "offset": 9, "key": b"\xff", "value": value}
+    parts["headers"] = [(name, text.encode()) for name, text in headers.items()]
+    return Message(**parts, timestamp=(1, 1790000000000))
 
 
 def mqtt() -> MQTTMessage:
@@ -146,6 +144,24 @@ def test_messages_of_clients_are_matched_as_they_are(name: str, catalog: xrouter
     assert outcome.to_cloudevent()["type"]
 
 
+def test_a_body_may_be_bytes(catalog: xrouter.LoadedCatalog) -> None:
+    headers = {"content-type": "text/plain", **{f"ce_{name}": text for name, text in EVENT.items()}}
+    native = {"headers": [{"name": name, "value": text} for name, text in headers.items()]}
+    for body, member in ((b"text", {"data": "text"}), (b"\xff", {"data_base64": "/w=="})):
+        told = catalog.match({"protocol": "KAFKA", "native": native, "body": body}).to_cloudevent()
+        assert {**told, **member} == told, told
+
+
+def test_data_that_is_an_event_too_stays_whole(catalog: xrouter.LoadedCatalog) -> None:
+    inner = {**EVENT, "id": "2", "data": 1}
+    record = to_record(kafka({f"ce_{name}": text for name, text in EVENT.items()}, json.dumps(inner).encode()))
+    assert catalog.match(record.to_json()).to_cloudevent() == {
+        **EVENT,
+        **catalog.match(record.to_json()).attributes,
+        "data": inner,
+    }
+
+
 def test_the_parts_of_messages_are_kept() -> None:
     told = to_record(MESSAGES["kafka"][0]).to_json()
     assert told["native"]["key_base64"] == "/w=="
@@ -154,6 +170,28 @@ def test_the_parts_of_messages_are_kept() -> None:
     assert told["native"]["user_properties"] == [{"name": "a", "value": "b"}]
     assert (told["native"]["correlation_data"], told["native"]["retain"]) == ("AQ==", True)
     assert to_record(MESSAGES["nats"][0]).to_json()["native"]["reply-to"] == "inbox.1"
+
+
+def test_a_message_of_jetstream_has_its_place_as_id(catalog: xrouter.LoadedCatalog) -> None:
+    message = nats()
+    message.reply = "$JS.ACK.S.C.1.7.3.1790000000000000000.0"
+    told = to_record(message).to_json()
+    assert told["native"] == {
+        "subject": "valves.3",
+        "headers": [{"name": "a", "value": "b"}],
+        "stream": "S",
+        "sequence": 7,
+    }
+    event = catalog.match(message).to_cloudevent()
+    assert ("7" in event["id"], event["time"]) == (True, "2026-09-21T14:13:20Z"), event
+
+
+def test_a_message_that_is_no_record_is_refused() -> None:
+    with pytest.raises(ValueError, match="an error: KafkaError"):
+        to_record(Message(topic="beds", error=KafkaError(KafkaError._PARTITION_EOF)))
+    # A consumer with a deserializer gives what it made of the bytes.
+    with pytest.raises(TypeError, match="bytes-like"):
+        to_record(Message(topic="beds", key=7, value=b"", timestamp=(0, 0)))  # type: ignore[arg-type]
 
 
 def test_arrow_columns_are_matched(catalog: xrouter.LoadedCatalog) -> None:
@@ -165,6 +203,9 @@ def test_arrow_columns_are_matched(catalog: xrouter.LoadedCatalog) -> None:
     assert [row["outcome"] for row in rows] == ["routed", "dead-letter"]
     assert rows[0]["context"] == [("bed", "7")]
     assert pickle.loads(pickle.dumps(catalog.column_matcher())).match_table(table).to_pylist() == rows
+    types = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.timestamp("us")}
+    unknown = {name: pa.array([None, None], each) for name, each in types.items()}
+    assert catalog.match_arrow(pa.table({**unknown, **table.to_pydict()})).to_pylist() == rows
     with pytest.raises(ValueError, match="the column value is missing; there are key"):
         catalog.match_arrow(pa.table({"key": [b"k"]}))
     with pytest.raises(ValueError, match="the column partition is string, and must be int32"):

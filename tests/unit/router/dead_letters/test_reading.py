@@ -117,6 +117,9 @@ def test_a_damaged_line_is_left_out_and_the_others_are_read(tmp_path: Path) -> N
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(lines[0] + b'{"torn": \n[]\n{"letter": 5}\n' + lines[1])
     assert [letter.id for letter in read_dead_letters(settings)] == [letter_id(1), letter_id(2)]
+    for damage in (b'{"letter": "\xff"}', b'{"letter": "a", "failed": 5}', b"[" * 100_000):
+        file.write_bytes(damage + b"\n" + lines[1])
+        assert [letter.id for letter in read_dead_letters(settings)] == [letter_id(2)], damage[:40]
 
 
 def test_nothing_written_yet_is_no_error(tmp_path: Path) -> None:

@@ -104,7 +104,12 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     assert cache_root() == tmp_path / "own"
 
 
-def test_the_offline_repository_ends_a_start_with_code_7(repository: Path) -> None:
+@pytest.mark.parametrize(("java", "code"), [(None, 7), ("/absent", 10)])
+def test_what_ends_a_start_is_told_in_a_line(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, java: str | None, code: int
+) -> None:
+    if java is not None:
+        monkeypatch.setenv("JAVA_HOME", java)
     command = [sys.executable, "-m", "router.spark.connectors"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (7, "") and len(done.stderr.splitlines()) == 1
+    assert (done.returncode, done.stdout) == (code, "") and len(done.stderr.splitlines()) == 1

@@ -10,7 +10,7 @@ import pytest
 
 from router.errors import RouterError
 from router.state.ledger import LetterLedger, PendingReplay
-from router.state.state import Park, StateFolder
+from router.state.state import Hold, Park, StateFolder
 
 QUERIES = ("inbox", "kafka-1", "kafka-2")
 A, B, C, D = (letter * 32 for letter in "abcd")
@@ -67,6 +67,12 @@ def test_a_replay_and_a_batch_keep_the_plans_of_each_other(state: StateFolder) -
         ledger.finish(1, [])
         ledger.begin(PendingReplay(2, D, ("x",)), b"plan d")
         assert plans_of(state) == {C, D}
+
+
+def test_why_a_batch_is_held_may_name_a_path_that_is_no_text(state: StateFolder) -> None:
+    held = Hold("g", "2026-01-02T03:04:05Z", "sink lake: /data/\udcff: disk full", "lake")
+    state.batches.hold("q", 3, held)
+    assert state.batches.held("q", 3, "g") == held
 
 
 def test_notes_go_with_the_pin_and_belong_to_a_generation(state: StateFolder) -> None:

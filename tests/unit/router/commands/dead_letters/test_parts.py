@@ -112,6 +112,19 @@ def test_a_sample_is_bounded_and_counts_all() -> None:
     assert [len(each.records) for each in table.list_bundles()] == [6, 6]
 
 
+def test_kinds_of_large_records_do_not_take_ever_more_memory() -> None:
+    table = FrequencyTable(max_bytes=100_000)
+    for number in range(100):
+        table.add(traits(f"{name(number)}/x", b"x" * 5_000))
+    assert table.left_out[TOO_MANY_KINDS] == 100 - sum(each.letters for each in table.list_bundles()) > 80
+
+
+def test_an_address_of_very_many_words_is_of_no_kind() -> None:
+    table = FrequencyTable()
+    table.add(traits("/" * 998))
+    assert [draft_definition(each).address for each in table.list_bundles()] == [""]
+
+
 def test_there_are_not_ever_more_kinds() -> None:
     table = FrequencyTable()
     for number in range(MAX_KINDS + 5):
