@@ -44,7 +44,7 @@ _HARMLESS: Final = frozenset(
 _HARMLESS_TEXTS: Final = re.compile(
     r"must (?:have|include) a 'name'|must be an absolute URI|for type '\w+' must be a string|is not in 'properties'"
     r"|must have 'properties'|duplicate value|identifier pattern|not a valid regular expression|'altnames'"
-    r"|^'(?:identity|relations)'"
+    r"|^'(?:identity|relations)'|^'required\[\d+\]' must be a string"
 )
 """More such errors, without a code of their own; regular expressions are compiled later, as ECMA 262."""
 _NUMBER: Final = r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$"
@@ -322,7 +322,7 @@ class _Translator:
         if names:
             translated["required"] = list(dict.fromkeys(each for each in names if isinstance(each, str)))
         if sets := [{"required": each} for each in names if isinstance(each, list)]:
-            translated["anyOf"] = sets
+            translated["oneOf"] = sets
         if self._validates and "has" in schema:
             translated["not"] = {"additionalProperties": {"not": self._translate(schema["has"])}}
         if self._validates and isinstance(schema.get("patternProperties"), Mapping):

@@ -107,6 +107,18 @@ def test_a_selector_may_be_a_required_property_of_the_base() -> None:
     assert verdicts(tree, b'{"k": "leaf", "x": 1}', b'{"k": "leaf", "x": "1"}', b'{"x": 1}') == [True, False, False]
 
 
+def test_exactly_one_of_alternative_sets_is_required() -> None:
+    members = {name: {"type": "int32"} for name in ("size", "fins", "legs")}
+    tree = document("object", properties=members, required=[["size", "fins"], ["size", "legs"]])
+    bodies = (
+        b'{"size": 1, "fins": 2}',
+        b'{"size": 1, "legs": 2}',
+        b'{"size": 1}',
+        b'{"size": 1, "fins": 2, "legs": 2}',
+    )
+    assert verdicts(tree, *bodies) == [True, True, False, False]
+
+
 def test_imports_over_documents() -> None:
     unit = {"$id": "https://example.com/u", "name": "Unit", "type": "string", "enum": ["C"]}
     base = {"$id": "https://example.com/b", "$import": "https://example.com/u", "name": "B", "type": "int32"}
