@@ -238,6 +238,8 @@ async def _read_body(response: httpx.Response, url: str, limit: int) -> bytes:
     async for chunk in response.aiter_bytes():
         data += chunk
         if len(data) > limit:
+            if not response.is_success:
+                return b""  # the status says enough, such as whether to try again
             raise AnswerTooLarge(f"{url} is larger than {limit} bytes", file=url, hint="split the document")
     return bytes(data)
 

@@ -254,7 +254,9 @@ def fingerprint(source: SchemaSource, library: Library) -> bytes:
         known = [schema.id, schema.family, schema.document, dict(schema.references), schema.subjects, message]
         digest.update(json.dumps(known, sort_keys=True).encode())
     own = [source.family, source.version, source.name, source.pointer, source.document]
-    digest.update(json.dumps([own, sorted(documents_of(source, library).items())]).encode())
+    found = documents_of(source, library)
+    links = sorted((reference, uri) for reference, (uri, _) in found.items())
+    digest.update(json.dumps([own, links, sorted(dict(found.values()).items())]).encode())  # each document once
     return digest.digest()
 
 

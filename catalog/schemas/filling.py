@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import lru_cache
-from re import _constants as sre  # private, and unchanged for decades
+from re import _constants as sre  # type: ignore[attr-defined, unused-ignore]  # private, and unchanged for decades
 from re._parser import parse as parse_expression  # type: ignore[import-not-found]
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 

@@ -152,7 +152,9 @@ class _Worker:
         )
         self.process.stdin.flush()
         self._known.add(key)
-        if not select.select([self.process.stdout], [], [], WAITING * seconds + (0 if is_known else _START_SECONDS))[0]:
+        answer = select.poll()  # unlike select(), for any number of open files
+        answer.register(self.process.stdout, select.POLLIN)
+        if not answer.poll(1000 * (WAITING * seconds + (0 if is_known else _START_SECONDS))):
             raise EOFError
         return pickle.load(self.process.stdout)
 
@@ -190,6 +192,9 @@ class _Sandbox:
             except (OSError, EOFError, pickle.UnpicklingError):
                 self.stop()
                 found, used = BEYOND_FAULT, seconds
+            except BaseException:
+                self.stop()  # its answer must not be taken for that of the next body
+                raise
             self._budget.charge(size, used)
             return found
 
@@ -258,4 +263,5 @@ def _run_task(validator: Validator | None, task: Task) -> tuple[SchemaFault | No
     except Exception as error:  # of a library that a body confuses
         fault = make_fault(f"the body cannot be held against the schema: {error!r}")
     signal.setitimer(signal.ITIMER_PROF, 0)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))  # the next schema needs room, too
     return fault, time.process_time() - before

@@ -361,11 +361,12 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-def read_container(body: bytes, schema: AvroSchema, read: ReadValue) -> tuple[Any, int | None]:
+def read_container(body: bytes, schema: AvroSchema, read: ReadValue, *, single: bool) -> tuple[Any, int | None]:
     """Read a container file that was written with *schema*, compared by canonical form.
 
-    Return the first value and the number of values. Blocks compressed with snappy or zstandard are not read, because
-    there is no decompressor for them here; then both are None.
+    With *single*, more than one value is a mismatch, found before they are read. Return the first value and the number
+    of values. Blocks compressed with snappy or zstandard are not read, because there is no decompressor for them here;
+    then both are None.
 
     Raises:
         TypeMismatch: another schema wrote it, or it is damaged.
@@ -383,6 +384,8 @@ def read_container(body: bytes, schema: AvroSchema, read: ReadValue) -> tuple[An
     total = 0
     while at < len(body):
         count, at = read_long(body, at)
+        if single and total + count > 1:
+            raise TypeMismatch(f"the container file has {total + count} values, not one")
         begin, at = skip_bytes(body, at)
         block = _unpack_block(codec, body[begin:at], left)
         left -= len(block)

@@ -159,7 +159,7 @@ class AvroBodies:
             return _read_datum(datum, body, 0)  # a plain datum may begin like the other two encodings
         except TypeMismatch:
             if body.startswith(MAGIC):
-                first, count = read_container(body, self._schema, datum)
+                first, count = read_container(body, self._schema, datum, single=not strict)
                 if not strict and count != 1:
                     held = (
                         "values that are packed as nothing here unpacks"

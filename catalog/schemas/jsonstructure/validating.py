@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Mapping
-from decimal import Decimal, DecimalException
+from decimal import Context, Decimal, DecimalException
 from typing import Any, Final
 
 from json_structure import InstanceValidator, SchemaValidator
@@ -44,7 +44,7 @@ _HARMLESS: Final = frozenset(
 _HARMLESS_TEXTS: Final = re.compile(
     r"must (?:have|include) a 'name'|must be an absolute URI|for type '\w+' must be a string|is not in 'properties'"
     r"|must have 'properties'|duplicate value|identifier pattern|not a valid regular expression|'altnames'"
-    r"|^'(?:identity|relations)'"
+    r"|^'(?:identity|relations)'|^'required\[\d+\]' must be a string"
 )
 """More such errors, without a code of their own; regular expressions are compiled later, as ECMA 262."""
 _NUMBER: Final = r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$"
@@ -206,7 +206,7 @@ class _Translator:
         every = "extended" in uri or "validation" in uri
         self._validates = every or "JSONStructureValidation" in used
         self._composes = every or "JSONStructureConditionalComposition" in used
-        self._names: dict[str, str] = {}
+        self._names: dict[str | int, str] = {}
         self._definitions: dict[str, Any] = {}
 
     def translate(self, part: Schema | None, *, reserved: bool) -> Schema:
@@ -219,7 +219,7 @@ class _Translator:
             for each in (name for offered in offers.values() for name in _listed(offered)):
                 offered = self._flatten({"$ref": each} if isinstance(each, str) else each)
                 flat = _inherit(flat, {"properties": mapping_of(offered, "properties")})
-            start = flat if "properties" not in flat else _inherit(flat, {"properties": _RESERVED})
+            start = _inherit(flat, {"properties": _RESERVED})
         return {**self._translate(start), "$defs": self._definitions}
 
     def _translate(self, schema: Any) -> Schema:
@@ -229,18 +229,19 @@ class _Translator:
             return {}
         kind = schema.get("type")
         target = schema.get("$ref") or (kind.get("$ref") if isinstance(kind, Mapping) else None)
-        if isinstance(target, str) and ("$ref" in schema or schema.keys() <= _ANNOTATIONS):
-            return self._refer(target)
+        if isinstance(target, str):
+            return self._refer(target if "$ref" in schema or schema.keys() <= _ANNOTATIONS else id(schema), schema)
         schema = self._flatten(schema)
         translated = self._translate_type(schema)
         translated |= {name: schema[name] for name in ("const", "enum", "examples", "default") if name in schema}
         return translated | self._compose(schema) if self._composes else translated
 
-    def _refer(self, pointer: str) -> Schema:
-        if pointer not in self._names:
-            name = self._names[pointer] = str(len(self._names))
-            self._definitions[name] = self._translate(self._flatten({"$ref": pointer}))
-        return {"$ref": f"#/$defs/{self._names[pointer]}"}
+    def _refer(self, key: str | int, schema: Schema) -> Schema:
+        """Return a reference to the translated type: a target by its pointer, one with own keywords by identity."""
+        if key not in self._names:
+            name = self._names[key] = str(len(self._names))
+            self._definitions[name] = self._translate(self._flatten({"$ref": key} if isinstance(key, str) else schema))
+        return {"$ref": f"#/$defs/{self._names[key]}"}
 
     def _flatten(self, schema: Schema, hops: int = 0) -> Schema:
         """Return a type with references followed, and with what it inherits."""
@@ -321,7 +322,7 @@ class _Translator:
         if names:
             translated["required"] = list(dict.fromkeys(each for each in names if isinstance(each, str)))
         if sets := [{"required": each} for each in names if isinstance(each, list)]:
-            translated["anyOf"] = sets
+            translated["oneOf"] = sets
         if self._validates and "has" in schema:
             translated["not"] = {"additionalProperties": {"not": self._translate(schema["has"])}}
         if self._validates and isinstance(schema.get("patternProperties"), Mapping):
@@ -369,7 +370,8 @@ class _Translator:
         for name, each in choices.items():
             chosen = self._translate(self._flatten({"type": each} if isinstance(each, str) else each))
             members = {**mapping_of(chosen, "properties"), selector: {"const": name}}
-            branches.append({**chosen, "properties": members, "required": [*chosen.get("required", ()), selector]})
+            required = list(dict.fromkeys((*chosen.get("required", ()), selector)))
+            branches.append({**chosen, "properties": members, "required": required})
         return {"type": "object", "oneOf": branches, "x-type": "inline choice"}
 
     def _translate_all(self, schemas: Schema) -> dict[str, Schema]:
@@ -417,9 +419,13 @@ class _WrittenNumber:
                 raise ValueError(f'"{instance}" is not within {name} {limit}')
 
 
+_EXACT: Final = Context(prec=1000)
+"""The default precision is less than the digits of an ``int128``."""
+
+
 def _is_multiple(number: Decimal, step: Decimal) -> bool:
     try:
-        return not step or number % step == 0
+        return not step or _EXACT.remainder(number, step) == 0
     except DecimalException:
         return False
 

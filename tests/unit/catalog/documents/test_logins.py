@@ -168,6 +168,7 @@ def test_a_watcher_keeps_its_token(web: Web, issuer: Web) -> None:
         (Reply({"error": "invalid_client"}, 401), "answers 401 (invalid_client)", False),
         (Reply({"error": SECRET}, 400), "answers 400", False),
         (Reply("", 503), "answers 503", True),
+        (Reply("x" * 100_000, 503), "answers 503", True),
         (Reply("<html>"), "not return a bearer token", False),
         (Reply({"access_token": "t", "token_type": "mac"}), "not return a bearer token", False),
         (Reply({"access_token": "t\r\nx: y"}), "is not a valid token", False),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -107,6 +111,40 @@ def test_a_helper_that_was_killed_is_started_again() -> None:
     helper.process.wait()
     assert checked.fault(nested(11), None) == before
     assert sandbox.sandbox.worker is not helper
+
+
+@pytest.fixture
+def large() -> Iterator[BoundedValidation]:
+    """What is held against this schema by a worker of its own, because of its size."""
+    sandbox.sandbox.stop()
+    yield BoundedValidation(SchemaSource("JsonSchema", "", {"items": {"type": "integer"}}), NOTHING)
+    sandbox.sandbox.stop()
+
+
+GOOD, BAD = (b"[" + b"1," * 600_000 + last + b"]" for last in (b"1", b'"x"'))
+
+
+def test_a_process_with_many_open_files_gets_answers(large: BoundedValidation) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with ExitStack() as files:
+        files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            files.enter_context(open(os.devnull, encoding="utf-8"))
+        assert large.fault(GOOD, None) is None
+
+
+def test_the_answer_for_a_body_that_was_interrupted_is_of_no_other(
+    large: BoundedValidation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(select, "poll", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            large.fault(BAD, None)
+    assert large.fault(GOOD, None) is None
 
 
 def test_a_flood_of_costly_bodies_draws_on_a_store(monkeypatch: pytest.MonkeyPatch) -> None:

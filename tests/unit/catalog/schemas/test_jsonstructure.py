@@ -84,6 +84,41 @@ def test_roots_references_and_deep_links() -> None:
         compiled(tree)
 
 
+@pytest.mark.parametrize("own", [{"title": "a child"}, {"required": ["v"]}])
+def test_a_reference_to_the_type_around_it_may_have_keywords_of_its_own(own: dict[str, Any]) -> None:
+    child = {"type": {"$ref": "#/definitions/Tree"}, **own}
+    tree = {"type": "object", "name": "Tree", "properties": {"v": {"type": "int32"}, "child": child}}
+    schema = {
+        "$schema": CORE,
+        "$id": "https://example.com/s",
+        "$root": "#/definitions/Tree",
+        "definitions": {"Tree": tree},
+    }
+    bodies = (b'{"child": {"v": 1, "child": {"v": 2}}}', b'{"v": 1, "child": {"v": 1, "child": {"v": "2"}}}')
+    assert verdicts(schema, *bodies) == [True, False]
+    assert verdicts(schema, b'{"child": {}}') == ["required" not in own]
+
+
+def test_a_selector_may_be_a_required_property_of_the_base() -> None:
+    base = {"type": "object", "name": "B", "abstract": True, "properties": {"k": {"type": "string"}}, "required": ["k"]}
+    leaf = {"type": "object", "name": "L", "$extends": "#/definitions/B", "properties": {"x": {"type": "int32"}}}
+    union = {"$extends": "#/definitions/B", "selector": "k", "choices": {"leaf": {"type": {"$ref": "#/definitions/L"}}}}
+    tree = document("choice", **union, definitions={"B": base, "L": leaf})
+    assert verdicts(tree, b'{"k": "leaf", "x": 1}', b'{"k": "leaf", "x": "1"}', b'{"x": 1}') == [True, False, False]
+
+
+def test_exactly_one_of_alternative_sets_is_required() -> None:
+    members = {name: {"type": "int32"} for name in ("size", "fins", "legs")}
+    tree = document("object", properties=members, required=[["size", "fins"], ["size", "legs"]])
+    bodies = (
+        b'{"size": 1, "fins": 2}',
+        b'{"size": 1, "legs": 2}',
+        b'{"size": 1}',
+        b'{"size": 1, "fins": 2, "legs": 2}',
+    )
+    assert verdicts(tree, *bodies) == [True, True, False, False]
+
+
 def test_imports_over_documents() -> None:
     unit = {"$id": "https://example.com/u", "name": "Unit", "type": "string", "enum": ["C"]}
     base = {"$id": "https://example.com/b", "$import": "https://example.com/u", "name": "B", "type": "int32"}
@@ -106,6 +141,8 @@ def test_constraints() -> None:
     assert verdicts(text, b'"aa"', b'"b"', b'"aaaa"') == [True, False, False]
     number = document("int64", **{"$uses": uses, "minimum": 5})
     assert verdicts(number, b'"7"', b'"3"') == [True, False]
+    wide = document("int128", **{"$uses": uses, "multipleOf": "2"})
+    assert verdicts(wide, b'"' + b"4" * 38 + b'"', b'"' + b"5" * 38 + b'"') == [True, False]
     items = document("array", items={"type": "any"}, contains={"type": "string"}, **{"$uses": uses})
     assert verdicts(items, b'[1, "a"]', b"[1]") == [True, False]
     keys = document("map", values={"type": "int32"}, keyNames={"type": "string", "pattern": "^k"}, **{"$uses": uses})
@@ -117,6 +154,8 @@ def test_constraints() -> None:
 def test_a_body_may_name_its_schema_and_what_it_uses() -> None:
     closed = document("object", properties={"a": {"type": "string"}}, additionalProperties=False)
     assert verdicts(closed, b'{"$schema": "x", "$uses": ["y"], "a": "x"}', b'{"$other": 1}') == [True, False]
+    plain = document("object", additionalProperties={"type": "int32"})
+    assert verdicts(plain, b'{"$schema": "x", "a": 1}', b'{"a": "x"}') == [True, False]
     part = {"type": "object", "name": "Extra", "properties": {"extra": {"type": "int32"}}}
     offering = {**closed, "$offers": {"E": "#/definitions/Extra"}, "definitions": {"Extra": part}}
     assert verdicts(offering, b'{"$uses": ["E"], "extra": 1}', b'{"$uses": ["E"], "extra": "x"}') == [True, False]

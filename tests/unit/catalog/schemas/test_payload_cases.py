@@ -164,6 +164,12 @@ def test_single_objects_and_containers() -> None:
         found, told, _ = decoded(column, out.getvalue(), "application/avro")
         assert found == ({"x": 1} if why is None else None)
         assert told is None if why is None else told is not None and told.endswith(why)
+    out = io.BytesIO()  # how many there are is known before they are read, since each may be of many items
+    fastavro.writer(out, parsed, [{"x": 1}, {"x": 0x0FFFFFFF}])
+    damaged = out.getvalue().replace(bytes.fromhex("02feffffff01"), bytes.fromhex("02feffffffff"))
+    assert damaged != out.getvalue()
+    told = decoded(column, damaged, "application/avro")[1]
+    assert told is not None and told.endswith("2 values, not one")
     crc = bytes.fromhex(fastavro.schema.fingerprint(fastavro.schema.to_parsing_canonical_form(parsed), "CRC-64-AVRO"))
     assert decoded(column, b"\xc3\x01" + crc + b"\x02", "avro/single-object") == ({"x": 1}, None, {})
 
