@@ -282,11 +282,14 @@ _Headers = list[tuple[bytes, bytes]]
 
 
 class _ProblemsApi(RegistryApi):
-    """Reports refusals as problems (RFC 9457); violated policies and authorities are conflicts."""
+    """Reports refusals as problems (RFC 9457); violated policies and authorities are conflicts.
+
+    Their subjects are paths of the core API, except of paths that do not exist.
+    """
 
     def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the problem of a refusal."""
-        if refusal.subject.startswith(f"/{GROUPS}"):
+        if refusal.subject.startswith(f"/{GROUPS}") and refusal.name != "api_not_found":
             refusal.subject = catalog_path(refusal.subject) or "/"
         status = 409 if refusal.name in _CONFLICTS else refusal.status
         headers: _Headers = [(b"Content-Type", PROBLEM_TYPE)]
@@ -309,8 +312,7 @@ class MessageCatalogApi(_ProblemsApi):
         segments, method = parse_segments(call.path), call.head.method
         allow = ", ".join(METHODS[len(segments)])
         if method not in METHODS[len(segments)]:
-            path = catalog_path("/".join(("", *segments))) or "/"
-            raise Refusal("action_not_supported", path, action=method, allow=allow)
+            raise Refusal("action_not_supported", f"/{'/'.join(segments)}", action=method, allow=allow)
         if method == "OPTIONS":
             return self._options_reply(call, allow.encode("ascii"), features=len(segments) == 1)
         if method in ("GET", "HEAD"):
@@ -385,7 +387,7 @@ class MessageCatalogApi(_ProblemsApi):
         return json_reply(shown.body, 200, more)
 
     def _reply_to_write(self, call: ApiCall, segments: tuple[str, ...]) -> Reply:
-        body = parse_json(call.body, "/")
+        body = parse_json(call.body, f"/{'/'.join(segments)}")
         with self._service.session(writing=True) as session:
             writer = CatalogWriter(session, call, self._default_authority(call))
             done = writer.write(writer.parse_path(segments), body)

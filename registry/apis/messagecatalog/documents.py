@@ -352,7 +352,7 @@ class CatalogReader:
 
     def parse_path(self, segments: tuple[str, ...]) -> ResourcePath:
         """Return the place at a path of the core API."""
-        return parse_resource_path(self._session.model, segments, catalog_path(f"/{'/'.join(segments)}") or "/")
+        return parse_resource_path(self._session.model, segments, f"/{'/'.join(segments)}")
 
     def list_page(self, place: ResourcePath, page: ListRequest, *, whole: bool) -> Representation:
         """List groups (with *whole* including all definitions), definitions by their latest versions, or versions."""

@@ -41,6 +41,21 @@ def test_options_tell_whether_the_client_may_write(tmp_path: Path) -> None:
         assert client.options("/messagecatalog").json()["update"] is True
 
 
+def test_errors_name_the_path_that_was_requested(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        for method, path, status in (
+            ("PATCH", "/messagegroups/messagedefinitions/m", 405),
+            ("GET", "/messagegroups/messagedefinitions/m", 404),
+            ("GET", "/messagegroups/x", 404),
+            ("PUT", "/g", 400),
+            ("PUT", "/", 400),
+        ):
+            answer = client.request(method, f"/messagecatalog{path}", content="{")
+            assert answer.status_code == status
+            shown = "/messagegroups" if (method, status) == ("GET", 404) and "definitions" in path else path
+            assert answer.json()["subject"] == shown
+
+
 def test_no_number_is_given_out_twice(tmp_path: Path) -> None:
     body = {"id": "m", "definition": {}}
     with served(tmp_path) as client:
