@@ -163,7 +163,7 @@ class CatalogWriter(CatalogReader):
         for each in definitions_in(body, target.xid):
             name = check_new_id(each.get("id"), target.xid)
             versions = messages.setdefault(name, {"versions": {}})["versions"]
-            versions |= self._new_versions(target.collection(MESSAGES).child(name), group, each, versions)
+            versions |= self._new_versions(self.definitions_of(target.gid).child(name), group, each, versions)
         messages = {name: each for name, each in messages.items() if each["versions"]}
         return {**given, **({MESSAGES: messages} if messages else {})}
 
@@ -175,7 +175,7 @@ class CatalogWriter(CatalogReader):
         wanted = format_name_of(given.get("envelope"), given.get("protocol"))
         if wanted == now:
             return {name: value for name, value in given.items() if name not in ("envelope", "protocol")}
-        latest = (each for _, each in self.iter_latest(target.collection(MESSAGES)))
+        latest = (each for _, each in self.iter_latest(self.definitions_of(target.gid)))
         if not all(wanted == each.get("format", "") and not now for each in latest):
             raise Refusal("conflict", target.xid, error_detail="the group has definitions of another format")
         return {"envelope": None, "protocol": None, **given}
@@ -259,7 +259,7 @@ class CatalogWriter(CatalogReader):
 
     def _check_relations(self, group: ResourcePath, messages: Mapping[str, Any]) -> None:
         """Raise if ``relatedto`` names a definition outside the group (2.2.4); called after all are written."""
-        places = group.collection(MESSAGES)
+        places = self.definitions_of(group.gid) if messages else group
         for name, definition in messages.items():
             for version in definition["versions"].values():
                 other = version.get("relatedto")
@@ -373,7 +373,9 @@ class MessageCatalogApi(_ProblemsApi):
         query = parse_query(call.head.query)
         with self._service.session(writing=False) as session:
             reader = CatalogReader(session, self._default_authority(call), call.max_answer)
-            place = reader.parse_path(segments)
+            if len(segments) == 1 and GROUPS not in session.model.groups:
+                return json_reply([])
+            place = reader.find_path(segments)
             if not place.is_collection:
                 flag = {"group": "definitions", "resource": "versions"}.get(place.kind, "")
                 shown = reader.show(place, whole=flag in query)
@@ -428,7 +430,7 @@ class DefinitionLookup(_ProblemsApi):
         with self._service.session(writing=False) as session:
             default = self._service.authority or f"{call.registry}{self._catalog}"
             reader = CatalogReader(session, default, call.max_answer)
-            shown = reader.show(reader.parse_path(split[1]))
+            shown = reader.show(reader.find_path(split[1]))
         if shown.body["authority"].rstrip("/") != split[0]:
             raise Refusal("not_found", values[0])
         if matches_etag(call.head, shown.etag):
