@@ -349,14 +349,8 @@ class MessageCatalogApi(_ProblemsApi):
             applier = ChangeApplier(session, call.sender, self._default_authority(call))
             taken = applier.apply(page)
             catalog = applier.marks.catalog
-        return json_reply(
-            {
-                "catalog": catalog,
-                "applied": taken.applied,
-                "refused": taken.reported,
-                "refusedcount": taken.refused,
-            }
-        )
+        counts = {"applied": taken.applied, "refused": taken.reported, "refusedcount": taken.refused}
+        return json_reply({"catalog": catalog, **counts})
 
     def _options_reply(self, call: ApiCall, allow: bytes, *, features: bool) -> Reply:
         if not features:
