@@ -107,8 +107,7 @@ class Transaction:
             self.write_group(place, body, root=True)
             return WrittenEntity(place, created)
         owner = place if place.kind == "resource" else place.owner
-        known = self.work.resource(owner.xid)
-        created = known is None
+        created = self.work.resource(owner.xid) is None
         if place.kind == "resource":
             self.write_resource(place, body, root=True)
         elif place.kind == "meta":
@@ -372,9 +371,7 @@ class Transaction:
         return resource.xref if resource is not None and stays else None
 
     def _require_group(self, place: ResourcePath) -> GroupEntity:
-        owner = place.owner
-        group = self.work.group(owner.xid)
-        return group if group is not None else self.write_group(owner, {})
+        return self.work.group(place.owner.xid) or self.write_group(place.owner, {})
 
     def _recheck_constraints(self, group: GroupEntity, kind: GroupType) -> None:
         """Check resources again whose constraints changed with the group."""

@@ -252,14 +252,13 @@ class ResponseBudget:
             Refusal: ``too_large``: the response would be too large.
         """
         text = msgspec.json.encode(shown)
+        self._left -= len(text)
         for value in shown.values():
             nested = value.values() if type(value) is dict else value if type(value) is list else ()
             if nested and type(next(iter(nested))) is msgspec.Raw:
-                break  # nested entities were counted
-        else:
-            self._left -= len(text)
-            if self._left < 0:
-                raise Refusal("too_large", self._path, detail="use filters, inline less, or read page by page")
+                self._left += sum(memoryview(each).nbytes for each in nested)  # they were counted
+        if self._left < 0:
+            raise Refusal("too_large", self._path, detail="use filters, inline less, or read page by page")
         return msgspec.Raw(text)
 
 

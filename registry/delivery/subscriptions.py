@@ -303,7 +303,7 @@ def parse_filter(document: Any) -> Filter:
         raise SubscriptionFilterError(f"there are more than {MAX_EXPRESSIONS} filters, or they are nested too deep")
     member, fault = _find_fault("Filters", filters)
     if fault:
-        raise SubscriptionFilterError(f"{member} {fault}")
+        raise SubscriptionFilterError(f"{member}: {fault}")
     return _match_all([_compile_filter(each) for each in filters])
 
 
@@ -317,7 +317,7 @@ def _count_expressions(filters: list[Any], depth: int = 1) -> int:
         count += sum(
             _count_expressions(each[name], depth + 1) for name in ("all", "any") if isinstance(each.get(name), list)
         )
-        count += _count_expressions([each["not"]], depth + 2) if "not" in each else 0
+        count += _count_expressions([each["not"]], depth + 1) if "not" in each else 0
     return count
 
 
@@ -395,6 +395,8 @@ PATH: Final = "/subscriptions"
 MAX_BYTES: Final = 64 * 2**10
 """Bytes of one document."""
 SECRET_MEMBERS: Final = ("secret", "accessToken")
+_MAX_FAULT: Final = 400
+"""Characters of why a document is invalid, which may have names of its members."""
 
 
 def subscriptions_document() -> dict[str, Any]:
@@ -414,9 +416,7 @@ def _validator(name: str) -> jsonschema_rs.Draft202012Validator:
 def _find_fault(name: str, value: Any) -> tuple[str, str]:
     """Return the member of *value* that does not comply with a schema, and why; '' for both if all do."""
     error = next(_validator(name).iter_errors(value), None)
-    return (
-        ("", "") if error is None else ("/".join(map(str, error.instance_path))[:80], f"is not valid: {error.message}")
-    )
+    return ("", "") if error is None else ("/".join(map(str, error.instance_path))[:80], error.message[:_MAX_FAULT])
 
 
 @dataclass(frozen=True, slots=True)

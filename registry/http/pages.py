@@ -180,7 +180,7 @@ class _Page:
             "findings": self._findings,
             "history": lambda: self._history(gone),
         }
-        page, tabs = pages[view](), [] if gone else self._tabs(view)
+        page, tabs = pages[view](), [] if gone else self._tabs(self._given["view"])
         return _render(self._call, groups, view, self._title(), self._breadcrumbs(), tabs=tabs, page=page)
 
     def _read_entity(self) -> tuple[Mapping[str, Any], bytes | None]:

@@ -163,7 +163,7 @@ class CatalogWriter(CatalogReader):
         for each in definitions_in(body, target.xid):
             name = check_new_id(each.get("id"), target.xid)
             versions = messages.setdefault(name, {"versions": {}})["versions"]
-            versions |= self._new_versions(target.collection(MESSAGES).child(name), group, each, versions)
+            versions |= self._new_versions(self.definitions_of(target.gid).child(name), group, each, versions)
         messages = {name: each for name, each in messages.items() if each["versions"]}
         return {**given, **({MESSAGES: messages} if messages else {})}
 
@@ -175,7 +175,7 @@ class CatalogWriter(CatalogReader):
         wanted = format_name_of(given.get("envelope"), given.get("protocol"))
         if wanted == now:
             return {name: value for name, value in given.items() if name not in ("envelope", "protocol")}
-        latest = (each for _, each in self.iter_latest(target.collection(MESSAGES)))
+        latest = (each for _, each in self.iter_latest(self.definitions_of(target.gid)))
         if not all(wanted == each.get("format", "") and not now for each in latest):
             raise Refusal("conflict", target.xid, error_detail="the group has definitions of another format")
         return {"envelope": None, "protocol": None, **given}
@@ -259,7 +259,7 @@ class CatalogWriter(CatalogReader):
 
     def _check_relations(self, group: ResourcePath, messages: Mapping[str, Any]) -> None:
         """Raise if ``relatedto`` names a definition outside the group (2.2.4); called after all are written."""
-        places = group.collection(MESSAGES)
+        places = self.definitions_of(group.gid) if messages else group
         for name, definition in messages.items():
             for version in definition["versions"].values():
                 other = version.get("relatedto")
@@ -282,11 +282,14 @@ _Headers = list[tuple[bytes, bytes]]
 
 
 class _ProblemsApi(RegistryApi):
-    """Reports refusals as problems (RFC 9457); violated policies and authorities are conflicts."""
+    """Reports refusals as problems (RFC 9457); violated policies and authorities are conflicts.
+
+    Their subjects are paths of the core API, except of paths that do not exist.
+    """
 
     def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the problem of a refusal."""
-        if refusal.subject.startswith(f"/{GROUPS}"):
+        if refusal.subject.startswith(f"/{GROUPS}") and refusal.name != "api_not_found":
             refusal.subject = catalog_path(refusal.subject) or "/"
         status = 409 if refusal.name in _CONFLICTS else refusal.status
         headers: _Headers = [(b"Content-Type", PROBLEM_TYPE)]
@@ -309,8 +312,7 @@ class MessageCatalogApi(_ProblemsApi):
         segments, method = parse_segments(call.path), call.head.method
         allow = ", ".join(METHODS[len(segments)])
         if method not in METHODS[len(segments)]:
-            path = catalog_path("/".join(("", *segments))) or "/"
-            raise Refusal("action_not_supported", path, action=method, allow=allow)
+            raise Refusal("action_not_supported", f"/{'/'.join(segments)}", action=method, allow=allow)
         if method == "OPTIONS":
             return self._options_reply(call, allow.encode("ascii"), features=len(segments) == 1)
         if method in ("GET", "HEAD"):
@@ -347,14 +349,8 @@ class MessageCatalogApi(_ProblemsApi):
             applier = ChangeApplier(session, call.sender, self._default_authority(call))
             taken = applier.apply(page)
             catalog = applier.marks.catalog
-        return json_reply(
-            {
-                "catalog": catalog,
-                "applied": taken.applied,
-                "refused": taken.reported,
-                "refusedcount": taken.refused,
-            }
-        )
+        counts = {"applied": taken.applied, "refused": taken.reported, "refusedcount": taken.refused}
+        return json_reply({"catalog": catalog, **counts})
 
     def _options_reply(self, call: ApiCall, allow: bytes, *, features: bool) -> Reply:
         if not features:
@@ -371,7 +367,9 @@ class MessageCatalogApi(_ProblemsApi):
         query = parse_query(call.head.query)
         with self._service.session(writing=False) as session:
             reader = CatalogReader(session, self._default_authority(call), call.max_answer)
-            place = reader.parse_path(segments)
+            if len(segments) == 1 and GROUPS not in session.model.groups:
+                return json_reply([])
+            place = reader.find_path(segments)
             if not place.is_collection:
                 flag = {"group": "definitions", "resource": "versions"}.get(place.kind, "")
                 shown = reader.show(place, whole=flag in query)
@@ -385,7 +383,7 @@ class MessageCatalogApi(_ProblemsApi):
         return json_reply(shown.body, 200, more)
 
     def _reply_to_write(self, call: ApiCall, segments: tuple[str, ...]) -> Reply:
-        body = parse_json(call.body, "/")
+        body = parse_json(call.body, f"/{'/'.join(segments)}")
         with self._service.session(writing=True) as session:
             writer = CatalogWriter(session, call, self._default_authority(call))
             done = writer.write(writer.parse_path(segments), body)
@@ -426,7 +424,7 @@ class DefinitionLookup(_ProblemsApi):
         with self._service.session(writing=False) as session:
             default = self._service.authority or f"{call.registry}{self._catalog}"
             reader = CatalogReader(session, default, call.max_answer)
-            shown = reader.show(reader.parse_path(split[1]))
+            shown = reader.show(reader.find_path(split[1]))
         if shown.body["authority"].rstrip("/") != split[0]:
             raise Refusal("not_found", values[0])
         if matches_etag(call.head, shown.etag):

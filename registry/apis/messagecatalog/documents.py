@@ -352,7 +352,17 @@ class CatalogReader:
 
     def parse_path(self, segments: tuple[str, ...]) -> ResourcePath:
         """Return the place at a path of the core API."""
-        return parse_resource_path(self._session.model, segments, catalog_path(f"/{'/'.join(segments)}") or "/")
+        return parse_resource_path(self._session.model, segments, f"/{'/'.join(segments)}")
+
+    def find_path(self, segments: tuple[str, ...]) -> ResourcePath:
+        """Return the place at a path of the core API to read; a model may have no type for groups."""
+        if GROUPS not in self._session.model.groups:
+            raise Refusal("not_found", f"/{'/'.join(segments[:2])}")
+        return self.parse_path(segments)
+
+    def definitions_of(self, group: str) -> ResourcePath:
+        """Return the collection of a group's definitions, whose type the model may lack."""
+        return self.parse_path((GROUPS, group, MESSAGES))
 
     def list_page(self, place: ResourcePath, page: ListRequest, *, whole: bool) -> Representation:
         """List groups (with *whole* including all definitions), definitions by their latest versions, or versions."""
@@ -427,7 +437,7 @@ class CatalogReader:
         return self._to_json(definition_document(texts))
 
     def _whole_group(self, place: ResourcePath, group: GroupEntity) -> dict[str, Any]:
-        definitions = iter_shown(self._reader, place.collection(MESSAGES))
+        definitions = iter_shown(self._reader, self.definitions_of(place.gid))
         return {
             **group_document(group),
             "definitions": [self._whole_definition(each, group) for each in definitions if each.default is not None],

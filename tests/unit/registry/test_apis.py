@@ -96,6 +96,16 @@ def test_what_is_larger_than_an_answer_is_read_page_by_page(api: Api, tmp_path: 
         assert len(load([f"{client.base_url}{api.root or '/'}"], network=True, allow=["127.0.0.1"]).definitions) == 30
 
 
+@api_of
+def test_large_groups_count_beside_what_is_in_them(api: Api, tmp_path: Path) -> None:
+    with served(tmp_path, lint="off", limits=RequestLimits(max_answer=8000)) as client:
+        for number in range(5):
+            client.put(api.group_path(f"g{number}"), json={**api.group, "description": "x" * 3000}).raise_for_status()
+            api.put_definition(client, f"g{number}", "m").raise_for_status()
+        assert client.get(f"{api.root}{api.groups}?inline=*&definitions").status_code == 406
+        assert client.get(f"{api.root}{api.groups}?inline=*&definitions&limit=1").is_success
+
+
 @pytest.mark.slow
 @api_of
 def test_no_request_is_a_fault_of_the_server(api: Api, tmp_path: Path) -> None:

@@ -41,6 +41,39 @@ def test_options_tell_whether_the_client_may_write(tmp_path: Path) -> None:
         assert client.options("/messagecatalog").json()["update"] is True
 
 
+def test_errors_name_the_path_that_was_requested(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        for method, path, status in (
+            ("PATCH", "/messagegroups/messagedefinitions/m", 405),
+            ("GET", "/messagegroups/messagedefinitions/m", 404),
+            ("GET", "/messagegroups/x", 404),
+            ("PUT", "/g", 400),
+            ("PUT", "/", 400),
+        ):
+            answer = client.request(method, f"/messagecatalog{path}", content="{")
+            assert answer.status_code == status
+            shown = "/messagegroups" if (method, status) == ("GET", 404) and "definitions" in path else path
+            assert answer.json()["subject"] == shown
+
+
+def test_a_model_need_not_have_groups_or_definitions(tmp_path: Path) -> None:
+    whole = {"format": "NATS", "definitions": [{"id": "m", "definition": {}}]}
+    lookup = "/messagedefinition?uri=http://x/g/messagedefinitions/m"
+    with served(tmp_path) as client:
+        client.put("/modelsource", json={"groups": {}}).raise_for_status()
+        assert client.get("/messagecatalog").json() == []
+        assert client.get("/messagecatalog/g").status_code == client.get(lookup).status_code == 404
+        assert client.put("/messagecatalog/g", json=whole).json()["args"] == {"name": "messagegroups"}
+        types = {"messagegroups": {"singular": "messagegroup", "attributes": {"*": {"type": "any"}}}}
+        client.put("/modelsource", json={"groups": types}).raise_for_status()
+        assert client.put("/messagecatalog/g", json={"format": "NATS"}).status_code == 201
+        assert client.get("/messagecatalog").json()[0]["id"] == "g"
+        for path in ("/messagecatalog?definitions", "/messagecatalog/g?definitions"):
+            assert client.get(path).json()["args"]["name"] == "messages"
+        for changed in (whole, {"format": "CloudEvents"}):
+            assert client.put("/messagecatalog/g", json=changed).json()["args"]["name"] == "messages"
+
+
 def test_no_number_is_given_out_twice(tmp_path: Path) -> None:
     body = {"id": "m", "definition": {}}
     with served(tmp_path) as client:

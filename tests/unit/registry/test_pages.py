@@ -118,6 +118,11 @@ def test_the_root_lists_all_types_and_custom_ones(shop: httpx.Client) -> None:
     assert ["wash", "Washing"] == rows(seen(shop, "/robots/r2"), "/robots/r2/programs")[0][:2]
 
 
+def test_the_view_that_is_shown_is_marked(shop: httpx.Client) -> None:
+    for path, label in (("/", "Overview"), ("/robots", "Overview"), (f"{SCHEMA}?view=diff", "Differences")):
+        assert seen(shop, path).xpath("//nav[@aria-label='Views']//a[@aria-current='page']/text()") == [label]
+
+
 def test_a_message_shows_what_counts_and_where_it_comes_from(shop: httpx.Client) -> None:
     tree = seen(shop, PLACED)
     counts = {name: more for name, *more in rows(tree, "Effective definition")}

@@ -245,6 +245,7 @@ EVENT = {"type": "a.b", "subject": "/x/y", "source": "s"}
         ([{"not": {"prefix": {"nothing": "x"}}}], True),
         ([{"any": [{"exact": {"type": "c"}}, {"suffix": {"type": ".b"}}]}], True),
         ([{"all": [{"exact": {"type": "a.b"}}, {"not": {"exact": {"source": "s"}}}]}], False),
+        ([NESTED["not"]], True),
     ],
 )
 def test_filters_hold_as_their_dialects_say(given: Any, holds: bool) -> None:
