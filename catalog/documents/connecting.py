@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 
 ANY_HOST: Final = "*"
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_EMBEDDING: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
+"""Networks of IPv6 whose addresses end with one of IPv4: NAT64, that of an own network, and the compatible ones."""
+_LOWEST_EMBEDDED: Final = 2**16
+"""``::`` and ``::1`` are addresses of their own."""
 _CARRIER_NAT: Final = ipaddress.ip_network("100.64.0.0/10")
 
 
@@ -116,7 +119,7 @@ def _parse_address(text: str) -> IpAddress:
 
 def _embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     """Return the IPv4 address that an IPv6 address is translated or tunnelled to, None without one."""
-    if address in _NAT64:
+    if int(address) >= _LOWEST_EMBEDDED and any(address in network for network in _EMBEDDING):
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
 
