@@ -1,4 +1,7 @@
-"""Convert messages of client libraries to native records, by their attributes: none of the libraries is imported."""
+"""Convert messages of client libraries to native records, by their attributes: none of the libraries is imported.
+
+And the body of a record to the data of its event in JSON.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.record import Record, text_or_base64
+from catalog.schemas.contract import is_json_data
 
 _STRUCTURED: Final = "application/cloudevents+json; charset=utf-8"
 _MQTT_PROPERTIES: Final = (
@@ -130,3 +134,32 @@ _CONVERTERS: Final[tuple[tuple[str, Callable[[Any], Record]], ...]] = (
     ("subject", _from_nats),
 )
 """An attribute that messages of one library have, and those after it have not, with what converts these."""
+
+
+def data_members(body: bytes | None, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members that an event in the JSON form of CloudEvents has for its data, from the record's body.
+
+    *attributes* are those of the event. A body that is this event in structured mode has the members itself.
+    """
+    structured = _structured_event(body)
+    if structured is not None and all(
+        structured.get(name) == attributes.get(name) for name in ("id", "source", "type")
+    ):
+        return {name: value for name, value in structured.items() if name.startswith("data")}
+    if body is None:
+        return {}
+    if not is_json_data(attributes.get("datacontenttype")):
+        return dict(text_or_base64("data", body))
+    try:
+        return {"data": msgspec.json.decode(body)}
+    except msgspec.DecodeError:
+        return {"data_base64": base64.b64encode(body).decode()}
+
+
+def _structured_event(body: bytes | None) -> dict[str, Any] | None:
+    """Return the event that a body is in structured mode; None for any other body."""
+    try:
+        form = msgspec.json.decode(body or b"")
+    except msgspec.DecodeError:
+        return None
+    return form if isinstance(form, dict) and form.get("specversion") == "1.0" else None

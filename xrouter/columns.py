@@ -24,19 +24,13 @@ from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.matching.records import EVERYTHING
 from router.rendering.events import event_columns
-from router.rendering.texts import INSTANT, TEXT_MAP
+from router.rendering.texts import EVENT_TYPE as RENDERED_EVENT
+from router.rendering.texts import TEXT_MAP
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 
-EVENT_TYPE: Final = pa.struct(
-    [
-        *((name, pa.string()) for name in ("id", "source", "type", "subject")),
-        ("time", INSTANT),
-        ("datacontenttype", pa.string()),
-        ("dataschema", pa.string()),
-        ("extensions", TEXT_MAP),
-    ]
-)
+_EVENT_FIELDS: Final = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "extensions")
+EVENT_TYPE: Final = pa.struct([RENDERED_EVENT.field(name) for name in _EVENT_FIELDS])
 OUTCOMES: Final = pa.schema(
     [
         ("outcome", pa.string()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from catalog.parsing.nearest import find_nearest
 from catalog.record import Record, parse_record, text_or_base64
 from router.matching.explanation import Explainer
 from router.matching.records import RecordMatcher
-from xrouter.clients import to_record
+from xrouter.clients import data_members, to_record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,17 +88,7 @@ class MatchOutcome:
         """
         if not self.is_routed or self.record is None:
             raise ValueError(f"a record with the outcome {self.outcome!r} is not an event: {self.detail}".rstrip(": "))
-        event, body = dict(self.attributes), self.record.body
-        structured = _structured_event(body)
-        if structured is not None and all(structured.get(name) == event.get(name) for name in ("id", "source", "type")):
-            return {**event, **{name: value for name, value in structured.items() if name.startswith("data")}}
-        if body is None:
-            return event
-        try:
-            data = {"data": msgspec.json.decode(body)} if _is_json(event) else text_or_base64("data", body)
-            return {**event, **data}
-        except msgspec.DecodeError:
-            return {**event, "data_base64": base64.b64encode(body).decode()}
+        return {**self.attributes, **data_members(self.record.body, self.attributes)}
 
     def explain(self) -> str:
         """Return a line that says what became of the record, and why."""
@@ -284,20 +273,6 @@ def _to_outcome(record: Record | None, form: Mapping[str, Any]) -> MatchOutcome:
         form.get("nearest", ()),
         [_to_outcome(None, each) for each in form.get("events", ())],
     )
-
-
-def _is_json(event: Mapping[str, Any]) -> bool:
-    media = str(event.get("datacontenttype", "application/json")).partition(";")[0].strip().lower()
-    return media.endswith(("/json", "+json"))
-
-
-def _structured_event(body: bytes | None) -> dict[str, Any] | None:
-    """Return the event that a body is in structured mode; None for any other body."""
-    try:
-        form = msgspec.json.decode(body or b"")
-    except msgspec.DecodeError:
-        return None
-    return form if isinstance(form, dict) and form.get("specversion") == "1.0" else None
 
 
 def _html_table(rows: Iterable[tuple[str, str]]) -> str:
