@@ -146,7 +146,8 @@ def streams() -> Contestant:
         raise PeerMissing(str(error)) from error
     program = HERE / "StreamsByHand.java"
     start = [str(find_java()), "-cp", os.pathsep.join(map(str, jars)), str(program)]
-    return Contestant(f"Kafka Streams {jars[0].parent.name}", lambda task: [*start, *task.arguments], program)
+    version = next(jar.parent.name for jar in jars if jar.name.startswith("kafka-streams-"))
+    return Contestant(f"Kafka Streams {version}", lambda task: [*start, *task.arguments], program)
 
 
 def quix() -> Contestant:
