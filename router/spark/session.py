@@ -545,7 +545,7 @@ _ENFORCED: Final = {"spark.sql.caseSensitive": "true"}
 _JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS")
 _COLLECTOR: Final = re.compile(r"-XX:\+Use[A-Za-z0-9]*GC")
 """Java does not start with two collectors. Ours is the parallel one, which takes 1.0 to 1.6 µs of CPU a record less
-than G1 (``python -m tests.benchmarks.kafka_passthrough``); memory is freed so fast that its pauses are a few ms."""
+than G1 (``python -m tests.benchmarks.kafka_passthrough``). Its pauses are part of the latency in RESULTS.md."""
 _JIT: Final = "-XX:-DontCompileHugeMethods"
 """The selectors of a plan become one method. By default HotSpot would interpret it because of its size."""
 
