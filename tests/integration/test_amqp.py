@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-import proton
 import pytest
-from proton import symbol, timestamp, ulong
 
-from bindings.amqp import binding
 from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import Connection, EndpointSubscription
 from bindings.inbox import InboxFull
 from bindings.parts import InboxRow
-from bindings.protocols import BINDINGS
 from bindings.sending import MessageRefusal, Unsettled
 from tests.support.amqp import (
     TOLD,
@@ -49,145 +44,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def ids(rows: list[InboxRow]) -> list[int]:
     return sorted(int(part.value or b"") for row in rows for part in row.properties if part.key.endswith("message-id"))
-
-
-def taken(broker: str, payloads: list[bytes]) -> list[InboxRow]:
-    """Return the rows of messages in the order in which they were sent."""
-    queue, rows = queue_name(), Rows()
-    send_bytes(broker, queue, payloads)
-    with running(AMQP, broker, {ENDPOINT: queue}, rows):
-        rows.wait(len(payloads))
-    assert depth(broker, queue) == 0
-    return rows.stored
-
-
-def test_every_section_and_type_arrives(broker: str) -> None:
-    values = {
-        "ubyte": proton.ubyte(1),
-        "ushort": proton.ushort(2),
-        "uint": proton.uint(3),
-        "ulong": ulong(2**64 - 1),
-        "byte": proton.byte(-1),
-        "short": proton.short(-2),
-        "int": proton.int32(-3),
-        "long": -(2**63),
-        "float": proton.float32(0.1),
-        "double": 0.25,
-        "boolean": True,
-        "char": proton.char("€"),
-        "timestamp": timestamp(1767323045678),
-        "symbol": symbol("s"),
-        "string": "täxt",
-        "binary": b"\xff\x00",
-    }
-    payload = b"".join(
-        (
-            section("header", [True, proton.ubyte(7)]),
-            section("message-annotations", {symbol("x-opt-a"): 1, symbol("x-opt-b"): symbol("s")}),
-            section(
-                "properties",
-                [
-                    *(ulong(9), b"me", "to", "sub", "back", "cor", symbol("text/plain"), symbol("gzip")),
-                    *(timestamp(32503680000000), timestamp(1767323045000000), "g", proton.uint(4), "rg"),
-                ],
-            ),
-            section("application-properties", values),
-            section("data", b"one"),
-            section("data", b"\xfftwo"),
-            section("footer", {symbol("sum"): proton.ubyte(1)}),
-        )
-    )
-    (row,) = taken(broker, [payload])
-    native = binding.build(list(row.properties))
-    assert (row.endpoint, row.protocol, row.body) == (ENDPOINT, "AMQP/1.0", b"one\xfftwo")
-    assert native["properties"] == {
-        "message-id": 9,
-        "user-id": {"base64": "bWU="},
-        "to": "to",
-        "subject": "sub",
-        "reply-to": "back",
-        "correlation-id": "cor",
-        "content-type": "text/plain",
-        "content-encoding": "gzip",
-        "absolute-expiry-time": "3000-01-01T00:00:00Z",
-        "creation-time": 1767323045000000,
-        "group-id": "g",
-        "group-sequence": 4,
-        "reply-to-group-id": "rg",
-    }
-    properties = native["application-properties"]
-    assert properties == {
-        "ubyte": 1,
-        "ushort": 2,
-        "uint": 3,
-        "ulong": 2**64 - 1,
-        "byte": -1,
-        "short": -2,
-        "int": -3,
-        "long": -(2**63),
-        "float": 0.1,
-        "double": 0.25,
-        "boolean": True,
-        "char": "€",
-        "symbol": "s",
-        "timestamp": "2026-01-02T03:04:05.678Z",
-        "string": "täxt",
-        "binary": {"base64": "/wA="},
-    }
-    obvious = {"long", "double", "boolean", "string", "binary"}
-    types = {path: kind for path, kind in native["types"].items() if path.startswith("application-properties.")}
-    assert types == {f"application-properties.{kind}": kind for kind in values if kind not in obvious}
-    assert native["types"]["properties.message-id"] == "ulong"
-    assert {"x-opt-a": 1, "x-opt-b": "s"}.items() <= native["message-annotations"].items()
-    assert native["footer"] == {"sum": 1}
-    assert native["header"]["durable"] is True and native["header"]["priority"] == 7
-
-
-def test_every_kind_of_body_arrives(broker: str) -> None:
-    bodies: list[tuple[list[tuple[str, Any]], bytes | None]] = [
-        ([("amqp-value", "täxt")], "täxt".encode()),
-        ([("amqp-value", b"\xff")], b"\xff"),
-        ([("amqp-value", {"a": [1, True, b"x"]})], b'{"a":[1,true,{"base64":"eA=="}]}'),
-        ([("amqp-value", ulong(5))], b"5"),
-        ([("amqp-value", None)], None),
-        ([("amqp-sequence", [1, "a"]), ("amqp-sequence", [2.5])], b'[1,"a",2.5]'),
-        ([("data", b"")], b""),
-    ]
-    payloads = [
-        section("properties", [str(number)]) + b"".join(section(name, value) for name, value in sections)
-        for number, (sections, _) in enumerate(bodies)
-    ]
-    rows = {tuple(ids([row])): row.body for row in taken(broker, payloads)}
-    assert rows == {(number,): body for number, (_, body) in enumerate(bodies)}
-
-
-@pytest.mark.parametrize("prefix", ["cloudEvents:", "cloudEvents_"])
-def test_binary_events_arrive(broker: str, prefix: str) -> None:
-    names = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "time": timestamp(0), "n": proton.int32(5)}
-    payload = section("properties", [None] * 6 + [symbol("application/json")])
-    payload += section("application-properties", {f"{prefix}{name}": value for name, value in names.items()})
-    (row,) = taken(broker, [payload + section("data", b"{}")])
-    envelope = BINDINGS["AMQP/1.0"].read_envelope(row.properties, row.body, lambda: False)
-    assert (envelope.mode, envelope.faults, envelope.data) == ("binary", (), b"{}")
-    assert envelope.attributes == {
-        "specversion": "1.0",
-        "id": "1",
-        "source": "/s",
-        "type": "t",
-        "n": "5",
-        "time": "1970-01-01T00:00:00Z",
-        "datacontenttype": "application/json",
-    }
-
-
-@pytest.mark.parametrize("value", ["amqp-value", "data"])
-def test_structured_events_arrive(broker: str, value: str) -> None:
-    text = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "data": {"a": 1.0}})
-    payload = section("properties", [None] * 6 + [symbol("application/cloudevents+json; charset=utf-8")])
-    body = section(value, text if value == "amqp-value" else text.encode())
-    (row,) = taken(broker, [payload + body])
-    envelope = BINDINGS["AMQP/1.0"].read_envelope(row.properties, row.body, lambda: False)
-    assert (envelope.mode, envelope.attributes["type"], envelope.data) == ("structured", "t", b'{"a": 1.0}')
 
 
 def test_a_peer_that_settles_by_itself_and_one_that_sends_no_message() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import Counter
@@ -20,7 +19,6 @@ from bindings.mqtt.gateway import SubscriptionTable
 from bindings.mqtt.messages import MqttDelivery, Version
 from bindings.mqtt.publisher import MqttPublisher
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
-from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
 from tests.support.gateways import ENDPOINT as E
 from tests.support.gateways import SECONDS, Rows, connected, record_of, started
@@ -100,25 +98,6 @@ def test_an_old_client_and_an_old_gateway(broker: Mosquitto) -> None:
         first, second = rows.wait(2)
     assert record_of(first).native == {"topic_name": "old/a", "qos": 1, "retain": False}
     assert (first.body, first.protocol, second.body) == (b"one", "MQTT/3.1.1", b"")
-
-
-def test_cloudevents_arrive_as_such(broker: Mosquitto) -> None:
-    rows = Rows()
-    attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "subject": "ä"}
-    event = json.dumps({**attributes, "data": {"a": 1}}).encode()
-    with running(broker.uri, {E: "events"}, rows), Client(broker.uri) as client:
-        client.send("events", b"{}", ContentType="application/json", UserProperty=list(attributes.items()))
-        client.send("events", event, ContentType="application/cloudevents+json; charset=utf-8")
-        client.send("events", b"[" + event + b"]", ContentType="application/cloudevents-batch+json")
-        rows_of_events = rows.wait(3)
-    binding = BINDINGS["MQTT/5.0"]
-    binary, structured, batch = (
-        binding.read_envelope(list(row.properties), row.body, lambda: False) for row in rows_of_events
-    )
-    assert [each.mode for each in (binary, structured, batch)] == ["binary", "structured", "batch"]
-    assert binary.attributes == {**attributes, "datacontenttype": "application/json"}
-    assert structured.attributes == binary.attributes
-    assert (binary.data, structured.data) == (b"{}", b'{"a": 1}')
 
 
 @BOTH

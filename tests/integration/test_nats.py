@@ -18,7 +18,6 @@ from bindings.nats import gateway as pulling
 from bindings.nats.gateway import NatsGateway
 from bindings.nats.publisher import NatsPublisher
 from bindings.parts import InboxRow, Part
-from bindings.protocols import BINDINGS
 from bindings.sending import Outbound, Unsettled
 from tests.support.gateways import SECONDS, Rows, connected, record_of, running, started
 from tests.support.nats import (
@@ -120,24 +119,6 @@ def test_time_is_that_of_the_stream(server: NatsServer, sender: RawSender) -> No
     with running(NATS, server.uri, [stream(durable="other")], again):
         again.wait(1)
     assert store.stored == again.stored  # a redelivery makes the same record, whenever it comes
-
-
-def test_cloudevents_binary_and_structured(server: NatsServer) -> None:
-    rows = Rows()
-    attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "subject": "a%20b%C3%A9"}
-    parts = [Part(f"headers.ce-{name}", value.encode()) for name, value in attributes.items()]
-    event = b'{"specversion":"1.0","id":"2","source":"/s","type":"t","data":{"a": 1}}'
-    structured = outbound("core.s", event, Part("headers.Content-Type", b"application/cloudevents+json"))
-    with running(NATS, server.uri, [core("core.>")], rows), publisher(server.uri, stream=False) as out:
-        assert out.send([outbound("core.b", b"{}", *parts), structured]) == [None, None]
-        rows.wait(2)
-    envelopes = [BINDINGS[NATS].read_envelope(row.properties, row.body, lambda: False) for row in rows.stored]
-    assert [envelope.attributes["id"] for envelope in envelopes] == ["1", "2"]
-    assert envelopes[0].attributes["subject"] == "a b\u00e9"
-    assert [(envelope.mode, envelope.data) for envelope in envelopes] == [
-        ("binary", b"{}"),
-        ("structured", b'{"a": 1}'),
-    ]
 
 
 def test_a_message_that_is_held_for_long_is_not_delivered_again(server: NatsServer, sender: RawSender) -> None:
