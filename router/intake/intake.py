@@ -25,7 +25,8 @@ from bindings.gateways import (
 from bindings.http.gateway import HttpGateway
 from bindings.http.gateway import HttpGatewayConfig as ServerSettings
 from bindings.http.request import HttpRoute, iter_shadowing_routes
-from bindings.inbox import Inbox, InboxError, InboxLimits
+from bindings.inbox.log import Inbox
+from bindings.inbox.space import InboxError, InboxLimits
 from bindings.kafka.store import KafkaStore
 from bindings.protocols import BINDINGS
 from router.errors import ConfigError, StateError

@@ -31,8 +31,9 @@ from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits, RowStore
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute
-from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.format import iter_frames, map_segment
+from bindings.inbox.log import Inbox
+from bindings.inbox.space import InboxLimits
 from bindings.mqtt.gateway import MqttGateway
 from bindings.nats.gateway import NatsGateway
 from bindings.nats.publisher import NatsPublisher

@@ -10,7 +10,7 @@ import pytest
 
 from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import Connection, EndpointSubscription
-from bindings.inbox import InboxFull
+from bindings.inbox.space import InboxFull
 from bindings.parts import InboxRow
 from bindings.sending import MessageRefusal, Unsettled
 from tests.support.amqp import (

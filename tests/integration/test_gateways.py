@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bindings.gateways import Connection, EndpointSubscription, GatewayError, GatewayLimits
-from bindings.inbox import InboxFull
+from bindings.inbox.space import InboxFull
 from tests.support.gateways import (
     ENDPOINT,
     PEERS,

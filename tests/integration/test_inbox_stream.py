@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from bindings.inbox import Inbox, InboxDamaged, InboxFormatError, InboxLimits
 from bindings.inbox.format import InboxPosition, list_segments, segment_path
-from bindings.inbox.log import compact_segment
+from bindings.inbox.log import Inbox, compact_segment
 from bindings.inbox.source import NAME, READ_SCHEMA, SPARK_SCHEMA, InboxDataSource, InboxStreamReader, InboxView
+from bindings.inbox.space import InboxDamaged, InboxFormatError, InboxLimits
 from bindings.parts import InboxRow, Part
 from tests.support.waiting import wait_until
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayLimits
-from bindings.inbox import InboxFull
+from bindings.inbox.space import InboxFull
 from bindings.mqtt.client import LinkOwner, MqttLink, create_connector
 from bindings.mqtt.gateway import SubscriptionTable
 from bindings.mqtt.messages import MqttDelivery, Version

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from bindings.gateways import BrokerLogin, Connection, EndpointSubscription, GatewayLimits
-from bindings.inbox import InboxFull
+from bindings.inbox.space import InboxFull
 from bindings.nats import gateway as pulling
 from bindings.nats.gateway import NatsGateway
 from bindings.nats.publisher import NatsPublisher

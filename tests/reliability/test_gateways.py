@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from bindings.gateways import EndpointSubscription, GatewayLimits
-from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.format import InboxPosition
+from bindings.inbox.log import Inbox
 from bindings.inbox.source import InboxView
+from bindings.inbox.space import InboxLimits
 from tests.support.gateways import ENDPOINT, PEERS, Peer, make_gateway, peer_for_tests, rows_in, running
 from tests.support.senders import Sender
 from tests.support.shop import Counts

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Final
 
 from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits, RowStore
-from bindings.inbox import InboxRowError
 from bindings.inbox.source import InboxView
+from bindings.inbox.space import InboxRowError
 from bindings.mqtt.publisher import MqttPublisher
 from bindings.nats.publisher import NatsPublisher
 from bindings.parts import InboxRow, Part

@@ -6,7 +6,7 @@ import errno
 import json
 from pathlib import Path
 
-from bindings.inbox import Inbox
+from bindings.inbox.log import Inbox
 from catalog.load import load
 from router.evaluation.plan import Plan
 from router.intake.intake import Intake, open_local_store
