@@ -1,16 +1,23 @@
-"""Events as objects of the ``cloudevents`` SDK, for Python callers; the router itself does not use them."""
+"""Records and outcomes as events of the ``cloudevents`` SDK, for Python callers; the router does not use them."""
 
 # Small: users' code imports it.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
-from cloudevents.core.v1.event import CloudEvent
+import msgspec
 
+from catalog.record import Record
 from catalog.values import is_timestamp
+
+if TYPE_CHECKING:
+    from cloudevents.core.v1.event import CloudEvent
+
+_STRUCTURED: Final = "application/cloudevents+json; charset=utf-8"
 
 
 def to_cloudevent(attributes: Mapping[str, str | int], data: bytes | None = None) -> CloudEvent:
@@ -21,10 +28,17 @@ def to_cloudevent(attributes: Mapping[str, str | int], data: bytes | None = None
     time. *data* stays bytes, JSON included: parsed and written again it could differ.
 
     Raises:
+        ModuleNotFoundError: the SDK is not installed.
         ValueError: ``time`` is not an RFC 3339 timestamp, or has a leap second, which :class:`datetime` lacks.
         cloudevents.core.exceptions.CloudEventValidationError: ``id``, ``source``, ``type`` or ``specversion`` is
             missing, or an attribute has a value or name that CloudEvents 1.0 forbids.
     """
+    try:
+        from cloudevents.core.v1.event import CloudEvent
+    except ModuleNotFoundError as error:
+        remedy = "pip install 'xregistry-router[cloudevents]'"
+        text = f"bindings.cloudevents: events of the SDK need the package cloudevents; {remedy}"
+        raise ModuleNotFoundError(text, name=error.name) from error
     members: dict[str, Any] = {"id": "", "specversion": "", **attributes}  # missing ones stay invalid
     if "time" in attributes:
         members["time"] = _parse_time(str(attributes["time"]))
@@ -32,6 +46,25 @@ def to_cloudevent(attributes: Mapping[str, str | int], data: bytes | None = None
     if "time" not in attributes:
         del event.get_attributes()["time"]
     return event
+
+
+def record_of_cloudevent(event: Any) -> Record:
+    """Return an SDK event as a record: an event in structured mode over HTTP. The SDK itself is not needed."""
+    attributes = {name: format_moment(value) for name, value in event.get_attributes().items()}
+    data = event.get_data()
+    if isinstance(data, bytes | bytearray):
+        attributes["data_base64"] = base64.b64encode(data).decode()
+    elif data is not None:
+        attributes["data"] = data
+    headers = [{"name": "content-type", "value": _STRUCTURED}]
+    return Record("HTTP", {"method": "POST", "headers": headers}, msgspec.json.encode(attributes))
+
+
+def format_moment(value: Any) -> Any:
+    """Return a moment as an RFC 3339 timestamp, and anything else unchanged."""
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat().replace("+00:00", "Z")
+    return value
 
 
 def _parse_time(text: str) -> datetime:

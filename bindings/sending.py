@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import random
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from typing import ClassVar, Final, Protocol
 from urllib.parse import urlsplit
 
 from bindings.certificates import AddressForm
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from catalog.model import Definition, Endpoint, Property
 from catalog.values import decode_binary, is_valid, percent_encode
-
-M = TypeVar("M")
-M_contra = TypeVar("M_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +52,14 @@ class Unsettled(Exception):
         self.settled = dict(settled or {})
 
 
-class SendingClient(Protocol[M_contra]):
+Settled = dict[int, MessageRefusal | None]
+"""The outcomes of messages by index; None is delivered."""
+
+
+class Publisher(Protocol):
     """A client of one server that sends. It connects when first needed, and again after a connection broke."""
 
-    def send(self, messages: Sequence[M_contra]) -> list[MessageRefusal | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         """Send messages and wait until each is confirmed; a refusal says why that one will never be accepted.
 
         Raises:
@@ -71,26 +71,6 @@ class SendingClient(Protocol[M_contra]):
     def close(self) -> None:
         """Disconnect; a later ``send`` reconnects."""
         ...
-
-
-Publisher = SendingClient[Outbound]
-"""What a binding provides to sinks."""
-
-
-@dataclass(frozen=True, slots=True)
-class TranslatingPublisher(Generic[M]):
-    """A :class:`Publisher` over a *client* with its own class of messages."""
-
-    client: SendingClient[M]
-    message_of: Callable[[Outbound], M]
-
-    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
-        """Send messages; see :class:`SendingClient`."""
-        return self.client.send([self.message_of(each) for each in messages])
-
-    def close(self) -> None:
-        """Disconnect."""
-        self.client.close()
 
 
 class SendingBinding:
@@ -257,8 +237,6 @@ SOLO_PAUSE: Final = 0.1
 """Seconds between the tries of a message alone, longer each time."""
 _REMEMBERED: Final = 1000
 
-R = TypeVar("R")
-
 
 class Hangup(Exception):
     """The broker ended a connection that it had accepted, with messages in flight; the text has no secrets.
@@ -271,84 +249,73 @@ class Hangup(Exception):
         self.at_fault = at_fault
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
-    """A message: ``lane`` is the scope of its order, ``key`` is the same in each of its calls."""
-
-    lane: str
-    key: int
+Exchange = Callable[[Mapping[int, Outbound], Settled], None]
+"""Sends messages in order, on a new connection if the last one ended, and records the broker's answer for each. It
+raises :class:`Hangup` if the broker ends the connection, and :class:`Unsettled` for any other reason to try again.
+"""
 
 
-class SuspectCalls:
-    """Counts how often each message was a suspect; thread-safe and bounded."""
+class PoisonIsolator:
+    """Sends messages, and refuses those at which the broker (*peer* in their reasons) ends the connection."""
 
-    def __init__(self) -> None:
-        self._calls: dict[int, int] = {}
-        self._lock = threading.Lock()
-
-    def count(self, key: int) -> int:
-        """Count a call, and return the total."""
-        with self._lock:
-            if len(self._calls) >= _REMEMBERED:
-                self._calls.clear()
-            calls = self._calls[key] = self._calls.get(key, 0) + 1
-        return calls
-
-    def forget(self, key: int) -> None:
-        """Forget a settled message."""
-        with self._lock:
-            self._calls.pop(key, None)
-
-
-class PoisonIsolator(Generic[R]):
-    """Finds messages at which the broker ends the connection, and sends the others. *refusal* makes an outcome."""
-
-    def __init__(self, refusal: Callable[[str], R], *, pause: float = SOLO_PAUSE) -> None:
-        self._refusal = refusal
+    def __init__(self, *, peer: str = "the broker", pause: float = SOLO_PAUSE) -> None:
+        self._peer = peer
         self._pause = pause
-        self._calls = SuspectCalls()
+        self._calls: dict[int, int] = {}
 
-    def send(
-        self, items: Sequence[OutgoingMessage], exchange: Callable[[Sequence[int]], None], settled: dict[int, R | None]
-    ) -> None:
-        """Settle every item: *settled* gets the outcomes by index, None for a message that the broker accepted.
-
-        *exchange* sends the messages with these indexes in order, on a new connection if the last one ended, and
-        records the broker's answer for each. The order of a lane is kept.
+    def send(self, messages: Sequence[Outbound], exchange: Exchange) -> list[MessageRefusal | None]:
+        """Send messages until each is settled. The order of a lane is kept; other lanes may overtake a bad message.
 
         Raises:
-            Hangup: by *exchange*, if the broker may be at fault and not a message. Some items may be settled.
+            Unsettled: by *exchange*, or the broker may be at fault and not a message.
         """
+        settled: Settled = {}
+        try:
+            self._settle_all(messages, exchange, settled)
+        except (Hangup, Unsettled) as error:
+            missing = len(messages) - len(settled)
+            text = f"{missing} of {len(messages)} messages were not confirmed: {error}"
+            raise Unsettled(text, settled) from error
+        return [settled[index] for index in range(len(messages))]
+
+    def _settle_all(self, messages: Sequence[Outbound], exchange: Exchange, settled: Settled) -> None:
         suspects: dict[str, tuple[int, Hangup]] = {}
-        self._send_past_suspects(items, exchange, settled, suspects)
+        self._send_past_suspects(messages, exchange, settled, suspects)
         while suspects:
             for lane, (index, ended) in list(suspects.items()):
-                key = items[index].key
+                message = messages[index]
                 works = ended.at_fault or any(outcome is None for outcome in settled.values())
-                if not works and self._calls.count(key) < MAX_CALLS_WITHOUT_PROOF:
+                if not works and self._count_call(hash(message)) < MAX_CALLS_WITHOUT_PROOF:
                     raise ended
                 try:
-                    exchange((index,))
+                    exchange({index: message}, settled)
                 except Hangup as error:
-                    if index not in settled:
-                        settled[index] = self._refusal(f"the broker ends the connection at this message: {error}")
-                self._calls.forget(key)
+                    reason = f"{self._peer} ends the connection at this message: {error}"
+                    settled.setdefault(index, MessageRefusal(reason))
+                self._calls.pop(hash(message), None)
                 del suspects[lane]
-            self._send_past_suspects(items, exchange, settled, suspects)
+            self._send_past_suspects(messages, exchange, settled, suspects)
+
+    def _count_call(self, key: int) -> int:
+        """Count a call in which a message was a suspect, and return the total."""
+        if len(self._calls) >= _REMEMBERED:
+            self._calls.clear()
+        calls = self._calls[key] = self._calls.get(key, 0) + 1
+        return calls
 
     def _send_past_suspects(
         self,
-        items: Sequence[OutgoingMessage],
-        exchange: Callable[[Sequence[int]], None],
-        settled: dict[int, R | None],
+        messages: Sequence[Outbound],
+        exchange: Exchange,
+        settled: Settled,
         suspects: dict[str, tuple[int, Hangup]],
     ) -> None:
         """Send all messages that no suspect blocks; *suspects* (index and error by lane) gets further ones."""
-        size, tries, in_a_row = len(items), 0, 0
-        while part := [at for at, each in enumerate(items) if at not in settled and each.lane not in suspects][:size]:
-            before = len(settled)
+        size, tries, in_a_row = len(messages), 0, 0
+        while left := [at for at, each in enumerate(messages) if at not in settled and each.lane not in suspects]:
+            part, before = left[:size], len(settled)
             try:
-                exchange(part)
+                exchange({at: messages[at] for at in part}, settled)
             except Hangup as error:
                 if len(settled) > before:
                     tries = in_a_row = 0
@@ -360,7 +327,7 @@ class PoisonIsolator(Generic[R]):
                     # Jitter is for other clients' sake and changes nothing that is sent.
                     time.sleep(self._pause * tries * random.uniform(0.5, 1.0))
                     continue
-                suspects[items[part[0]].lane] = (part[0], error)
+                suspects[messages[part[0]].lane] = (part[0], error)
                 tries, in_a_row = 0, in_a_row + 1
                 if in_a_row >= MAX_SUSPECTS_IN_A_ROW:
                     raise

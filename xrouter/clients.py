@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
+from bindings.cloudevents import format_moment, record_of_cloudevent
 from catalog.record import Record, text_or_base64
 from catalog.schemas.contract import is_json_data
 
-_STRUCTURED: Final = "application/cloudevents+json; charset=utf-8"
 _MQTT_PROPERTIES: Final = (
     ("PayloadFormatIndicator", "payload_format"),
     ("MessageExpiryInterval", "message_expiry_interval"),
@@ -81,7 +81,7 @@ def _from_nats(message: Any) -> Record:
     native: dict[str, Any] = {"subject": message.subject, "headers": _to_list((message.headers or {}).items())}
     native["reply-to"] = None if stored else message.reply or None
     native |= {"stream": stored.stream.decode(), "sequence": stored.sequence} if stored else {}
-    time = None if stored is None else _to_json(datetime.fromtimestamp(stored.time / 1_000_000, UTC))
+    time = None if stored is None else format_moment(datetime.fromtimestamp(stored.time / 1_000_000, UTC))
     return Record("NATS", _without_nulls(native), bytes(message.data) or None, time=time)
 
 
@@ -91,23 +91,6 @@ def _from_amqp(message: Any) -> Record:
 
     row = to_row(message.encode(), "", int(time.time() * 1_000_000), _MAX_MESSAGE)
     return Record("AMQP/1.0", BINDINGS["AMQP/1.0"].build(list(row.properties)), row.body)
-
-
-def _from_cloudevent(event: Any) -> Record:
-    attributes = {name: _to_json(value) for name, value in event.get_attributes().items()}
-    data = event.get_data()
-    if isinstance(data, bytes | bytearray):
-        attributes["data_base64"] = base64.b64encode(data).decode()
-    elif data is not None:
-        attributes["data"] = data
-    headers = [{"name": "content-type", "value": _STRUCTURED}]
-    return Record("HTTP", {"method": "POST", "headers": headers}, msgspec.json.encode(attributes))
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat().replace("+00:00", "Z")
-    return value
 
 
 def _to_list(pairs: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
@@ -127,7 +110,7 @@ def _without_nulls(native: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _CONVERTERS: Final[tuple[tuple[str, Callable[[Any], Record]], ...]] = (
-    ("get_attributes", _from_cloudevent),
+    ("get_attributes", record_of_cloudevent),
     ("partition", _from_kafka),
     ("annotations", _from_amqp),
     ("qos", _from_mqtt),

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import proton
@@ -22,7 +21,7 @@ from proton.reactor import Container, ReceiverOption
 from bindings.amqp.binding import capabilities_of, check_subscription, find_option, parse_filters, read_string_map
 from bindings.amqp.client import Dialer, Mailbox, abort_connection, condition_text, create_backoff
 from bindings.amqp.values import to_row
-from bindings.gateways import EndpointSubscription, GatewayConfig, GatewayCounters, RowStore
+from bindings.gateways import EndpointSubscription, GatewayConfig
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
 
@@ -152,7 +151,7 @@ class AmqpDelivery:
     """A message that is not stored yet, and the link it came over.
 
     ``delivery`` is None for a pre-settled message: nothing to answer, and no redelivery. ``inlet`` is None for
-    a message of an earlier connection.
+    one that the store refused.
     """
 
     row: InboxRow
@@ -160,85 +159,21 @@ class AmqpDelivery:
     receiver: proton.Receiver | None = None
     delivery: Delivery | None = None
 
-    def settle_delivery(self, outcome: int) -> None:
-        """Settle the message with an outcome, unless its link has ended: then the broker has taken it back."""
+    def settle_delivery(self, outcome: int) -> bool:
+        """Settle the message with an outcome; return False if its link has ended, and the broker has taken it back."""
         if self.inlet is None or self.receiver is None or self.inlet.receiver is not self.receiver:
-            return
+            return self.delivery is None
         self.inlet.unstored_count -= 1
         if self.delivery is not None:
             self.delivery.update(outcome)
             self.delivery.settle()
-
-
-class UnstoredDeliveries:
-    """Unstored messages of one connection, all on its thread; see :class:`bindings.store_and_ack.AckHandler`.
-
-    ``kept`` are rows that no broker redelivers; each connection passes them to the next.
-    """
-
-    def __init__(
-        self, store: RowStore, counters: GatewayCounters, wake: Callable[[], None], kept: list[InboxRow]
-    ) -> None:
-        self.ack_queue = AckAfterStore(store, self, wake, create_backoff(), eager=EAGER_MESSAGES)
-        self._counters = counters
-        self._kept_rows = kept
-
-    def add_delivery(self, arrival: AmqpDelivery) -> None:
-        """Add a message; the next advance of the queue passes it to the store."""
-        if arrival.inlet is not None:
-            arrival.inlet.unstored_count += 1
-        self.ack_queue.add(arrival)
-
-    def retry_kept_rows(self) -> None:
-        """Queue the kept rows of an earlier connection."""
-        for row in self._kept_rows:
-            self.add_delivery(AmqpDelivery(row))
-        self._kept_rows.clear()
-
-    def release_all(self) -> None:
-        """Release all messages to the broker, even if the store accepts them later."""
-        self._kept_rows += [arrival.row for arrival in self._release_messages(self.ack_queue.abandon())]
-
-    def on_stored(self, messages: Sequence[AmqpDelivery]) -> None:
-        for arrival in messages:
-            arrival.settle_delivery(Delivery.ACCEPTED)
-            self._counters.acknowledged(arrival.row.endpoint)
-
-    def on_refused(self, message: AmqpDelivery) -> None:
-        """Reject the message, so that the broker moves it to its dead letters."""
-        message.settle_delivery(Delivery.REJECTED)
-
-    def select_retries(self, messages: Sequence[AmqpDelivery]) -> Sequence[AmqpDelivery]:
-        return self._release_messages(messages)
-
-    @staticmethod
-    def _release_messages(messages: Iterable[AmqpDelivery]) -> list[AmqpDelivery]:
-        """Release messages, and return those that the broker does not redeliver."""
-        for arrival in messages:
-            arrival.settle_delivery(Delivery.RELEASED)
-        return [AmqpDelivery(arrival.row) for arrival in messages if arrival.delivery is None]
+        return True
 
 
 OPEN_LIMIT_SECONDS: Final = 30.0
 CLOSE_LIMIT_SECONDS: Final = 2.0
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class GatewayState:
-    """State that the successive connections of one gateway share.
-
-    ``kept_rows`` are rows of pre-settled messages that the store refused: no broker redelivers them. ``trouble`` is the
-    gateway's current problem; ``opened`` says whether the last connection was established.
-    """
-
-    dialer: Dialer
-    terms: GatewayConfig
-    kept_rows: list[InboxRow] = field(default_factory=list)
-    trouble: str = ""
-    connected: bool = False
-    opened: bool = False
 
 
 # Events are Any below: proton types every member of an event as optional, whatever its kind.
@@ -259,14 +194,13 @@ class ReceivingConnection(Handler):
     takes functions to call on that thread.
     """
 
-    def __init__(self, shared: GatewayState, subscriptions: Sequence[EndpointSubscription]) -> None:
+    def __init__(self, gateway: AmqpGateway, subscriptions: Sequence[EndpointSubscription]) -> None:
         self.mailbox = Mailbox()
-        self._state = shared
-        self._inlets = [ReceivingLink(each, shared.terms.client_id) for each in subscriptions]
+        self._gateway = gateway
+        self._terms = gateway.terms
+        self._inlets = [ReceivingLink(each, self._terms.client_id) for each in subscriptions]
         self._links_by_name: dict[str, ReceivingLink] = {}
-        wake = partial(self.mailbox.post_item, lambda: None)  # the queue has the answer of the store
-        self._unstored = UnstoredDeliveries(shared.terms.store, shared.terms.counters, wake, shared.kept_rows)
-        self._ack_queue = self._unstored.ack_queue
+        self._ack_queue = gateway.ack_queue
         self._reason = ""
         self._store_full = self._probing = False
         self._open = self._stopping = self._ended = False
@@ -275,9 +209,9 @@ class ReceivingConnection(Handler):
 
     def run(self) -> None:
         """Connect and serve; return when the connection has ended."""
-        shared = self._state
-        shared.opened = False
-        self._container = Container(self, container_id=shared.terms.client_id)
+        gateway = self._gateway
+        gateway.opened = False
+        self._container = Container(self, container_id=self._terms.client_id)
         try:
             self._container.run()
         except (ProtonException, OSError) as error:
@@ -286,25 +220,23 @@ class ReceivingConnection(Handler):
         finally:
             self._ended = True
             self.mailbox.close()
-            shared.connected = False
             reason = self._reason or "the broker closed the connection"
-            shared.trouble = "" if self._stopping else f"{shared.dialer.last_url}: {reason}"
+            gateway.report(False, "" if self._stopping else f"{gateway.dialer.last_url}: {reason}")
             for inlet in self._inlets:
                 inlet.receiver = None  # nothing of this connection can be settled any more
-            self._unstored.release_all()
+            self._ack_queue.drop_waiting(lambda arrival: arrival.delivery is not None)
 
     # --- the connection
 
     def on_reactor_init(self, event: Any) -> None:
         container = event.container
         self.mailbox.attach(container)
-        self._connection = self._state.dialer.dial(container)
+        self._connection = self._gateway.dialer.dial(container)
         self._schedule(OPEN_LIMIT_SECONDS, self._abort_unanswered)
 
     def on_connection_remote_open(self, event: Any) -> None:
         self._open = True
         self._attach_links(self._inlets)
-        self._unstored.retry_kept_rows()
         self._advance_store()
         self._update_state()
 
@@ -329,7 +261,7 @@ class ReceivingConnection(Handler):
             self._reject_unfiltered_link(inlet, ignored)
             return
         inlet.attached, inlet.problem = True, ""
-        self._state.opened = True
+        self._gateway.opened = True
         inlet.backoff.reset()
         self._grant_credit(inlet)
         self._update_state()
@@ -372,13 +304,14 @@ class ReceivingConnection(Handler):
         if inlet is None or inlet.receiver is None:
             return
         endpoint = inlet.subscription.endpoint
-        self._state.terms.counters.received(endpoint)
+        self._terms.counters.received(endpoint)
         settled = delivery.settled
         if not settled and (self._stopping or self._store_full or inlet.leaving):
             delivery.update(Delivery.RELEASED)
         else:
-            row = to_row(data, endpoint, received, self._state.terms.limits.max_body_bytes)
-            self._unstored.add_delivery(AmqpDelivery(row, inlet, inlet.receiver, None if settled else delivery))
+            row = to_row(data, endpoint, received, self._terms.limits.max_body_bytes)
+            inlet.unstored_count += 1
+            self._ack_queue.add(AmqpDelivery(row, inlet, inlet.receiver, None if settled else delivery))
             if not settled:
                 return
         delivery.settle()
@@ -438,7 +371,7 @@ class ReceivingConnection(Handler):
     def _divide_window(self) -> None:
         """Divide the in-flight limit among the links."""
         for inlet in self._inlets:
-            inlet.window = max(1, self._state.terms.limits.max_in_flight // len(self._inlets))
+            inlet.window = max(1, self._terms.limits.max_in_flight // len(self._inlets))
 
     def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Switch to these subscriptions; on the connection's thread."""
@@ -449,7 +382,7 @@ class ReceivingConnection(Handler):
                 inlet.withdraw_credit()
                 inlet.leaving = True
         known = [inlet.subscription for inlet in kept]
-        new = [ReceivingLink(each, self._state.terms.client_id) for each in requested if each not in known]
+        new = [ReceivingLink(each, self._terms.client_id) for each in requested if each not in known]
         self._inlets += new
         if self._open:
             self._attach_links(new)
@@ -463,7 +396,7 @@ class ReceivingConnection(Handler):
         self._schedule(grace, self._release_unstored)
 
     def _release_unstored(self) -> None:
-        self._unstored.release_all()
+        self._gateway.select_retries(self._ack_queue.abandon())
         self._end_unused_links()
 
     def _end_unused_links(self) -> None:
@@ -482,10 +415,9 @@ class ReceivingConnection(Handler):
             self._schedule(CLOSE_LIMIT_SECONDS if self._open else 0.0, self._abort_unanswered)
 
     def _update_state(self) -> None:
-        shared = self._state
         problems = [inlet.problem for inlet in self._inlets]
-        shared.connected = self._open and all(inlet.attached for inlet in self._inlets if not inlet.leaving)
-        shared.trouble = "; ".join(filter(None, [*problems, self._ack_queue.trouble]))
+        connected = self._open and all(inlet.attached for inlet in self._inlets if not inlet.leaving)
+        self._gateway.report(connected, "; ".join(filter(None, [*problems, self._ack_queue.trouble])))
 
     # --- time
 
@@ -513,20 +445,23 @@ class AmqpGateway:
     """
 
     def __init__(self, terms: GatewayConfig) -> None:
-        self._terms = terms
+        self.terms = terms
+        self.dialer = Dialer(terms.connection, terms.client_id)
+        self.ack_queue = AckAfterStore(terms.store, self, self._wake, create_backoff(), eager=EAGER_MESSAGES)
+        self.opened = False
+        """Whether the last connection was established."""
         self._subscriptions = tuple(terms.subscriptions)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._grace = 0.0
         self._connection: ReceivingConnection | None = None
-        self._state: GatewayState | None = None
+        self._connected = False
+        self._trouble = self._failure = ""
         self._thread: threading.Thread | None = None
-        self._failure = ""
 
     @property
     def connected(self) -> bool:
         """Whether the broker serves all subscriptions now."""
-        return self._state is not None and self._state.connected
+        return self._connected
 
     @property
     def alive(self) -> bool:
@@ -536,19 +471,42 @@ class AmqpGateway:
     @property
     def trouble(self) -> str:
         """The reason why it cannot receive messages, in one line; empty if it can."""
-        return self._failure or (self._state.trouble if self._state is not None else "")
+        return self._failure or self._trouble
+
+    def report(self, connected: bool, trouble: str) -> None:
+        """Set the state of its connection."""
+        self._connected, self._trouble = connected, trouble
 
     def start(self) -> None:
         """Start connecting without waiting.
 
         Raises:
-            GatewayError: an address, certificate, node or option has a fault that waiting does not fix.
+            GatewayError: a node or option has a fault that waiting does not fix.
         """
         for subscription in self._subscriptions:
             check_subscription(subscription)
-        self._state = GatewayState(Dialer(self._terms.connection, self._terms.client_id), self._terms)
-        self._thread = threading.Thread(target=self._run, args=(self._state,), name="amqp-gateway", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="amqp-gateway", daemon=True)
         self._thread.start()
+
+    def on_stored(self, messages: Sequence[AmqpDelivery]) -> None:
+        for arrival in messages:
+            if arrival.settle_delivery(Delivery.ACCEPTED):
+                self.terms.counters.acknowledged(arrival.row.endpoint)
+
+    def on_refused(self, message: AmqpDelivery) -> None:
+        """Reject the message, so that the broker moves it to its dead letters."""
+        message.settle_delivery(Delivery.REJECTED)
+
+    def select_retries(self, messages: Sequence[AmqpDelivery]) -> Sequence[AmqpDelivery]:
+        """Release messages, and return those that the broker does not redeliver."""
+        for arrival in messages:
+            arrival.settle_delivery(Delivery.RELEASED)
+        return [AmqpDelivery(arrival.row) for arrival in messages if arrival.delivery is None]
+
+    def _wake(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.mailbox.post_item(lambda: None)  # the queue has the answer of the store
 
     def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Switch to these subscriptions; messages in flight are finished.
@@ -573,7 +531,6 @@ class AmqpGateway:
         if thread is None:
             return
         with self._lock:
-            self._grace = grace
             self._stopped.set()
             if self._connection is not None:
                 connection = self._connection
@@ -582,27 +539,28 @@ class AmqpGateway:
         if thread.is_alive():
             _logger.warning("the AMQP gateway did not stop within %s s; unsettled messages are redelivered", grace)
 
-    def _run(self, shared: GatewayState) -> None:
+    def _run(self) -> None:
         backoff = create_backoff()
         try:
             while not self._stopped.is_set():
                 with self._lock:
-                    connection = self._connection = ReceivingConnection(shared, self._subscriptions)
+                    connection = self._connection = ReceivingConnection(self, self._subscriptions)
                     if self._stopped.is_set():
                         break
                 connection.run()
                 if self._stopped.is_set():
                     break
-                if shared.opened:
+                if self.opened:
                     backoff.reset()
                 wait = backoff.next_pause()
-                _logger.warning("AMQP connection: %s; retrying in %.1f s", shared.trouble, wait)
+                _logger.warning("AMQP connection: %s; retrying in %.1f s", self._trouble, wait)
                 self._stopped.wait(wait)
         except Exception as error:
             # An internal error; whoever watches `alive` and `trouble` decides.
             self._failure = f"the AMQP gateway stopped after an internal error: {type(error).__name__}: {error}"
             _logger.exception("the AMQP gateway stopped after an internal error")
         finally:
-            shared.connected = False
-            if shared.kept_rows:
-                _logger.error("%s pre-settled messages are lost", len(shared.kept_rows))
+            self._connected = False
+            lost = sum(arrival.delivery is None for arrival in self.ack_queue.abandon())
+            if lost:
+                _logger.error("%s pre-settled messages are lost", lost)

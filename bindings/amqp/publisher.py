@@ -23,7 +23,7 @@ from bindings.amqp.client import HEARTBEAT_SECONDS, Dialer, abort_connection, co
 from bindings.amqp.values import DESCRIPTORS, SECTION_FIELDS, AmqpValue, types_of, value_of_part
 from bindings.gateways import Connection
 from bindings.parts import Part
-from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled
+from bindings.sending import Hangup, MessageRefusal, Outbound, PoisonIsolator, Settled, Unsettled
 from catalog.protocols.properties import AMQP_SECTIONS
 
 # A message that a sink sends, and its encoding.
@@ -231,7 +231,7 @@ class SendingConnection(Handler):
         self._in_flight: dict[str, int] = {}
         self._tags = itertools.count()
         self._messages: Sequence[EncodedMessage] = ()
-        self._settled: dict[int, MessageRefusal | None] = {}
+        self._settled: Settled = {}
         self._unanswered = self._released = 0
         self._open = False
         self._reason = self._condition = ""
@@ -250,9 +250,7 @@ class SendingConnection(Handler):
             self._serve_waiting()
         return self.usable
 
-    def send(
-        self, messages: Sequence[EncodedMessage], settled: dict[int, MessageRefusal | None], timeout: float
-    ) -> None:
+    def send(self, messages: Sequence[EncodedMessage], settled: Settled, timeout: float) -> None:
         """Send messages, wait until each is answered, and record the answers.
 
         Raises:
@@ -423,8 +421,6 @@ class SendingConnection(Handler):
 
 
 ENCODING_ERROR: Final = "amqp:encode-error"
-CONNECTION_ENDED: Final = "amqp:connection:framing-error"
-"""The condition of a message at which the broker ended the connection each time; the description says why."""
 
 
 class AmqpSender:
@@ -446,36 +442,25 @@ class AmqpSender:
         self._max_in_flight = max_in_flight
         self._properties = read_string_map(connection.options, "linkproperties")
         self._connection: SendingConnection | None = None
-        self._suspects = PoisonIsolator(lambda reason: _to_refusal(CONNECTION_ENDED, reason))
+        self._isolator = PoisonIsolator()
 
     def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         """Send messages in order per node, and wait; return None for accepted ones, a refusal for the others.
 
-        Messages of other lanes may overtake one over which the broker ends the connection.
-
         Raises:
             Unsettled: the broker cannot be reached, does not answer in time, or released a message.
         """
-        settled: dict[int, MessageRefusal | None] = {}
-        encoded: dict[int, EncodedMessage] = {}
-        for index, message in enumerate(messages):
+        return self._isolator.send(messages, self._exchange)
+
+    def _exchange(self, messages: Mapping[int, Outbound], settled: Settled) -> None:
+        encoded: list[EncodedMessage] = []
+        for index, message in messages.items():
             try:
-                encoded[index] = (index, message.address, encode_message(message))
+                encoded.append((index, message.address, encode_message(message)))
             except EncodingError as error:
                 settled[index] = _to_refusal(ENCODING_ERROR, str(error))
-        items = [
-            OutgoingMessage(message.lane, hash(encoded[index][1:]) if index in encoded else 0)
-            for index, message in enumerate(messages)
-        ]
-
-        def exchange(indexes: Sequence[int]) -> None:
-            self._connect().send([encoded[index] for index in indexes], settled, self._timeout)
-
-        try:
-            self._suspects.send(items, exchange, settled)
-        except (Hangup, Unsettled) as error:
-            raise Unsettled(f"{error}; send again", settled) from error
-        return [settled[index] for index in range(len(messages))]
+        if encoded:
+            self._connect().send(encoded, settled, self._timeout)
 
     def close(self) -> None:
         """Disconnect; a later :meth:`send` connects again."""

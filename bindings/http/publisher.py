@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -23,15 +23,7 @@ import httpx
 from bindings.gateways import Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
 from bindings.http.client import NotPermitted, Permissions, Version, create_client, parse_retry_after, redact_url
-from bindings.sending import (
-    Hangup,
-    MessageRefusal,
-    Outbound,
-    OutgoingMessage,
-    PoisonIsolator,
-    Unsettled,
-    iter_headers,
-)
+from bindings.sending import Hangup, MessageRefusal, Outbound, PoisonIsolator, Settled, Unsettled, iter_headers
 
 ENDED_ERRORS: Final = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 """Errors of a connection that ended in the middle of an exchange."""
@@ -49,28 +41,28 @@ _MAX_DETAIL_BYTES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class OutRequest:
-    """One message. ``headers`` keep order and repeats. Requests of one ``lane`` are sent one after the other."""
+    """One message as HTTP has it. ``headers`` keep order and repeats."""
 
     url: str
     headers: tuple[tuple[str, bytes], ...] = ()
     body: bytes | None = None
     method: str = "POST"
-    lane: str = ""
 
 
 def to_request(method: str, message: Outbound) -> OutRequest:
     """Convert an outbound message to a request; *method* is the default."""
     headers = tuple((name, part.value or b"") for name, part in iter_headers(message.parts))
     own = next((part.text for part in message.parts if part.key == "method"), None)
-    return OutRequest(message.address, headers, message.body, own or method, message.lane)
+    return OutRequest(message.address, headers, message.body, own or method)
 
 
 class HttpPoster:
-    """Sends requests over kept connections, up to ``in_flight`` at a time; thread-safe.
+    """Implements :class:`~bindings.sending.Publisher` over kept connections, up to ``in_flight`` requests at a time.
 
-    ``headers`` go with every request and may contain credentials; they appear in no error. ``version`` None uses HTTP/2
-    where TLS offers it, else HTTP/1.1; "2" without TLS is prior knowledge. Certificates and host names are always
-    verified. ``origin`` asks each target for permission first (:mod:`bindings.http.client`).
+    ``method`` is for messages that name none. ``headers`` go with every request and may contain credentials; they
+    appear in no error. ``version`` None uses HTTP/2 where TLS offers it, else HTTP/1.1; "2" without TLS is prior
+    knowledge. Certificates and host names are always verified. ``origin`` asks each target for permission first
+    (:mod:`bindings.http.client`).
 
     Raises:
         OSError, ssl.SSLError: a certificate file that cannot be read.
@@ -79,6 +71,7 @@ class HttpPoster:
     def __init__(
         self,
         *,
+        method: str = "POST",
         headers: Iterable[tuple[str, str]] = (),
         basic: tuple[str, str] | None = None,
         tls: Tls | None = None,
@@ -87,13 +80,14 @@ class HttpPoster:
         version: Version | None = None,
         origin: str | None = None,
     ) -> None:
+        self._method = method
         self._client = create_client(headers, basic, tls, timeout=timeout, in_flight=in_flight, version=version)
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="http-poster")
         self._pauses: dict[str, float] = {}
         self._permissions = Permissions(self._client, origin) if origin else None
-        self._isolator = PoisonIsolator(lambda text: MessageRefusal("the target" + text.removeprefix("the broker")))
+        self._isolator = PoisonIsolator(peer="the target")
 
-    def send(self, messages: Sequence[OutRequest]) -> list[MessageRefusal | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         """Send messages and wait for all responses; the results are in the messages' order.
 
         A request may be sent several times, with growing pauses, so a target may get it more than once.
@@ -102,23 +96,15 @@ class HttpPoster:
             Unsettled: at least one was not settled. Nothing after it in its lane was sent; ``settled`` has those that
                 were.
         """
-        items = [OutgoingMessage(each.lane, hash(each)) for each in messages]
-        settled: dict[int, MessageRefusal | None] = {}
-        try:
-            self._isolator.send(items, lambda indexes: self._exchange(messages, indexes, settled), settled)
-        except (Hangup, Unsettled) as error:
-            raise Unsettled(str(error), settled) from error
-        return [settled[index] for index in range(len(messages))]
+        return self._isolator.send(messages, self._exchange)
 
     def close(self) -> None:
         """Close all connections; requests in flight are finished."""
         self._pool.shutdown()
         self._client.close()
 
-    def _exchange(
-        self, messages: Sequence[OutRequest], indexes: Sequence[int], settled: dict[int, MessageRefusal | None]
-    ) -> None:
-        """Send the messages with these indexes, the lanes side by side.
+    def _exchange(self, messages: Mapping[int, Outbound], settled: Settled) -> None:
+        """Send messages, the lanes side by side.
 
         Raises:
             Unsettled: the target or our settings are at fault; nothing more was sent.
@@ -126,8 +112,8 @@ class HttpPoster:
                 reset alone proves nothing, as a target that restarts resets as well, so it must answer ``OPTIONS``.
         """
         lanes: dict[str, list[int]] = {}
-        for index in indexes:
-            lanes.setdefault(messages[index].lane, []).append(index)
+        for index, message in messages.items():
+            lanes.setdefault(message.lane, []).append(index)
         failed = threading.Event()
 
         def send_lane(lane: Sequence[int]) -> Hangup | Unsettled | None:
@@ -135,7 +121,7 @@ class HttpPoster:
                 if failed.is_set():
                     break
                 try:
-                    settled[index] = self._send_until_settled(messages[index], failed)
+                    settled[index] = self._send_until_settled(to_request(self._method, messages[index]), failed)
                 except Unsettled as error:
                     failed.set()
                     return error
@@ -146,8 +132,8 @@ class HttpPoster:
         errors = [error for error in self._pool.map(send_lane, lanes.values()) if error is not None]
         if errors:
             first = next((each for each in errors if isinstance(each, Unsettled)), errors[0])
-            unproven = isinstance(first, Hangup) and len(indexes) == 1
-            if unproven and not self._target_answers(messages[indexes[0]].url):
+            unproven = isinstance(first, Hangup) and len(messages) == 1
+            if unproven and not self._target_answers(next(iter(messages.values())).address):
                 raise Unsettled(str(first))
             raise first
 

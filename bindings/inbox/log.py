@@ -434,6 +434,11 @@ class Inbox:
         self._compactor = Compactor(self.layout.inbox)
         self._logs = [self._open_log(partition, limits) for partition in range(partitions)]
 
+    @property
+    def identity(self) -> str:
+        """What distinguishes its gateways from those of other inboxes, in their client ids."""
+        return self.layout.inbox[:8]
+
     def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
         """Store rows; the future completes once all are durable, and fails if any is not.
 

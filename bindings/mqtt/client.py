@@ -51,15 +51,22 @@ class LinkConfig:
 class BrokerLimits:
     """The limits that a broker named when it accepted the connection, with MQTT's maximum for the others.
 
-    ``receive``: unconfirmed messages; ``packet``: bytes of one packet (None: any); ``qos``: the highest; ``retain``:
-    whether it stores retained messages; ``identifiers``: whether subscriptions may have one.
+    ``receive``: unconfirmed messages; ``packet``: bytes of one packet (None: any); ``retain``: whether it stores
+    retained messages; ``identifiers``: whether subscriptions may have one.
     """
 
     receive: int = MAX_RECEIVE
     packet: int | None = None
-    qos: int = 2
-    retain: bool = True
-    identifiers: bool = True
+    retain: int = 1
+    identifiers: int = 1
+
+
+_LIMITS: Final = {
+    "receive": "ReceiveMaximum",
+    "packet": "MaximumPacketSize",
+    "retain": "RetainAvailable",
+    "identifiers": "SubscriptionIdentifierAvailable",
+}
 
 
 class LinkClient(paho.Client):
@@ -70,7 +77,8 @@ class LinkClient(paho.Client):
     as errors, so that a change in paho shows.
     """
 
-    def __init__(self, terms: LinkConfig, take: Callable[[MqttDelivery], None]) -> None:
+    def __init__(self, terms: LinkConfig, address: Address, take: Callable[[MqttDelivery], None]) -> None:
+        """Every received message is passed to *take*."""
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id=terms.client_id,
@@ -82,6 +90,14 @@ class LinkClient(paho.Client):
         self._take = take
         self._version = terms.version
         self._ahead = memoryview(b"")
+        self.on_socket_open = _disable_nagle
+        # With a handler of this event paho queues what it sends, and writes only when MqttLink.serve_once tells it to.
+        self.on_socket_register_write = lambda _client, _data, _sock: None
+        self.max_inflight_messages = 0  # the owner counts; paho would iterate over all of them at each answer
+        if address.tls:
+            self.tls_set_context(terms.tls)
+        if address.username is not None:
+            self.username_pw_set(address.username, address.password)
 
     @property
     def has_unread(self) -> bool:
@@ -122,20 +138,6 @@ class LinkClient(paho.Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
-def create_client(terms: LinkConfig, address: Address, take: Callable[[MqttDelivery], None]) -> LinkClient:
-    """Create a client for *address*, which passes every received message to *take*."""
-    client = LinkClient(terms, take)
-    client.on_socket_open = _disable_nagle
-    # With a handler of this event paho queues what it sends, and writes only when the owner tells it to.
-    client.on_socket_register_write = _leave_to_owner
-    client.max_inflight_messages = 0  # the owner counts; paho would iterate over all of them at each answer
-    if address.tls:
-        client.tls_set_context(terms.tls)
-    if address.username is not None:
-        client.username_pw_set(address.username, address.password)
-    return client
-
-
 def build_properties(packet: int, **values: Any) -> Properties:
     """Return MQTT 5 properties of one packet type, under paho's names for them.
 
@@ -156,30 +158,11 @@ def packed_size(properties: Properties) -> int:
     return len(properties.pack())  # type: ignore[no-untyped-call]
 
 
-def read_limits(properties: Properties | None) -> BrokerLimits:
-    """Return the limits in a CONNACK."""
-
-    def value_of(name: str, default: Any) -> Any:
-        return getattr(properties, name, default)
-
-    return BrokerLimits(
-        receive=value_of("ReceiveMaximum", MAX_RECEIVE),
-        packet=value_of("MaximumPacketSize", None),
-        qos=value_of("MaximumQoS", 2),
-        retain=bool(value_of("RetainAvailable", 1)),
-        identifiers=bool(value_of("SubscriptionIdentifierAvailable", 1)),
-    )
-
-
 def _disable_nagle(_client: object, _data: object, sock: object) -> None:
     """Switch off Nagle's algorithm, which would delay small packets such as PUBACK."""
     if isinstance(sock, socket.socket):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
-
-def _leave_to_owner(_client: object, _data: object, _sock: object) -> None:
-    """Do nothing: the owner writes in :meth:`MqttLink.serve_once`."""
 
 
 # One connection to a broker, over paho, served by one thread of its owner.
@@ -229,7 +212,12 @@ class MqttLink:
         self._owner = owner
         self._packets = 0  # received; a read without a packet does not change it
         self._unread = False  # buffers that no poll sees may have bytes
-        self._client = self._create_client()
+        self._client = LinkClient(terms, address, self._handle_message)
+        self._client.on_connect = self._handle_connack
+        self._client.on_disconnect = self._handle_disconnect
+        self._client.on_subscribe = self._handle_suback
+        self._client.on_unsubscribe = self._handle_unsuback
+        self._client.on_publish = self._handle_puback
 
     @property
     def alive(self) -> bool:
@@ -357,15 +345,6 @@ class MqttLink:
         if self._client.socket() is None:
             self.fault = self.fault or "the connection was lost"
 
-    def _create_client(self) -> LinkClient:
-        client = create_client(self._terms, self.address, self._handle_message)
-        client.on_connect = self._handle_connack
-        client.on_disconnect = self._handle_disconnect
-        client.on_subscribe = self._handle_suback
-        client.on_unsubscribe = self._handle_unsuback
-        client.on_publish = self._handle_puback
-        return client
-
     def _handle_message(self, delivery: MqttDelivery) -> None:
         self._packets += 1
         self._owner.on_message(self, delivery)
@@ -384,7 +363,8 @@ class MqttLink:
             return
         self.accepted = True
         self.session_present = flags.session_present
-        self.limits = read_limits(properties)
+        limits = {limit: getattr(properties, name) for limit, name in _LIMITS.items() if hasattr(properties, name)}
+        self.limits = BrokerLimits(**limits)
 
     def _handle_disconnect(
         self, _client: object, _data: object, flags: paho.DisconnectFlags, reason: ReasonCode, _properties: object

@@ -12,12 +12,12 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from bindings.background import Backoff
-from bindings.gateways import EndpointSubscription, GatewayConfig, GatewayCounters
+from bindings.gateways import EndpointSubscription, GatewayConfig
 from bindings.mqtt.client import LinkConnector, LinkError, LinkOwner, MqttLink, Wakeup, create_connector
 from bindings.mqtt.messages import MqttDelivery, SubscribeRequest, Version, drop_covered, matches, to_requests, to_row
 from bindings.parts import InboxRow
@@ -70,28 +70,9 @@ class SubscriptionTable:
         return route
 
 
-class SubscriptionTables:
-    """The current table and earlier ones, for which a broker may still deliver queued messages."""
-
-    def __init__(self, table: SubscriptionTable) -> None:
-        self._tables = [table]
-
-    @property
-    def current_table(self) -> SubscriptionTable:
-        """The current table."""
-        return self._tables[0]
-
-    def add_table(self, table: SubscriptionTable) -> None:
-        """Make another table the current one."""
-        self._tables = [table, *self._tables[: _KEPT_TABLES - 1]]
-
-    def find_route(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic in the newest table that has one."""
-        for table in self._tables:
-            route = table.find_route(topic)
-            if route is not None:
-                return route
-        return None
+def find_route(tables: Iterable[SubscriptionTable], topic: str) -> TopicRoute | None:
+    """Return the route of a topic in the first table that has one; a broker may still deliver for earlier ones."""
+    return next((route for table in tables if (route := table.find_route(topic)) is not None), None)
 
 
 class CopyDetector:
@@ -228,24 +209,6 @@ class UnstoredMessage:
     mid: int
 
 
-class MqttAckHandler:
-    """Acknowledges messages of any link to their brokers; see :class:`bindings.store_and_ack.AckHandler`."""
-
-    def __init__(self, counters: GatewayCounters) -> None:
-        self._counters = counters
-
-    def on_stored(self, messages: Sequence[UnstoredMessage]) -> None:
-        for message in messages:
-            if message.mid == 0 or message.link.acknowledge(message.mid):
-                self._counters.acknowledged(message.row.endpoint)
-
-    def on_refused(self, message: UnstoredMessage) -> None:
-        """Leave the message with the broker: MQTT has no refusal that would stop redelivery."""
-
-    def select_retries(self, messages: Sequence[UnstoredMessage]) -> Sequence[UnstoredMessage]:
-        return [message for message in messages if not _will_be_redelivered(message)]
-
-
 class MqttGateway(LinkOwner):
     """Implements :class:`bindings.gateways.Gateway` for one broker; see the module for its guarantees.
 
@@ -259,14 +222,12 @@ class MqttGateway(LinkOwner):
     def __init__(self, terms: GatewayConfig, version: Version) -> None:
         self._terms = terms
         self._version = version
-        self._tables = SubscriptionTables(SubscriptionTable(terms.subscriptions))
+        self._tables = [SubscriptionTable(terms.subscriptions)]
         self._replacement: SubscriptionTable | None = None
         self._lock = threading.Lock()
         self._wakeup = Wakeup()
-        self._ack_queue = AckAfterStore(
-            terms.store, MqttAckHandler(terms.counters), self._wakeup.wake, Backoff(0.1, 10.0)
-        )
-        self._subscriber = TopicSubscriber(self._tables.current_table.requests)
+        self._ack_queue = AckAfterStore(terms.store, self, self._wakeup.wake, Backoff(0.1, 10.0))
+        self._subscriber = TopicSubscriber(self._tables[0].requests)
         self._copy_detector = CopyDetector()
         self._backoff = Backoff()
         self._stray_topics: set[str] = set()
@@ -329,7 +290,7 @@ class MqttGateway(LinkOwner):
         """Handle a message of the link; see :class:`bindings.mqtt.client.LinkOwner`."""
         if self._stop_at is not None:
             return  # not acknowledged, so it comes again after the next start
-        route = self._tables.find_route(delivery.topic)
+        route = find_route(self._tables, delivery.topic)
         if route is None:
             self._drop_stray(link, delivery)
         elif self._copy_detector.is_repeat(delivery, len(route.filters)):
@@ -339,6 +300,17 @@ class MqttGateway(LinkOwner):
             received = time.time_ns() // 1000
             row = to_row(delivery, route.endpoint, self._version, received, self._terms.limits.max_body_bytes)
             self._ack_queue.add(UnstoredMessage(row, link, delivery.mid))
+
+    def on_stored(self, messages: Sequence[UnstoredMessage]) -> None:
+        for message in messages:
+            if message.mid == 0 or message.link.acknowledge(message.mid):
+                self._terms.counters.acknowledged(message.row.endpoint)
+
+    def on_refused(self, message: UnstoredMessage) -> None:
+        """Leave the message with the broker: MQTT has no refusal that would stop redelivery."""
+
+    def select_retries(self, messages: Sequence[UnstoredMessage]) -> Sequence[UnstoredMessage]:
+        return [message for message in messages if not _will_be_redelivered(message)]
 
     def on_subscribed(self, _link: MqttLink, mid: int, fault: str) -> None:
         """Handle the answer to a SUBSCRIBE."""
@@ -444,7 +416,7 @@ class MqttGateway(LinkOwner):
         with self._lock:
             table, self._replacement = self._replacement, None
         if table is not None:
-            self._tables.add_table(table)
+            self._tables = [table, *self._tables[: _KEPT_TABLES - 1]]
             self._subscriber.wanted = table.requests
             self._copy_detector.clear()
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -28,9 +27,9 @@ from bindings.mqtt.client import (
 )
 from bindings.mqtt.messages import Version, topic_fault
 from bindings.parts import Part
-from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, iter_headers
+from bindings.sending import Hangup, MessageRefusal, Outbound, PoisonIsolator, Settled, Unsettled, iter_headers
 
-# A message to send, its MQTT 5 properties, and why a broker can never accept it.
+# A message to send: its QoS, MQTT 5 properties, and why a broker can never accept it.
 
 MAX_TEXT: Final = 65_535
 MAX_PACKET: Final = 2**28 - 1
@@ -39,90 +38,65 @@ _MAX_QOS: Final = 1
 _HEADER_BYTES: Final = 9  # type and length, length of the topic, packet identifier
 
 
-@dataclass(frozen=True, slots=True)
-class MqttMessage:
-    """A message to send.
+class PublishOptions(NamedTuple):
+    """How a message is published. QoS 0 counts as confirmed once it is written to the socket."""
 
-    ``qos`` 0 counts as confirmed once it is written to the socket; 1 and 2 are both sent with QoS 1. Only MQTT 5
-    carries ``content_type`` to ``payload_format``; 3.1.1 leaves them out. ``message_expiry_interval`` is in seconds.
-    Messages of one ``lane`` keep their order when the broker ends the connection over another message.
-    """
-
-    topic: str
-    payload: bytes
-    qos: int = 1
-    retain: bool = False
-    content_type: str | None = None
-    user_properties: tuple[tuple[str, str], ...] = ()
-    response_topic: str | None = None
-    correlation_data: bytes | None = None
-    message_expiry_interval: int | None = None
-    payload_format: int | None = None
-    lane: str = ""
+    qos: int
+    retain: bool
+    properties: Properties | None
 
 
-def to_mqtt_message(message: Outbound) -> MqttMessage:
-    """Convert an outbound message. QoS 2 becomes 1, because delivery is at least once anyway."""
-    scalars: dict[str, Part] = {}
-    for part in message.parts:
-        scalars.setdefault(part.key, part)
-    qos = _number_of(scalars.get("qos"))
-    return MqttMessage(
-        message.address,
-        message.body or b"",
-        qos=_MAX_QOS if qos is None else min(qos, _MAX_QOS),
-        retain=_text_of(scalars.get("retain")) == "true",
-        content_type=_text_of(scalars.get("content_type")),
-        user_properties=tuple((name, part.text or "") for name, part in iter_headers(message.parts, _USER)),
-        response_topic=_text_of(scalars.get("response_topic")),
-        correlation_data=scalars["correlation_data"].value if "correlation_data" in scalars else None,
-        message_expiry_interval=_number_of(scalars.get("message_expiry_interval")),
-        payload_format=_number_of(scalars.get("payload_format")),
-        lane=message.lane,
-    )
-
-
-def message_properties(message: MqttMessage) -> Properties | None:
-    """Return the MQTT 5 properties of a message, user properties in order and with repeats; None without any.
+def read_options(message: Outbound, version: Version) -> PublishOptions:
+    """Return how a message is published; QoS 2 becomes 1, because delivery is at least once anyway.
 
     Raises:
         ValueError: a text or number that no property can contain.
     """
-    values: dict[str, Any] = {
-        "PayloadFormatIndicator": message.payload_format,
-        "MessageExpiryInterval": message.message_expiry_interval,
-        "ContentType": message.content_type,
-        "ResponseTopic": message.response_topic,
-        "CorrelationData": message.correlation_data,
-        "UserProperty": list(message.user_properties) or None,
-    }
-    for text in (
-        message.content_type,
-        message.response_topic,
-        *(each for pair in message.user_properties for each in pair),
-    ):
+    first: dict[str, Part] = {}
+    for part in message.parts:
+        first.setdefault(part.key, part)
+    qos = _number_of(first.get("qos"))
+    properties = _build_properties(message, first) if version == "MQTT/5.0" else None
+    return PublishOptions(
+        _MAX_QOS if qos is None else min(qos, _MAX_QOS), _text_of(first.get("retain")) == "true", properties
+    )
+
+
+def _build_properties(message: Outbound, first: Mapping[str, Part]) -> Properties | None:
+    users = [(name, part.text or "") for name, part in iter_headers(message.parts, _USER)]
+    texts = {"ContentType": _text_of(first.get("content_type")), "ResponseTopic": _text_of(first.get("response_topic"))}
+    for text in (*texts.values(), *(each for pair in users for each in pair)):
         if text is not None and ("\0" in text or len(text.encode("utf-8")) > MAX_TEXT):
             raise ValueError(f"{text[:40]!r} has U+0000 or more than {MAX_TEXT} bytes")
-    if message.correlation_data is not None and len(message.correlation_data) > MAX_TEXT:
+    correlation = first["correlation_data"].value if "correlation_data" in first else None
+    if correlation is not None and len(correlation) > MAX_TEXT:
         raise ValueError(f"correlation data has more than {MAX_TEXT} bytes")
-    expiry = message.message_expiry_interval
-    if expiry is not None and not 0 <= expiry < 2**32:
+    expiry = _number_of(first.get("message_expiry_interval"))
+    if expiry is not None and expiry >= 2**32:
         raise ValueError(f"{expiry} is not a message expiry interval, which has 32 bits")
+    values: dict[str, Any] = {
+        "PayloadFormatIndicator": _number_of(first.get("payload_format")),
+        "MessageExpiryInterval": expiry,
+        **texts,
+        "CorrelationData": correlation,
+        "UserProperty": users or None,
+    }
     present = {name: value for name, value in values.items() if value is not None}
     return build_properties(PacketTypes.PUBLISH, **present) if present else None
 
 
-def find_fault(message: MqttMessage, properties: Properties | None, limits: BrokerLimits) -> str:
+def find_fault(message: Outbound, options: PublishOptions, limits: BrokerLimits) -> str:
     """Return why this broker can never accept a message; empty if it can."""
-    fault = topic_fault(message.topic)
+    fault = topic_fault(message.address)
     if fault:
-        return f"topic {message.topic[:80]!r} cannot be published to: {fault}"
-    if message.retain and not limits.retain:
+        return f"topic {message.address[:80]!r} cannot be published to: {fault}"
+    if options.retain and not limits.retain:
         return "the broker does not support retained messages"
-    if limits.packet is None and len(message.payload) < MAX_PACKET // 2:
+    body = len(message.body or b"")
+    if limits.packet is None and body < MAX_PACKET // 2:
         return ""  # packing takes long, and paho packs once more
-    packed = packed_size(properties) if properties is not None else 0
-    size = _HEADER_BYTES + len(message.topic.encode("utf-8")) + packed + len(message.payload)
+    packed = packed_size(options.properties) if options.properties is not None else 0
+    size = _HEADER_BYTES + len(message.address.encode("utf-8")) + packed + body
     maximum = limits.packet or MAX_PACKET
     return f"its packet of {size} bytes exceeds the broker's maximum ({maximum})" if size > maximum else ""
 
@@ -156,9 +130,8 @@ _STALLED: Final = 1 / 3
 class MqttPublisher(LinkOwner):
     """A client that sends; used by one thread at a time. It connects when there is something to send.
 
-    Messages are sent in order, and again after a connection broke: at least once. Messages of other lanes may overtake
-    one over which the broker ends the connection. ``timeout`` is the maximum time in seconds without any confirmation.
-    ``client_id`` must be unique at the broker.
+    Messages are sent in order, and again after a connection broke: at least once. ``timeout`` is the maximum time in
+    seconds without any confirmation. ``client_id`` must be unique at the broker.
 
     Raises:
         GatewayError: the connection, the protocol or the client id can never work.
@@ -170,35 +143,25 @@ class MqttPublisher(LinkOwner):
         self._timeout = timeout
         self._link: MqttLink | None = None
         self._turn = 0
-        self._suspects = PoisonIsolator(MessageRefusal)
-        self._sending = _SendState((), (), {})
+        self._isolator = PoisonIsolator()
+        self._sending = _SendState({}, {})
 
-    def send(self, messages: Sequence[MqttMessage]) -> list[MessageRefusal | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         """Send messages and wait; return None for each confirmed message, a refusal for each refused one, in order.
 
         Raises:
             Unsettled: nothing was confirmed for ``timeout`` seconds. Some of the messages may have been sent.
         """
-        settled: dict[int, MessageRefusal | None] = {}
-        try:
-            self._suspects.send(
-                [OutgoingMessage(message.lane, hash(message)) for message in messages],
-                lambda indexes: self._send(_SendState(messages, indexes, settled)),
-                settled,
-            )
-        except (Hangup, Unsettled) as error:
-            missing = len(messages) - len(settled)
-            raise Unsettled(f"{missing} of {len(messages)} messages were not confirmed: {error}", settled) from error
-        return [settled[index] for index in range(len(messages))]
+        return self._isolator.send(messages, self._exchange)
 
-    def _send(self, sending: _SendState) -> None:
+    def _exchange(self, messages: Mapping[int, Outbound], settled: Settled) -> None:
         """Send messages until each is settled.
 
         Raises:
-            Ended: the broker ended the connection, or refused a message for a reason that may be the message's own.
+            Hangup: the broker ended the connection, or refused a message for a reason that may be the message's own.
             Unsettled: nothing was confirmed for ``timeout`` seconds.
         """
-        self._sending = sending
+        sending = self._sending = _SendState(messages, settled)
         if self._link is not None:
             self._link.serve_once(0.0, lambda: True)  # one that broke while idle shows it now, with nothing under way
         backoff = Backoff(0.1, 5.0)
@@ -214,7 +177,7 @@ class MqttPublisher(LinkOwner):
                 fault = str(error)
                 time.sleep(min(backoff.next_pause(), left))
                 continue
-            self._exchange(link, min(left, _ROUND_SECONDS))
+            self._serve(link, min(left, _ROUND_SECONDS))
             if not link.alive and link.accepted and sending.is_under_way and not sending.held_up:
                 raise Hangup(link.fault, at_fault=link.code in MESSAGE_FAULTS)
             if time.monotonic() - max(sending.progress, link.opened) > self._timeout * _STALLED:
@@ -235,9 +198,9 @@ class MqttPublisher(LinkOwner):
         if link is not self._link:
             return
         if not fault:
-            self._sending.confirm(mid)
+            self._sending.answer(mid, None)
         elif code in PERMANENT_CODES:
-            self._sending.refuse(mid, f"the broker rejected it: {fault}")
+            self._sending.answer(mid, MessageRefusal(f"the broker rejected it: {fault}"))
         else:
             # An immediate retry would only be refused again; the connection's backoff spaces the attempts.
             self._sending.held_up = code == QUOTA_EXCEEDED
@@ -254,7 +217,7 @@ class MqttPublisher(LinkOwner):
             self._link.close("given up")
             self._link = None
 
-    def _exchange(self, link: MqttLink, patience: float) -> None:
+    def _serve(self, link: MqttLink, patience: float) -> None:
         sending = self._sending
         if link.accepted:
             window = min(MAX_IN_FLIGHT, link.limits.receive)
@@ -269,19 +232,18 @@ class MqttPublisher(LinkOwner):
     def _publish(self, link: MqttLink, index: int) -> None:
         sending, message = self._sending, self._sending.messages[index]
         try:
-            properties = message_properties(message) if self._version == "MQTT/5.0" else None
-            fault = find_fault(message, properties, link.limits)
+            options = read_options(message, self._version)
+            fault = find_fault(message, options, link.limits)
             if fault:
                 sending.settle(index, MessageRefusal(fault))
                 return
-            qos = min(message.qos, 1)
-            mid = link.publish(message.topic, message.payload, qos, message.retain, properties)
+            mid = link.publish(message.address, message.body or b"", *options)
         except ValueError as error:
             sending.settle(index, MessageRefusal(f"it is not a valid MQTT message: {error}"))
             return
         if mid is None:
             sending.waiting.appendleft(index)
-        elif qos == 0:
+        elif options.qos == 0:
             sending.written.append(index)
         else:
             sending.unconfirmed[mid] = index
@@ -290,12 +252,10 @@ class MqttPublisher(LinkOwner):
 class _SendState:
     """The state of messages being sent; ``held_up`` if the broker currently accepts none."""
 
-    def __init__(
-        self, messages: Sequence[MqttMessage], indexes: Sequence[int], settled: dict[int, MessageRefusal | None]
-    ) -> None:
+    def __init__(self, messages: Mapping[int, Outbound], settled: Settled) -> None:
         self.messages = messages
         self.settled = settled
-        self.waiting = deque(indexes)
+        self.waiting = deque(messages)
         self.unconfirmed: dict[int, int] = {}
         self.written: list[int] = []
         self.progress = time.monotonic()
@@ -313,15 +273,10 @@ class _SendState:
         self.settled[index] = result
         self.progress = time.monotonic()
 
-    def confirm(self, mid: int) -> None:
+    def answer(self, mid: int, result: MessageRefusal | None) -> None:
         index = self.unconfirmed.pop(mid, None)
         if index is not None:
-            self.settle(index, None)
-
-    def refuse(self, mid: int, reason: str) -> None:
-        index = self.unconfirmed.pop(mid, None)
-        if index is not None:
-            self.settle(index, MessageRefusal(reason))
+            self.settle(index, result)
 
     def settle_written(self) -> None:
         for index in self.written:

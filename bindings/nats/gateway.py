@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from nats import errors
 from nats.js import JetStreamContext
@@ -31,14 +31,7 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from bindings.background import Backoff
 from bindings.certificates import Address
-from bindings.gateways import (
-    EndpointSubscription,
-    GatewayConfig,
-    GatewayCounters,
-    GatewayError,
-    GatewayLimits,
-    RowStore,
-)
+from bindings.gateways import EndpointSubscription, GatewayConfig, RowStore
 from bindings.nats.binding import (
     CorePlan,
     NatsDelivery,
@@ -50,7 +43,7 @@ from bindings.nats.binding import (
     plan_subscriptions,
     to_row,
 )
-from bindings.nats.publisher import ConnectFault, NatsDialer, RawClient, Sink, connect, create_dialer, wait_for_event
+from bindings.nats.publisher import ConnectFault, RawClient, Sink, connect, create_dialer, wait_for_event
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
 from catalog.values import parse_whole_number
@@ -163,17 +156,16 @@ class StreamPuller:
         plan: StreamPlan,
         client: RawClient,
         storing: MessageStorer,
-        limits: GatewayLimits,
-        counters: GatewayCounters,
+        terms: GatewayConfig,
     ) -> None:
         self.plan = plan
-        self.share = limits.max_in_flight
+        self.share = terms.limits.max_in_flight
         self.is_ready = False
         self.trouble = ""
         self._client = client
         self._storer = storing
-        self._limits = limits
-        self._counters = counters
+        self._limits = terms.limits
+        self._counters = terms.counters
         self._ack_wait = plan.ack_wait  # seconds without an answer after which the server redelivers a message
         self._unstored: dict[int, PulledMessage] = {}  # in order of the last answer about them
         self._stored: list[PulledMessage] = []
@@ -397,12 +389,12 @@ class CoreIntake:
     is full, and further ones are dropped and counted in ``dropped``.
     """
 
-    def __init__(self, storing: MessageStorer, limits: GatewayLimits, counters: GatewayCounters) -> None:
+    def __init__(self, storing: MessageStorer, terms: GatewayConfig) -> None:
         self._storer = storing
-        self._limits = limits
-        self._counters = counters
+        self._limits = terms.limits
+        self._counters = terms.counters
         self._unstored = 0
-        self.share = limits.max_in_flight
+        self.share = terms.limits.max_in_flight
         self.dropped = 0
 
     def create_sink(self, endpoint: str) -> Sink:
@@ -434,19 +426,11 @@ class CoreIntake:
 class NatsSession:
     """The subscriptions on one connection; each connection has a new session."""
 
-    def __init__(
-        self,
-        client: RawClient,
-        core: CoreIntake,
-        storing: MessageStorer,
-        limits: GatewayLimits,
-        counters: GatewayCounters,
-    ) -> None:
+    def __init__(self, client: RawClient, core: CoreIntake, storing: MessageStorer, terms: GatewayConfig) -> None:
         self.client = client
         self._core = core
         self._storer = storing
-        self._limits = limits
-        self._counters = counters
+        self._terms = terms
         self._subscribed: dict[CorePlan, int] = {}
         self._pullers: dict[StreamPlan, tuple[StreamPuller, asyncio.Task[None]]] = {}
         self._ending_tasks: set[asyncio.Task[None]] = set()
@@ -485,7 +469,7 @@ class NatsSession:
             puller.close()
             self._ending_tasks.add(task)
             task.add_done_callback(self._ending_tasks.discard)
-        share = max(1, self._limits.max_in_flight // max(1, _count_shares(plans)))
+        share = max(1, self._terms.limits.max_in_flight // max(1, _count_shares(plans)))
         self._core.share = share
         for plan in plans:
             if isinstance(plan, StreamPlan):
@@ -512,15 +496,11 @@ class NatsSession:
     async def end(self) -> None:
         """Close the connection; unacknowledged messages will be redelivered."""
         await self.client.end_connection()
-        tasks = {*self._ending_tasks, *(task for _, task in self._pullers.values())}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await _cancel(*self._ending_tasks, *(task for _, task in self._pullers.values()))
 
     def _start_puller(self, plan: StreamPlan, share: int) -> None:
         if plan not in self._pullers:
-            puller = StreamPuller(plan, self.client, self._storer, self._limits, self._counters)
+            puller = StreamPuller(plan, self.client, self._storer, self._terms)
             task = asyncio.create_task(puller.run())
             task.add_done_callback(self._handle_task_end)
             self._pullers[plan] = (puller, task)
@@ -548,13 +528,16 @@ class NatsGateway:
 
     Servers are those of ``connection.uris`` and no others, tried in turn. :mod:`bindings.nats.binding` describes the
     options of a subscription.
+
+    Raises:
+        GatewayError: an address, option, certificate or credentials file has a fault that waiting does not fix.
     """
 
     def __init__(self, terms: GatewayConfig) -> None:
         self._terms = terms
-        self._subscriptions = tuple(terms.subscriptions)
         self._name = terms.client_id
-        self._plans: tuple[Plan, ...] = ()
+        self._dialer = create_dialer(terms.connection, terms.client_id)
+        self._plans = plan_subscriptions(terms.subscriptions, terms.connection.options)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
@@ -593,16 +576,8 @@ class NatsGateway:
         return text
 
     def start(self) -> None:
-        """Start connecting without waiting.
-
-        Raises:
-            GatewayError: an address, option, certificate or credentials file has a fault that waiting does not fix.
-        """
-        if self._thread is not None:
-            raise GatewayError(f"{self._name} was already started; create another gateway")
-        dialling = create_dialer(self._terms.connection, self._name)
-        self._plans = plan_subscriptions(self._subscriptions, self._terms.connection.options)
-        self._thread = threading.Thread(target=self._run, args=(dialling,), name=f"nats-{self._name}", daemon=True)
+        """Start connecting without waiting."""
+        self._thread = threading.Thread(target=self._run, name=f"nats-{self._name}", daemon=True)
         self._thread.start()
         self._ready.wait()
 
@@ -613,7 +588,6 @@ class NatsGateway:
             GatewayError: an invalid subject or option; the old ones stay.
         """
         self._plans = plan_subscriptions(subscriptions, self._terms.connection.options)
-        self._subscriptions = tuple(subscriptions)
         self._set_event(self._changed)
 
     def stop(self, grace: float) -> None:
@@ -632,9 +606,9 @@ class NatsGateway:
         except RuntimeError:
             _logger.debug("%s had already stopped", self._name)
 
-    def _run(self, dialling: NatsDialer) -> None:
+    def _run(self) -> None:
         try:
-            asyncio.run(self._run_connections(dialling))
+            asyncio.run(self._run_connections())
         except Exception:
             # An internal error. `alive` reports it from now on, and the owner of the gateway decides.
             self._fault = "it stopped after an internal error; see the log, and restart the router"
@@ -643,38 +617,36 @@ class NatsGateway:
             self._session = None
             self._ready.set()
 
-    async def _run_connections(self, dialling: NatsDialer) -> None:
+    async def _run_connections(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._storer = storing = MessageStorer(self._terms.store, self._loop)
-        self._core = CoreIntake(storing, self._terms.limits, self._terms.counters)
+        self._core = CoreIntake(storing, self._terms)
         self._ready.set()
         backoff = Backoff(_MIN_RESTART_SECONDS, _MAX_RESTART_SECONDS)
-        for address in itertools.cycle(dialling.addresses):
+        for address in itertools.cycle(self._dialer.addresses):
             try:
-                client = await self._connect(dialling, address)
+                client = await self._connect(address)
             except ConnectFault as error:
                 self._set_fault(str(error))
             else:
                 if client is None:
                     break
-                session = NatsSession(client, self._core, storing, self._terms.limits, self._terms.counters)
+                session = NatsSession(client, self._core, storing, self._terms)
                 if await self._serve_session(session, str(address)):
                     backoff.reset()
             if await wait_for_event(self._stop, backoff.next_pause()):
                 break
         await self._wait_for_end(storing.wait_until_idle())
 
-    async def _connect(self, dialling: NatsDialer, address: Address) -> RawClient | None:
+    async def _connect(self, address: Address) -> RawClient | None:
         """Connect to one server; return None when it is time to stop."""
-        connecting = asyncio.create_task(connect(dialling, address))
+        connecting = asyncio.create_task(connect(self._dialer, address))
         stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if connecting.done():
-            return connecting.result()
-        connecting.cancel()
-        await asyncio.wait((connecting,))
-        return None
+        try:
+            await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            return connecting.result() if connecting.done() else None
+        finally:
+            await _cancel(stopping, connecting)
 
     async def _serve_session(self, session: NatsSession, place: str) -> bool:
         """Receive over one connection until it ends or the gateway stops; return whether it ever worked."""
@@ -701,12 +673,11 @@ class NatsGateway:
         return worked
 
     async def _wait_for_end(self, ending: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(ending)
-        await asyncio.wait((task,), timeout=max(0.0, self._deadline - time.monotonic()))
-        if not task.done():
+        try:
+            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
+                await ending
+        except TimeoutError:
             _logger.warning("%s: some messages are still in flight after the grace period", self._name)
-            task.cancel()
-            await asyncio.wait((task,))
 
     def _set_fault(self, text: str) -> None:
         if text != self._fault:
@@ -720,5 +691,11 @@ async def _wait_for_first(*events: asyncio.Event) -> None:
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in waiting:
-            task.cancel()
+        await _cancel(*waiting)
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

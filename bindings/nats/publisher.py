@@ -27,7 +27,7 @@ from nats.aio.subscription import Subscription as ClientSubscription
 from bindings.certificates import Address, create_tls_context, parse_addresses
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.nats.binding import NatsDelivery, NatsSending, build_header_block, is_subject, parse_status
-from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, iter_headers
+from bindings.sending import Hangup, MessageRefusal, Outbound, PoisonIsolator, Settled, Unsettled, iter_headers
 from catalog.parsing.regular import read_regular
 
 # One connection to a NATS server: address, login, and workarounds for nats-py.
@@ -302,42 +302,19 @@ MAX_IDLE_SECONDS: Final = 60.0
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class NatsMessage:
-    """A message to send. ``headers`` keep order and repeats; ``id`` is the same for every attempt and becomes
-    ``Nats-Msg-Id`` if JetStream gets the message. Messages of one ``lane`` keep their order when the server ends the
-    connection over another message.
-    """
-
-    subject: str
-    data: bytes = b""
-    headers: Sequence[tuple[str, bytes]] = ()
-    reply: str = ""
-    id: str = ""
-    lane: str = ""
-
-
-def to_nats_message(sink: str, message: Outbound) -> NatsMessage:
-    """Convert an outbound message. Its id also depends on sink and subject, since several may share a stream."""
-    reply = next((part.text for part in message.parts if part.key == "reply-to"), None)
-    text = "\n".join((sink, message.address, message.id))
-    identity = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    headers = [(name, part.value or b"") for name, part in iter_headers(message.parts)]
-    return NatsMessage(message.address, message.body or b"", headers, reply or "", identity, message.lane)
-
-
 class NatsPublisher:
     """Sends over one connection, which is opened when first needed and again after it broke.
 
-    Used from one thread at a time, which serves the connection; *timeout* seconds limit each chunk of messages. With
-    *stream* a message counts as sent when JetStream acknowledged that it stored it, which replaces the message's
-    ``reply``; without, when the server has it, which is all that core NATS can confirm: whether anybody received it
-    stays unknown.
+    Used from one thread at a time, which serves the connection; *timeout* seconds limit each chunk of messages. *sink*
+    is part of our name at the server, and of the ids by which JetStream recognises repeats. With *stream* a message
+    counts as sent when JetStream acknowledged that it stored it, which replaces the message's ``reply-to``; without,
+    when the server has it, which is all that core NATS can confirm: whether anybody received it stays unknown.
     """
 
-    def __init__(self, connection: Connection, *, name: str, timeout: float, stream: bool) -> None:
+    def __init__(self, connection: Connection, *, sink: str, timeout: float, stream: bool) -> None:
         self._connection = connection
-        self._name = name
+        self._sink = sink
+        self._name = f"xrouter-{sink}"
         self._timeout = timeout
         self._stream = stream
         self._dialer: NatsDialer | None = None
@@ -347,27 +324,17 @@ class NatsPublisher:
         self._inbox = ""
         self._numbers = itertools.count()
         self._waiting: dict[bytes, asyncio.Future[MessageRefusal | None]] = {}
-        self._suspects = PoisonIsolator(MessageRefusal)
+        self._isolator = PoisonIsolator()
 
-    def send(self, messages: Sequence[NatsMessage]) -> list[MessageRefusal | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         """Send messages in order and wait until each is confirmed; return a refusal, or None, for each.
-
-        Messages of other lanes may overtake one over which the server ends the connection.
 
         Raises:
             Unsettled: the server is unreachable, no stream has a subject, or a confirmation is late. Some messages may
                 have been stored; sent again with the same ids, JetStream drops the repeats.
             GatewayError: an address, certificate or credentials file has a fault that waiting does not fix.
         """
-        settled: dict[int, MessageRefusal | None] = {}
-        items = [
-            OutgoingMessage(message.lane, hash((message.subject, message.data, message.id))) for message in messages
-        ]
-        try:
-            self._suspects.send(items, lambda part: self._run_in_loop(self._send(messages, part, settled)), settled)
-        except (Hangup, Unsettled) as error:
-            raise Unsettled(str(error), settled) from error
-        return [settled[index] for index in range(len(messages))]
+        return self._isolator.send(messages, lambda part, settled: self._run_in_loop(self._exchange(part, settled)))
 
     def close(self) -> None:
         """Disconnect; a later send reconnects."""
@@ -380,34 +347,36 @@ class NatsPublisher:
         self._runner = self._runner or asyncio.Runner()
         return self._runner.run(work)
 
-    async def _send(
-        self, messages: Sequence[NatsMessage], indexes: Sequence[int], settled: dict[int, MessageRefusal | None]
-    ) -> None:
+    async def _exchange(self, messages: Mapping[int, Outbound], settled: Settled) -> None:
         try:
             client = await self._connect()
         except ConnectFault as error:
             raise Unsettled(str(error)) from error
         try:
-            for chunk in _split_into_chunks(messages, indexes):
+            for chunk in _split_into_chunks(messages):
                 async with asyncio.timeout(self._timeout):
-                    await _unless_ended(client, self._send_chunk(client, {at: messages[at] for at in chunk}, settled))
+                    await _unless_ended(client, self._send_chunk(client, chunk, settled))
         except (errors.Error, OSError, TimeoutError) as error:
             ended, fault = client.ended.is_set(), client.fault
             await self._disconnect()  # a late answer must not be attributed to the next attempt
             text = f"{self._name}: {fault or str(error) or 'no confirmation in time'}"
             raise (Hangup(text) if ended else Unsettled(text)) from error
 
-    async def _send_chunk(
-        self, client: RawClient, chunk: Mapping[int, NatsMessage], settled: dict[int, MessageRefusal | None]
-    ) -> None:
+    async def _send_chunk(self, client: RawClient, chunk: Mapping[int, Outbound], settled: Settled) -> None:
         commands: list[bytes] = []
         answers: dict[int, asyncio.Future[MessageRefusal | None] | None] = {}
         for index, message in chunk.items():
-            reply = f"{self._inbox}.{next(self._numbers)}" if self._stream else message.reply
+            headers = [(name, part.value or b"") for name, part in iter_headers(message.parts)]
+            if self._stream:
+                reply = f"{self._inbox}.{next(self._numbers)}"
+                if all(name != MESSAGE_ID for name, _ in headers):
+                    headers.append((MESSAGE_ID, self._message_id(message)))
+            else:
+                reply = next((part.text for part in message.parts if part.key == "reply-to"), None) or ""
             try:
-                commands.append(_publish_command(message, reply, client.max_payload, with_id=self._stream))
+                commands.append(_publish_command(message, reply, headers, client.max_payload))
             except ValueError as error:
-                settled[index] = MessageRefusal(f"{message.subject[:200]}: {error}")
+                settled[index] = MessageRefusal(f"{message.address[:200]}: {error}")
             else:
                 answers[index] = self._expect_reply(reply) if self._stream else None
         client.denied = ""
@@ -420,6 +389,11 @@ class NatsPublisher:
                 settled[index] = None if answer is None else await answer
         finally:
             self._forget_replies()
+
+    def _message_id(self, message: Outbound) -> bytes:
+        """Return the same id for every attempt. It depends on sink and subject, since several may share a stream."""
+        text = "\n".join((self._sink, message.address, message.id))
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32].encode()
 
     def _expect_reply(self, reply: str) -> asyncio.Future[MessageRefusal | None]:
         future = asyncio.get_running_loop().create_future()
@@ -488,41 +462,38 @@ async def _unless_ended(client: RawClient, work: Coroutine[Any, Any, None]) -> N
         await asyncio.wait((working,))
 
 
-def _split_into_chunks(messages: Sequence[NatsMessage], indexes: Sequence[int]) -> list[list[int]]:
-    chunks: list[list[int]] = []
+def _split_into_chunks(messages: Mapping[int, Outbound]) -> list[dict[int, Outbound]]:
+    chunks: list[dict[int, Outbound]] = []
     size = 0
-    for index in indexes:
-        size += len(messages[index].data)
+    for index, message in messages.items():
+        size += len(message.body or b"")
         if not chunks or len(chunks[-1]) >= CHUNK_MESSAGES or size > CHUNK_BYTES:
-            chunks.append([])
-            size = len(messages[index].data)
-        chunks[-1].append(index)
+            chunks.append({})
+            size = len(message.body or b"")
+        chunks[-1][index] = message
     return chunks
 
 
-def _publish_command(message: NatsMessage, reply: str, max_payload: int, *, with_id: bool) -> bytes:
+def _publish_command(message: Outbound, reply: str, headers: Sequence[tuple[str, bytes]], max_payload: int) -> bytes:
     """Return the command that publishes a message.
 
     Raises:
         ValueError: no server accepts it; the text says why.
     """
-    if not is_subject(message.subject, wildcards=False):
+    if not is_subject(message.address, wildcards=False):
         raise ValueError("not a subject to publish to: it must be tokens between dots, without blanks or wildcards")
     if reply and not is_subject(reply, wildcards=False):
         raise ValueError(f"{reply[:200]!r} is not a subject to reply to")
-    headers = list(message.headers)
-    if with_id and message.id and all(name != MESSAGE_ID for name, _ in headers):
-        headers.append((MESSAGE_ID, message.id.encode()))
-    block = build_header_block(headers) if headers else b""
-    size = len(block) + len(message.data)
+    block, data = build_header_block(headers) if headers else b"", message.body or b""
+    size = len(block) + len(data)
     if size > max_payload:
         raise ValueError(f"{size} bytes with headers exceed the server's maximum ({max_payload})")
-    address = " ".join(filter(None, (message.subject, reply)))
+    address = " ".join(filter(None, (message.address, reply)))
     line = f"HPUB {address} {len(block)} {size}" if block else f"PUB {address} {size}"
     encoded = line.encode()
     if len(encoded) > _CONTROL_LINE:
         raise ValueError(f"subject and reply subject exceed the servers' maximum ({_CONTROL_LINE} bytes)")
-    return b"".join((encoded, b"\r\n", block, message.data, b"\r\n"))
+    return b"".join((encoded, b"\r\n", block, data, b"\r\n"))
 
 
 def _read_reply(arrival: NatsDelivery) -> MessageRefusal | None:

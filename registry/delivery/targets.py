@@ -36,12 +36,10 @@ from bindings.http.publisher import OutRequest, find_invalid_member, to_request
 from bindings.kafka.client import KafkaClient, SaslLogin
 from bindings.kafka.publisher import KafkaPublisher
 from bindings.mqtt.publisher import MqttPublisher
-from bindings.mqtt.publisher import to_mqtt_message as mqtt_message
 from bindings.nats.publisher import NatsPublisher
-from bindings.nats.publisher import to_nats_message as nats_message
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS
-from bindings.sending import Outbound, Publisher, TranslatingPublisher
+from bindings.sending import Outbound, Publisher
 from catalog.documents.connecting import ConnectionPolicy
 from catalog.protocols.properties import CONNECTION_HEADERS, REQUEST_CREDENTIALS
 from registry.delivery.subscriptions import (
@@ -520,12 +518,8 @@ def _publisher_for(name: str, subscription: Subscription, protocol: _Protocol, *
         (address,), BrokerLogin(user, secret, credential.get("accessToken")), Tls() if tls else None
     )
     if protocol.binding == "NATS":
-        return lambda: TranslatingPublisher(
-            NatsPublisher(connection, name=ours, timeout=_CONNECT_SECONDS, stream=True), partial(nats_message, name)
-        )
+        return lambda: NatsPublisher(connection, sink=name, timeout=_CONNECT_SECONDS, stream=True)
     if protocol.binding == "AMQP/1.0":
         return lambda: AmqpSender(connection, container_id=ours, timeout=_CONNECT_SECONDS)
     version: _MqttVersion = "MQTT/5.0" if protocol.binding == "MQTT/5.0" else "MQTT/3.1.1"
-    return lambda: TranslatingPublisher(
-        MqttPublisher(connection, protocol=version, client_id=ours, timeout=_CONNECT_SECONDS), mqtt_message
-    )
+    return lambda: MqttPublisher(connection, protocol=version, client_id=ours, timeout=_CONNECT_SECONDS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +25,8 @@ from bindings.gateways import (
 from bindings.http.gateway import HttpGateway
 from bindings.http.gateway import HttpGatewayConfig as ServerSettings
 from bindings.http.request import HttpRoute, iter_shadowing_routes
-from bindings.inbox import Inbox, InboxError, InboxLimits
+from bindings.inbox.log import Inbox
+from bindings.inbox.space import InboxError, InboxLimits
 from bindings.kafka.store import KafkaStore
 from bindings.protocols import BINDINGS
 from router.errors import ConfigError, StateError
@@ -91,9 +90,6 @@ def _build_login(chosen: SourceSettings) -> BrokerLogin:
     )
 
 
-GatewayOpener = Callable[[BrokerConnection, RowStore, GatewayLimits, GatewayCounters], Gateway]
-
-
 def open_gateway(
     broker: BrokerConnection, store: RowStore, limits: GatewayLimits, counters: GatewayCounters
 ) -> Gateway:
@@ -106,7 +102,7 @@ def open_gateway(
 
 
 class BrokerGateways:
-    """All broker gateways of a router. Not for concurrent use."""
+    """All broker gateways of a router, and their counters. Not for concurrent use."""
 
     def __init__(
         self,
@@ -115,14 +111,13 @@ class BrokerGateways:
         counters: GatewayCounters,
         status: RouterStatus,
         identity: str,
-        opener: GatewayOpener = open_gateway,
     ) -> None:
         self._store = store
         self._limits = GatewayLimits(settings.gateways.max_body, settings.gateways.max_in_flight)
-        self._counters = _WatchedCounters(counters)
+        self._counters = counters
+        self._last_arrival = time.monotonic()
         self._status = status
         self._identity = identity
-        self._open = opener
         self._running: dict[str, tuple[BrokerConnection, Gateway]] = {}
         self._retries = Retries()
         self._connected: dict[str, bool] = {}
@@ -149,7 +144,7 @@ class BrokerGateways:
 
     def _start_gateway(self, broker: BrokerConnection) -> None:
         try:
-            gateway = self._open(broker, self._store, self._limits, self._counters)
+            gateway = open_gateway(broker, self._store, self._limits, self)
             gateway.start()
         except GatewayError as error:
             raise ConfigError(f"gateway of {broker.name}: {error}", key="sources") from error
@@ -207,7 +202,7 @@ class BrokerGateways:
     @property
     def idle_seconds(self) -> float:
         """Seconds since a message last arrived, or since the gateways were created."""
-        return time.monotonic() - self._counters.last_arrival
+        return time.monotonic() - self._last_arrival
 
     def stop(self, grace: float) -> None:
         """Stop all gateways, within *grace* seconds in total."""
@@ -216,17 +211,9 @@ class BrokerGateways:
             gateway.stop(max(0.5, deadline - time.monotonic()))
         self._running.clear()
 
-
-class _WatchedCounters:
-    """Counters that remember when a message last arrived."""
-
-    def __init__(self, counters: GatewayCounters) -> None:
-        self._counters = counters
-        self.last_arrival = time.monotonic()
-
     def received(self, endpoint: str) -> None:
         """Count a received message."""
-        self.last_arrival = time.monotonic()
+        self._last_arrival = time.monotonic()
         self._counters.received(endpoint)
 
     def acknowledged(self, endpoint: str) -> None:
@@ -244,22 +231,10 @@ _CHECK_SECONDS: Final = 1.0
 SHADOW_REMEDY: Final = "list the restricted source first, or give the other the same users"
 
 
-@dataclass(frozen=True, slots=True)
-class IntakeStore:
-    """The store of received rows. ``identity`` distinguishes its gateways from others in their client ids."""
-
-    rows: RowStore
-    identity: str
-    measure_size: Callable[[], int]
-    """Bytes on disk."""
-    max_size: Callable[[], int]
-    """The maximum size in bytes; 0 if it has none."""
-    refusal_reason: Callable[[], str]
-    """Why it accepts nothing now; empty if it does."""
-    close: Callable[[], None]
+IntakeStore = Inbox | KafkaStore
 
 
-def open_local_store(settings: Settings, state: StateFolder) -> IntakeStore:
+def open_local_store(settings: Settings, state: StateFolder) -> Inbox:
     """Open the inbox in the state folder.
 
     Raises:
@@ -274,16 +249,12 @@ def open_local_store(settings: Settings, state: StateFolder) -> IntakeStore:
             state.inventory.note_inbox(inbox.layout.inbox)
     except (InboxError, OSError) as error:
         raise StateError(f"inbox {state.inbox}: {error}", hint=RESTORE) from error
-    return IntakeStore(
-        inbox, inbox.layout.inbox[:8], inbox.measure_size, inbox.max_size, inbox.refusal_reason, inbox.close
-    )
+    return inbox
 
 
-def open_topic_store(chosen: KafkaInboxSettings) -> IntakeStore:
-    """Open a Kafka topic as the inbox; its ``identity`` is made of the host name."""
-    store = KafkaStore(make_inbox_client(chosen), chosen.topic, max_message_bytes=chosen.max_message_bytes)
-    identity = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-    return IntakeStore(store, identity, lambda: 0, lambda: 0, store.refusal_reason, store.close)
+def open_topic_store(chosen: KafkaInboxSettings) -> KafkaStore:
+    """Open a Kafka topic as the inbox."""
+    return KafkaStore(make_inbox_client(chosen), chosen.topic, max_message_bytes=chosen.max_message_bytes)
 
 
 class Intake:
@@ -347,7 +318,7 @@ class Intake:
         if store is None:
             return
         if self._brokers is None:
-            self._brokers = BrokerGateways(store.rows, self._settings, self._metrics, self._status, store.identity)
+            self._brokers = BrokerGateways(store, self._settings, self._metrics, self._status, store.identity)
         self._brokers.run_for_sources(plan.sources)
         routes = build_http_routes(plan)
         for earlier, later in iter_shadowing_routes(routes):
@@ -356,7 +327,7 @@ class Intake:
         if self._http is not None:
             self._http.replace_routes(routes)
         elif routes and not self._once:
-            self._http = self._start_http(store.rows, routes)
+            self._http = self._start_http(store, routes)
         self._status.remove_gateway(STARTING_NAME)
 
     def check_state(self) -> None:
@@ -421,7 +392,7 @@ class Intake:
         self._status.gateway("http", False, "it stopped unexpectedly")
         ended.stop(0.0)
         try:
-            self._http = self._start_http(self._store.rows, self._routes, port=ended.port)
+            self._http = self._start_http(self._store, self._routes, port=ended.port)
         except ConfigError as error:
             # It was opened before, so that its port or certificate may be available at the next retry.
             self._status.gateway("http", False, error.message)

@@ -31,12 +31,14 @@ from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits, RowStore
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute
-from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.format import iter_frames, map_segment
+from bindings.inbox.log import Inbox
+from bindings.inbox.space import InboxLimits
 from bindings.mqtt.gateway import MqttGateway
 from bindings.nats.gateway import NatsGateway
-from bindings.nats.publisher import NatsMessage, NatsPublisher
-from bindings.parts import InboxRow
+from bindings.nats.publisher import NatsPublisher
+from bindings.parts import InboxRow, Part
+from bindings.sending import Outbound
 from tests.benchmarks.http_load import Load, load
 from tests.benchmarks.machine import machine
 from tests.support.amqp import amqp_message, queue_name
@@ -216,9 +218,9 @@ class Nats:
             await client.close()
 
         asyncio.run(made())
-        headers = [(f"ce-{name}", text.encode()) for name, text in ATTRIBUTES.items()]
-        publisher = NatsPublisher(Connection((self._server.uri,)), name="bench-sender", timeout=30, stream=True)
-        publisher.send([NatsMessage(f"bench{self._round}", BODY, headers, id=str(n)) for n in range(count)])
+        headers = tuple(Part(f"headers.ce-{name}", text.encode()) for name, text in ATTRIBUTES.items())
+        publisher = NatsPublisher(Connection((self._server.uri,)), sink="bench", timeout=30, stream=True)
+        publisher.send([Outbound(f"bench{self._round}", headers, BODY, "", str(n)) for n in range(count)])
         publisher.close()
 
     def drop(self, count: int) -> float:

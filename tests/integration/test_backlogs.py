@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
-from bindings.inbox import Inbox
 from bindings.inbox.format import to_offset
+from bindings.inbox.log import Inbox
 from bindings.inbox.source import InboxView
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets

@@ -14,11 +14,9 @@ from bindings.parts import first_part
 from bindings.protocols import BINDINGS
 from router.cli import run_command_line
 from tests.support.amqp import queue_name
-from tests.support.amqp import running as amqp_running
-from tests.support.mqtt import Mosquitto, Rows
-from tests.support.mqtt import running as mqtt_running
+from tests.support.gateways import Rows, running
+from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer, core
-from tests.support.nats import running as nats_running
 from tests.support.qpid import amqp_for_tests
 from tests.support.waiting import wait_until
 
@@ -30,21 +28,20 @@ Broker = Callable[[Path, Rows], Any]
 
 @contextmanager
 def mqtt(folder: Path, rows: Rows) -> Iterator[tuple[str, str]]:
-    with Mosquitto(folder) as broker, mqtt_running(broker.uri, {"/endpoints/in": "#"}, rows):
+    with Mosquitto(folder) as broker, running("MQTT/5.0", broker.uri, {"/endpoints/in": "#"}, rows):
         yield broker.uri, "plant/line"
 
 
 @contextmanager
 def nats(folder: Path, rows: Rows) -> Iterator[tuple[str, str]]:
-    with NatsServer(folder) as server, nats_running(server, rows, core(">")):
+    with NatsServer(folder) as server, running("NATS", server.uri, [core(">")], rows):
         yield server.uri, "plant.line"
 
 
 @contextmanager
 def amqp(folder: Path, rows: Rows) -> Iterator[tuple[str, str]]:
     node = queue_name()
-    with amqp_for_tests(folder) as uri, amqp_running(uri, node, rows) as (gateway, _):
-        wait_until(lambda: gateway.connected, LIMIT, lambda: f"a connection; {gateway.trouble}")
+    with amqp_for_tests(folder) as uri, running("AMQP/1.0", uri, {"/endpoints/in": node}, rows):
         yield uri, node
 
 

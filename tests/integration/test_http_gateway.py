@@ -23,8 +23,9 @@ from bindings.background import fault_counts
 from bindings.gateways import GatewayError
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute, PathRoutes, ServerLimits
-from bindings.inbox import Inbox, InboxFull, InboxLimits, InboxRowError
+from bindings.inbox.log import Inbox
 from bindings.inbox.source import InboxView
+from bindings.inbox.space import InboxFull, InboxLimits, InboxRowError
 from bindings.parts import InboxRow
 from catalog import load as catalog_load
 from router.evaluation.plan import Plan

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from bindings.inbox import Inbox, InboxDamaged, InboxFormatError, InboxLimits
-from bindings.inbox.format import InboxPosition, divide_rows, list_segments, segment_path
-from bindings.inbox.log import compact_segment
+from bindings.inbox.format import InboxPosition, list_segments, segment_path
+from bindings.inbox.log import Inbox, compact_segment
 from bindings.inbox.source import NAME, READ_SCHEMA, SPARK_SCHEMA, InboxDataSource, InboxStreamReader, InboxView
+from bindings.inbox.space import InboxDamaged, InboxFormatError, InboxLimits
 from bindings.parts import InboxRow, Part
 from tests.support.waiting import wait_until
 
@@ -44,12 +44,6 @@ def read(reader: InboxStreamReader, start: dict[str, Any], end: dict[str, Any]) 
 
 def test_batches_have_the_schema_that_spark_expects() -> None:
     assert to_arrow_schema(SPARK_SCHEMA, timezone="UTC").equals(READ_SCHEMA)
-
-
-def test_a_limit_is_shared_fairly() -> None:
-    assert divide_rows({0: 100, 1: 3, 2: 100}, 50) == {0: 23, 1: 3, 2: 24}
-    assert sum(divide_rows({0: 5, 1: 5}, 1).values()) == 1
-    assert divide_rows({0: 0, 1: 0}, 9) == {0: 0, 1: 0}
 
 
 def test_ranges_respect_the_limit_and_read_identically_after_a_restart(tmp_path: Path) -> None:
@@ -95,19 +89,6 @@ def test_a_batch_is_bounded_by_bytes_as_well(tmp_path: Path, *, compacted: bool)
     assert all(sum(batch) <= 10_000 or len(batch) == 1 for batch in batches), batches
     assert [30_000] in batches
     assert len(batches) < 12
-
-
-def test_bytes_are_not_counted_where_all_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inbox = Inbox(tmp_path, limits=SMALL)
-    reader = InboxStreamReader({"path": str(tmp_path), "max_bytes": "20000"})
-    start = reader.initialOffset()
-    monkeypatch.setattr("bindings.inbox.source.count_rows_within", None)
-    for first in range(0, 200, 20):
-        append(inbox, range(first, first + 20))
-        end = reader.latestOffset(start, ReadAllAvailable())
-        assert len(read(reader, start, end)) == 20
-        start = end
-    inbox.close()
 
 
 def test_commit_trims_only_what_lies_behind_and_never_the_open_segment(tmp_path: Path) -> None:

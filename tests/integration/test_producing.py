@@ -30,13 +30,12 @@ from router.sinks.messages.definitions import EndpointComposer, make_composer
 from router.sinks.messages.sink import UnsendableMessage, make_event
 from tests.conftest import Kafka
 from tests.support.amqp import queue_name
-from tests.support.amqp import running as amqp_running
 from tests.support.cases import samples
 from tests.support.corpora import SHARED, documents
+from tests.support.gateways import Rows, running
 from tests.support.kafka import create_topics
-from tests.support.mqtt import Mosquitto, Rows, running
+from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer, core
-from tests.support.nats import running as nats_running
 from tests.support.qpid import amqp_for_tests
 from tests.support.round_trip import OUT, Journey, journey, lost, mismatches, position_of
 from tests.support.waiting import wait_until
@@ -166,7 +165,7 @@ def test_mqtt(tmp_path: Path, version: str, paths: list[Path]) -> None:
 
     with (
         Mosquitto(tmp_path / "mosquitto") as broker,
-        running(broker.uri, {"/endpoints/in": "#"}, rows, protocol=protocol),
+        running(protocol, broker.uri, {"/endpoints/in": "#"}, rows),
     ):
         travel(tmp_path, "mqtt", protocol, broker.uri, paths, received, more={"version": version})
 
@@ -174,7 +173,7 @@ def test_mqtt(tmp_path: Path, version: str, paths: list[Path]) -> None:
 @pytest.mark.parametrize("paths", scope())
 def test_nats(tmp_path: Path, paths: list[Path]) -> None:
     rows = Rows()
-    with NatsServer(tmp_path / "nats") as server, nats_running(server, rows, core(">")):
+    with NatsServer(tmp_path / "nats") as server, running("NATS", server.uri, [core(">")], rows):
         plain = {"jetstream": False}  # a stream takes no subject to reply to
         travel(tmp_path, "nats", "NATS", server.uri, paths, lambda expected: by_position(rows, expected), more=plain)
 
@@ -183,8 +182,7 @@ def test_nats(tmp_path: Path, paths: list[Path]) -> None:
 def test_amqp(tmp_path: Path, paths: list[Path]) -> None:
     rows, node = Rows(), queue_name()
     # It listens before anything is sent: some definitions give messages a second to live.
-    with amqp_for_tests(tmp_path / "qpid") as uri, amqp_running(uri, node, rows) as (gateway, _):
-        wait_until(lambda: gateway.connected, LIMIT, lambda: f"a connection; {gateway.trouble}")
+    with amqp_for_tests(tmp_path / "qpid") as uri, running("AMQP/1.0", uri, {"/endpoints/in": node}, rows):
         options = {"node": node}
         travel(tmp_path, "amqp", "AMQP/1.0", uri, paths, lambda expected: by_position(rows, expected), options=options)
 

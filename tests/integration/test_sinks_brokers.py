@@ -10,9 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bindings.amqp.gateway import AmqpGateway
 from bindings.events import to_json_members
-from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute
 from bindings.parts import InboxRow, first_part
@@ -25,13 +23,12 @@ from router.sinks import ArrowSink, Commit, close_publishers, open_sink
 from router.sinks.messages.sink import MESSAGE
 from tests.conftest import Kafka, TopicFactory
 from tests.support.amqp import queue_name
+from tests.support.gateways import Rows, running
 from tests.support.kafka import read_all
-from tests.support.mqtt import Mosquitto, Rows, running
+from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer, core, make_stream, stream
-from tests.support.nats import running as nats_running
 from tests.support.ports import Authority
 from tests.support.qpid import amqp_for_tests
-from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 from tests.support.web import Http2Target
 
@@ -138,7 +135,7 @@ def test_mqtt(mosquitto: Mosquitto, tmp_path: Path, version: str, mode: str) -> 
     settings: dict[str, Any] = {"type": "mqtt", "uri": mosquitto.uri, "topic": topic, "mode": mode, "version": version}
     if version == "3.1.1":
         settings["max_body"] = 3000  # such a broker does not tell its limit: it ends the connection
-    with running(mosquitto.uri, {E: f"{version}-{mode}/#"}, rows, client_id=f"{version}-{mode}"):
+    with running("MQTT/5.0", mosquitto.uri, {E: f"{version}-{mode}/#"}, rows, client_id=f"{version}-{mode}"):
         result = sink(tmp_path, settings).write(table(LARGE), FIRST)
         check(stored(rows, len(CASES)), mode)
     assert [record.position for record in result.refused] == ["t-0-99"]
@@ -156,7 +153,7 @@ def test_a_broker_that_is_away_gets_each_message_once_it_is_back(mosquitto: Mosq
     with pytest.raises(SinkError, match="sink out: 5 of 5 messages were not confirmed"):
         target.write(table(), Commit("app", 2))
     mosquitto.start()
-    with running(mosquitto.uri, {E: "away"}, rows, client_id="away"):
+    with running("MQTT/5.0", mosquitto.uri, {E: "away"}, rows, client_id="away"):
         assert target.write(table(), Commit("app", 2)).rows == len(CASES)
         check(stored(rows, len(CASES)), "binary")
 
@@ -170,7 +167,7 @@ def test_nats(nats: NatsServer, tmp_path: Path, mode: str, jetstream: bool) -> N
     if jetstream:
         make_stream(nats)
     taken = stream(f"{subject}.>", durable=f"taker-{mode}") if jetstream else core(f"{subject}.>")
-    with nats_running(nats, rows, taken):
+    with running("NATS", nats.uri, [taken], rows):
         target = sink(tmp_path, settings)
         result = target.write(table(LARGE), FIRST)
         check(stored(rows, len(CASES)), mode)
@@ -202,16 +199,8 @@ def test_amqp(qpid: str, tmp_path: Path, mode: str) -> None:
     rows, node = Rows(), queue_name()
     settings = {"type": "amqp", "uri": qpid, "node": node, "mode": mode}
     assert sink(tmp_path, settings).write(table(), FIRST).rows == len(CASES)
-    gateway: Gateway = AmqpGateway(
-        GatewayConfig(
-            Connection((qpid,)), [EndpointSubscription(E, node)], rows, f"reader-{mode}", GatewayLimits(), Counts()
-        )
-    )
-    gateway.start()
-    try:
+    with running("AMQP/1.0", qpid, {E: node}, rows):
         check(stored(rows, len(CASES)), mode)
-    finally:
-        gateway.stop(5.0)
     assert json.loads(lineage(rows.stored[0], "application-properties.xrouter-lineage") or "")["position"] == "t-0-0"
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from bindings.inbox import Inbox, InboxFull, InboxLimits
+from bindings.inbox.log import Inbox
 from bindings.inbox.source import InboxView
+from bindings.inbox.space import InboxFull, InboxLimits
 from bindings.parts import InboxRow, Part
 
 ROOT = Path(__file__).parents[2]

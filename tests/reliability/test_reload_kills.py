@@ -18,7 +18,7 @@ import httpx
 import pytest
 from deltalake import DeltaTable
 
-from bindings.inbox import Inbox
+from bindings.inbox.log import Inbox
 from bindings.parts import InboxRow, Part
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load

@@ -5,30 +5,21 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-import pyarrow as pa
 from proton import Condition, Data, Delivery, Described, Link, Message, ulong
 from proton.handlers import MessagingHandler
 from proton.reactor import ApplicationEvent, Container, EventInjector
 from proton.utils import BlockingConnection
 
 from bindings.amqp.binding import FIELD_TYPES
-from bindings.amqp.gateway import AmqpGateway
 from bindings.amqp.values import TYPES_KEY, AmqpValue, to_part
-from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits, RowStore
-from bindings.inbox import Inbox, InboxFull
-from bindings.inbox.source import InboxView
-from bindings.parts import JSON_KIND, InboxRow, Part
+from bindings.parts import JSON_KIND, Part
 from bindings.sending import Outbound
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed
-from tests.support.shop import Counts
 
 CODES = {
     "header": 0x70,
@@ -181,101 +172,7 @@ def queue_name() -> str:
     return f"q.{uuid.uuid4().hex[:12]}"
 
 
-# An AMQP gateway under test: what it counts, where it stores, and a store whose answers the test decides.
-
-ENDPOINT = "/endpoints/e"
 SECONDS = 120.0
-
-
-class HeldStore:
-    """Keeps rows and answers when told: nothing is durable before :meth:`answer`."""
-
-    def __init__(self) -> None:
-        self.held: list[tuple[list[InboxRow], Future[None]]] = []
-
-    @property
-    def rows(self) -> list[InboxRow]:
-        return [row for rows, _ in list(self.held) for row in rows]
-
-    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
-        future: Future[None] = Future()
-        self.held.append((list(rows), future))
-        return future
-
-    def answer(self, error: Exception | None = None) -> None:
-        held, self.held = self.held, []
-        for _, future in held:
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-
-class FillingStore:
-    """An inbox that may be full for as long as the test wants; ``refused`` counts the rows that it did not take."""
-
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox = inbox
-        self.full = True
-        self.refused = 0
-
-    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
-        if not self.full:
-            return self._inbox.append_many(rows)
-        self.refused += len(rows)
-        future: Future[None] = Future()
-        future.set_exception(InboxFull("no room; make some"))
-        return future
-
-
-@contextmanager
-def running(
-    connection: Connection | str,
-    subscriptions: Sequence[EndpointSubscription] | str,
-    store: RowStore,
-    *,
-    max_in_flight: int = 1000,
-    max_body_bytes: int = 2**20,
-    container_id: str = "xrouter-test",
-) -> Iterator[tuple[AmqpGateway, Counts]]:
-    """Run a gateway; a URI and a node stand for the simplest connection and subscription."""
-    counts = Counts()
-    gateway = AmqpGateway(
-        GatewayConfig(
-            Connection((connection,)) if isinstance(connection, str) else connection,
-            [EndpointSubscription(ENDPOINT, subscriptions)] if isinstance(subscriptions, str) else subscriptions,
-            store,
-            container_id,
-            GatewayLimits(max_body_bytes, max_in_flight),
-            counts,
-        )
-    )
-    gateway.start()
-    try:
-        yield gateway, counts
-    finally:
-        gateway.stop(5.0)
-
-
-def stored(path: Path) -> list[InboxRow]:
-    """Return every durable row of an inbox."""
-    view = InboxView(path)
-    return [
-        _row(form)
-        for each in view.partitions
-        for batch in view.read_spans(each, view.plan_spans(each, view.first_position(each), view.end_position(each)))
-        for form in _forms(batch)
-    ]
-
-
-def _forms(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    forms: list[dict[str, Any]] = batch.to_pylist()
-    return forms
-
-
-def _row(form: dict[str, Any]) -> InboxRow:
-    parts = [Part(each["key"], each["value"], each["type"]) for each in form["properties"]]
-    return InboxRow(form["endpoint"], form["protocol"], int(form["received"].timestamp() * 1e6), parts, form["body"])
 
 
 # AMQP peers without a broker, for what no broker does: one settles what it sends, and sends what is no message.

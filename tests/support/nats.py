@@ -8,10 +8,7 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,16 +18,10 @@ import nats
 import nkeys  # type: ignore[import-untyped]
 from nats.aio.client import Client
 
-from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits, RowStore
-from bindings.inbox import InboxFull
-from bindings.nats.binding import build
-from bindings.nats.gateway import NatsGateway
-from bindings.parts import InboxRow
+from bindings.gateways import EndpointSubscription
 from tests.support import deployed
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
-from tests.support.shop import Counts
-from tests.support.waiting import wait_until
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_NATS"
 DEBIAN: Final = "/usr/sbin/nats-server"
@@ -138,51 +129,10 @@ class RawSender:
         self._socket.close()
 
 
-# What tests of the NATS gateway share: stores and counters that tell, a short way to run it, JetStream's own view.
+# Subscriptions of tests, and JetStream's own view.
 
-SECONDS = 120
 STREAM, DURABLE = "S", "taker"
 T = TypeVar("T")
-
-
-class Kept:
-    """A store in memory that can be told to be full."""
-
-    def __init__(self) -> None:
-        self.rows: list[InboxRow] = []
-        self.appends = 0
-        self.full = False
-
-    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
-        """Keep rows at once, or none."""
-        self.appends += 1
-        done: Future[None] = Future()
-        if self.full:
-            done.set_exception(InboxFull("the disk is full; free some space"))
-        else:
-            self.rows += rows
-            done.set_result(None)
-        return done
-
-
-class Held(Kept):
-    """A store that resolves when told to, as a slow disk would."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.futures: list[Future[None]] = []
-
-    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
-        """Keep rows, and the promise open."""
-        self.rows += rows
-        self.futures.append(Future())
-        return self.futures[-1]
-
-    def release(self) -> None:
-        """Keep all promises made so far: keeping one may bring the next, in the gateway's thread."""
-        for future in list(self.futures):
-            if not future.done():
-                future.set_result(None)
 
 
 def core(subject: str, **options: Any) -> EndpointSubscription:
@@ -193,41 +143,6 @@ def core(subject: str, **options: Any) -> EndpointSubscription:
 def stream(subject: str = "js.>", **options: Any) -> EndpointSubscription:
     """Take a subject of the stream that :func:`make_stream` makes."""
     return EndpointSubscription("/endpoints/stream", subject, {"stream": STREAM, "durable": DURABLE, **options})
-
-
-def natives(rows: Sequence[InboxRow]) -> list[dict[str, Any]]:
-    """Return the native form of rows."""
-    return [build(list(row.properties)) for row in rows]
-
-
-def made(
-    server: NatsServer | Connection,
-    store: RowStore,
-    *subscriptions: EndpointSubscription,
-    counts: Counts,
-    limits: GatewayLimits,
-) -> NatsGateway:
-    """Return a gateway that is not yet started."""
-    connection = server if isinstance(server, Connection) else Connection((server.uri,))
-    return NatsGateway(GatewayConfig(connection, subscriptions, store, "test", limits, counts))
-
-
-@contextmanager
-def running(
-    server: NatsServer | Connection,
-    store: RowStore,
-    *subscriptions: EndpointSubscription,
-    counts: Counts | None = None,
-    limits: GatewayLimits | None = None,
-) -> Iterator[NatsGateway]:
-    """Run a gateway that is connected, and stop it."""
-    gateway = made(server, store, *subscriptions, counts=counts or Counts(), limits=limits or GatewayLimits())
-    gateway.start()
-    try:
-        wait_until(lambda: gateway.connected, SECONDS, lambda: f"a connection: {gateway.trouble}")
-        yield gateway
-    finally:
-        gateway.stop(1.0)
 
 
 def with_client(server: NatsServer, work: Callable[[Client], Awaitable[T]]) -> T:
@@ -321,27 +236,3 @@ def _jwt(issuer: Key, subject: str, claims: dict[str, Any]) -> str:
 
 def _encoded(value: dict[str, Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
-
-
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """A CA, and a certificate of its own making for a server at 127.0.0.1 and for a client."""
-
-    ca: Path
-    certificate: Path
-    key: Path
-
-
-def certificates(folder: Path, name: str = "127.0.0.1") -> Certificates:
-    """Make them with openssl; *name* is the address that the certificate is for."""
-    folder.mkdir(parents=True, exist_ok=True)
-    made = Certificates(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    authority = ["-x509", "-subj", "/CN=test CA", "-keyout", str(folder / "ca.key"), "-out", str(made.ca)]
-    kind = "IP" if name[0].isdigit() else "DNS"
-    leaf = ["-x509", "-subj", "/CN=leaf", "-keyout", str(made.key), "-out", str(made.certificate)]
-    leaf += ["-CA", str(made.ca), "-CAkey", str(folder / "ca.key"), "-addext", f"subjectAltName={kind}:{name}"]
-    leaf += ["-addext", "basicConstraints=critical,CA:FALSE"]
-    for arguments in (authority, leaf):
-        subprocess.run(["openssl", "req", *curve, *arguments], check=True, capture_output=True, timeout=60)
-    return made

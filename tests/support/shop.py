@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from deltalake import DeltaTable
 
-from bindings.inbox import Inbox
+from bindings.inbox.log import Inbox
 from bindings.parts import InboxRow, Part
 from catalog.documents.documents import Document
 from catalog.findings import Findings

@@ -6,7 +6,6 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from functools import partial
 from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
@@ -15,7 +14,7 @@ from pydantic import BeforeValidator, Field, SecretStr
 from bindings.gateways import BrokerLogin
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, Binding
-from bindings.sending import Publisher, TranslatingPublisher
+from bindings.sending import Publisher
 from catalog.model import Endpoint
 from router.errors import SinkError
 from router.settings.catalogs import PLAIN_TEXT, TlsSettings, iter_cleartext_faults, to_path, to_tls
@@ -222,12 +221,12 @@ class HttpSink(MessageSink):
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client; a 2xx response confirms a message."""
         from bindings.http.publisher import HttpPoster
-        from bindings.http.publisher import to_request as request_of
 
         login = self.login()
         named = login.username is not None and login.password is not None
         try:
-            client = HttpPoster(
+            return HttpPoster(
+                method=self.method,
                 headers=self.own_headers(),
                 basic=(login.username or "", login.password or "") if named else None,
                 tls=to_tls(self.tls),
@@ -238,7 +237,6 @@ class HttpSink(MessageSink):
             )
         except OSError as error:
             raise SinkError(name, f"cannot use its certificates: {error}", hint="correct tls of the sink") from error
-        return TranslatingPublisher(client, partial(request_of, self.method))
 
     def own_headers(self) -> list[tuple[str, str]]:
         """Return the headers of every request; some are secrets."""
@@ -296,13 +294,11 @@ class MqttSink(MessageSink):
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client; with QoS 0 a message is confirmed once it is written."""
         from bindings.mqtt.publisher import MqttPublisher
-        from bindings.mqtt.publisher import to_mqtt_message as message_of
 
         # Each process has its own client id: two clients with the same id would disconnect each other forever.
         ours = f"xrouter-{name}-{uuid.uuid4().hex[:12]}"
         version: Literal["MQTT/5.0", "MQTT/3.1.1"] = "MQTT/5.0" if binding.binary else "MQTT/3.1.1"
-        client = MqttPublisher(self.connection(name, endpoint), protocol=version, client_id=ours, timeout=self.seconds)
-        return TranslatingPublisher(client, message_of)
+        return MqttPublisher(self.connection(name, endpoint), protocol=version, client_id=ours, timeout=self.seconds)
 
 
 # Sinks of type ``nats``: core or JetStream.
@@ -347,11 +343,8 @@ class NatsSink(MessageSink):
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client; JetStream drops a duplicate within its window."""
         from bindings.nats.publisher import NatsPublisher
-        from bindings.nats.publisher import to_nats_message as message_of
 
-        connection = self.connection(name, endpoint)
-        client = NatsPublisher(connection, name=f"xrouter-{name}", timeout=self.seconds, stream=self.jetstream)
-        return TranslatingPublisher(client, partial(message_of, name))
+        return NatsPublisher(self.connection(name, endpoint), sink=name, timeout=self.seconds, stream=self.jetstream)
 
 
 # Sinks of type ``table``: a Delta table or Parquet files, for all events or one table per definition.

@@ -11,19 +11,16 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.amqp.gateway import AmqpGateway
-from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits
 from bindings.protocols import BINDINGS
 from router.commands.registry.settings import load_registry
 from tests.conftest import Kafka, TopicFactory
 from tests.support.amqp import queue_name
+from tests.support.gateways import Rows, running
 from tests.support.kafka import read_all
-from tests.support.mqtt import Mosquitto, Rows, running
+from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer, make_stream, stream
-from tests.support.nats import running as nats_running
 from tests.support.qpid import amqp_for_tests
 from tests.support.registry import client_of
-from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 LIMIT = 300.0
@@ -95,7 +92,7 @@ def test_kafka(kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path) -> Non
 @pytest.mark.parametrize(("version", "protocol"), [("5.0", "MQTT5"), ("3.1.1", "MQTT3")])
 def test_mqtt(tmp_path: Path, version: str, protocol: str) -> None:
     rows = Rows()
-    with Mosquitto(tmp_path / "mosquitto") as broker, running(broker.uri, {E: "changes/#"}, rows):
+    with Mosquitto(tmp_path / "mosquitto") as broker, running("MQTT/5.0", broker.uri, {E: "changes/#"}, rows):
         to = {"type": "mqtt", "uri": broker.uri, "topic": "changes/all", "version": version}
         asked = {"protocol": protocol, "sink": broker.uri, "protocolsettings": {"topicname": "changes/deleted"}}
         check(tmp_path, to, asked, of(rows))
@@ -103,18 +100,9 @@ def test_mqtt(tmp_path: Path, version: str, protocol: str) -> None:
 
 def test_amqp(tmp_path: Path) -> None:
     rows, node = Rows(), queue_name()
-    with amqp_for_tests(tmp_path / "qpid") as uri:
-        gateway = AmqpGateway(
-            GatewayConfig(
-                Connection((uri,)), [EndpointSubscription(E, node)], rows, "reader", GatewayLimits(), Counts()
-            )
-        )
-        gateway.start()
-        try:
-            to = {"type": "amqp", "uri": uri, "node": node}
-            check(tmp_path, to, {"protocol": "AMQP", "sink": f"{without_login(uri)}/{node}"}, of(rows))
-        finally:
-            gateway.stop(5.0)
+    with amqp_for_tests(tmp_path / "qpid") as uri, running("AMQP/1.0", uri, {E: node}, rows):
+        to = {"type": "amqp", "uri": uri, "node": node}
+        check(tmp_path, to, {"protocol": "AMQP", "sink": f"{without_login(uri)}/{node}"}, of(rows))
 
 
 def without_login(uri: str) -> str:
@@ -127,7 +115,7 @@ def test_nats(tmp_path: Path) -> None:
     rows = Rows()
     with NatsServer(tmp_path / "nats") as server:
         make_stream(server)
-        with nats_running(server, rows, stream("js.changes.>", durable="taker")):
+        with running("NATS", server.uri, [stream("js.changes.>", durable="taker")], rows):
             to = {"type": "nats", "uri": server.uri, "subject": "js.changes.all"}
             asked = {"protocol": "NATS", "sink": server.uri, "protocolsettings": {"subject": "js.changes.deleted"}}
             check(tmp_path, to, asked, of(rows))
@@ -149,7 +137,7 @@ def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
             names = [f"n{number}" for number in range(5)]
             assert all(client.put(MESSAGE, json={"name": name}).is_success for name in names)
             broker.start()
-            with running(broker.uri, {E: "changes/#"}, rows, client_id="reader"):
+            with running("MQTT/5.0", broker.uri, {E: "changes/#"}, rows, client_id="reader"):
                 assert client.put(MESSAGE, json={"name": "last"}).is_success
                 # What came before there was a reader, no broker keeps; the last is behind all of an entity's others.
                 wait_until(lambda: (MESSAGE, UPDATED) in types(rows), LIMIT, lambda: str(types(rows)))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bindings.certificates import create_tls_context, parse_addresses, with_login
-from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
+from bindings.certificates import create_tls_context, parse_addresses
+from bindings.gateways import Connection, GatewayError, Tls
 from bindings.protocols import sending_of
 
 
@@ -64,24 +64,6 @@ def test_an_address_of_no_form_is_refused_without_its_secrets(kind: str, uri: st
     with pytest.raises(GatewayError) as refused:
         parse_addresses(sending_of(kind).address_form, Connection((uri,)))
     assert str(refused.value) == says
-
-
-@pytest.mark.parametrize(
-    ("login", "expected"),
-    [
-        (BrokerLogin(), ("us@er", "se/cret")),
-        (BrokerLogin("me", "hidden"), ("me", "hidden")),
-        (BrokerLogin("me"), ("me", None)),
-        (BrokerLogin(password="hidden"), ("us@er", "hidden")),
-    ],
-)
-def test_the_login_of_the_settings_goes_before_that_of_the_address(
-    login: BrokerLogin, expected: tuple[str, str | None]
-) -> None:
-    (address,) = parse_addresses(sending_of("mqtt").address_form, Connection(("mqtt://us%40er:se%2Fcret@h",)))
-    chosen = with_login(address, login)
-    assert (chosen.username, chosen.password) == expected
-    assert "cret" not in f"{address!r} {address} {address.url}" and "hidden" not in repr(chosen)
 
 
 def test_files_for_tls_that_cannot_be_used_are_named(tmp_path: Path) -> None:

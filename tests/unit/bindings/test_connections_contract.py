@@ -79,10 +79,15 @@ def test_settings_for_tls_forbid_a_connection_in_the_clear(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["amqp", "mqtt"])
 def test_the_login_of_the_settings_goes_before_that_of_the_uri(kind: str) -> None:
-    uris = (f"{kind}://a:b@one", f"{kind}://two")
-    addresses = CLIENTS[kind](Connection(uris, BrokerLogin("me", "hidden")))
-    assert {(each.username, each.password) for each in addresses} == {("me", "hidden")}
-    assert "hidden" not in repr(addresses)
+    uris = (f"{kind}://us%40er:se%2Fcret@one", f"{kind}://two")
+    for login, expected in (
+        (BrokerLogin("me", "hidden"), {("me", "hidden")}),
+        (BrokerLogin("me"), {("me", None)}),
+        (BrokerLogin(password="hidden"), {("us@er", "hidden"), ("" if kind == "mqtt" else None, "hidden")}),
+    ):
+        addresses = CLIENTS[kind](Connection(uris, login))
+        assert {(each.username, each.password) for each in addresses} == expected
+        assert "hidden" not in repr(addresses)
 
 
 def test_mqtt_verifies_certificates_and_names() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from bindings.background import Backoff
-from bindings.inbox import InboxFull, InboxRowError
+from bindings.inbox.space import InboxFull, InboxRowError
 from bindings.parts import InboxRow
 from bindings.store_and_ack import GROUP_BYTES, GROUP_ROWS, AckAfterStore
 

@@ -21,7 +21,7 @@ from router.settings import Settings, load_settings
 from router.sinks import Commit, check_endpoints, open_sink
 from router.sinks.messages.sink import MESSAGE
 from router.sources import resolve_sources
-from tests.support.mqtt import Rows
+from tests.support.gateways import Rows
 from tests.support.round_trip import PROTOCOL, far_end, record_of, spoken
 from tests.support.shop import Counts
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -11,34 +9,15 @@ import proton
 import pytest
 
 from bindings.amqp.binding import find_option, node_of
-from bindings.amqp.gateway import AmqpGateway
 from bindings.amqp.publisher import AmqpSender, _LinkModes
-from bindings.gateways import (
-    Connection,
-    EndpointSubscription,
-    GatewayConfig,
-    GatewayError,
-    GatewayLimits,
-    Tls,
-)
-from bindings.parts import InboxRow
+from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayError, Tls
+from tests.support.gateways import Rows, make_gateway
 
 GOOD = EndpointSubscription("/endpoints/e", "q.a")
 
 
-class Store:
-    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
-        raise AssertionError("nothing arrives here")
-
-
-class NoCounters:
-    def received(self, endpoint: str) -> None: ...
-
-    def acknowledged(self, endpoint: str) -> None: ...
-
-
-def gateway(connection: Connection, *subscriptions: EndpointSubscription) -> AmqpGateway:
-    return AmqpGateway(GatewayConfig(connection, subscriptions, Store(), "c", GatewayLimits(), NoCounters()))
+def gateway(connection: Connection, *subscriptions: EndpointSubscription) -> Gateway:
+    return make_gateway("AMQP/1.0", connection, subscriptions, Rows())
 
 
 @pytest.mark.parametrize(

@@ -76,33 +76,15 @@ def test_every_section_of_a_message() -> None:
 @pytest.mark.parametrize(
     ("value", "form", "kind"),
     [
-        (proton.ubyte(200), 200, "ubyte"),
-        (proton.ushort(60000), 60000, "ushort"),
-        (proton.uint(2**32 - 1), 2**32 - 1, "uint"),
-        (ulong(2**64 - 1), 2**64 - 1, "ulong"),
-        (proton.byte(-5), -5, "byte"),
-        (proton.short(-500), -500, "short"),
-        (proton.int32(-70000), -70000, "int"),
-        (-(2**63), -(2**63), None),
         (proton.float32(0.1), 0.1, "float"),
         (2.0, 2.0, None),
         (float("nan"), "NaN", "double"),
         (float("-inf"), "-Infinity", "double"),
-        (True, True, None),
-        (proton.char("€"), "€", "char"),
-        (timestamp(0), "1970-01-01T00:00:00Z", "timestamp"),
         (timestamp(1767323045678000), 1767323045678000, "timestamp"),
         (timestamp(-(2**63)), -(2**63), "timestamp"),
-        (A_UUID, str(A_UUID), "uuid"),
-        (symbol("sym"), "sym", "symbol"),
-        ("text", "text", None),
-        (b"\xff", {"base64": "/w=="}, None),
-        (proton.decimal32(5), {"base64": "AAAABQ=="}, "decimal32"),
-        (proton.decimal64(5), {"base64": "AAAAAAAAAAU="}, "decimal64"),
-        (proton.decimal128(b"\1" * 16), {"base64": "AQEBAQEBAQEBAQEBAQEBAQ=="}, "decimal128"),
     ],
 )
-def test_every_type_as_property_as_annotation_and_as_body(value: Any, form: Any, kind: str | None) -> None:
+def test_numbers_and_times_of_json_and_others(value: Any, form: Any, kind: str | None) -> None:
     message = decode_message(
         section("application-properties", {"p": value}) + section("message-annotations", {symbol("p"): value})
     )

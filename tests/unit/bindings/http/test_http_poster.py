@@ -13,13 +13,15 @@ import pytest
 
 from bindings.http.client import parse_retry_after
 from bindings.http.publisher import HttpPoster, OutRequest, find_invalid_member
-from bindings.sending import MAX_CALLS_WITHOUT_PROOF, MessageRefusal, Unsettled
+from bindings.parts import Part
+from bindings.sending import MAX_CALLS_WITHOUT_PROOF, MessageRefusal, Outbound, Unsettled
 from tests.support.ports import free_ports
 from tests.support.web import Answer, Taken, Webhook
 
 
-def requests(hook: Webhook, count: int, lane: str = "") -> list[OutRequest]:
-    return [OutRequest(f"{hook.url}/in?n={n}", (("x-n", b"%d" % n),), b"%d" % n, lane=lane) for n in range(count)]
+def requests(hook: Webhook, count: int, lane: str = "") -> list[Outbound]:
+    header = [(Part("headers.x-n", b"%d" % n),) for n in range(count)]
+    return [Outbound(f"{hook.url}/in?n={n}", header[n], b"%d" % n, lane, str(n)) for n in range(count)]
 
 
 def number(request: Taken) -> int:
@@ -96,7 +98,7 @@ def test_a_lane_keeps_its_order_and_lanes_go_side_by_side() -> None:
 def test_nobody_there() -> None:
     port = free_ports(1)[0]
     with pytest.raises(Unsettled, match=f"http://127.0.0.1:{port}/in does not answer: ConnectError"):
-        HttpPoster(timeout=2).send([OutRequest(f"http://user:hush@127.0.0.1:{port}/in?secret=x")])
+        HttpPoster(timeout=2).send([Outbound(f"http://user:hush@127.0.0.1:{port}/in?secret=x", (), None, "", "")])
 
 
 def test_a_target_that_never_answers_is_not_waited_for_again() -> None:
@@ -209,7 +211,8 @@ def test_one_message_with_no_other_to_compare_with_is_given_up_late(monkeypatch:
 
 def test_thousands_of_headers_cost_no_more_than_their_number() -> None:
     def seconds(count: int) -> float:
-        message = OutRequest(f"{hook.url}/in", tuple((f"x-{n}", b"v") for n in range(count)), b"1")
+        headers = tuple(Part(f"headers.x-{n}", b"v") for n in range(count))
+        message = Outbound(f"{hook.url}/in", headers, b"1", "", "")
         began = time.process_time()
         assert isinstance(poster.send([message])[0], MessageRefusal)
         return time.process_time() - began

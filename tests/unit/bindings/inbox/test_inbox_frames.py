@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bindings.inbox import InboxRowError
 from bindings.inbox.format import (
     checksum_seed,
     decode_frame,
@@ -20,6 +19,7 @@ from bindings.inbox.format import (
     read_frame,
     rows_to_batch,
 )
+from bindings.inbox.space import InboxRowError
 from bindings.parts import InboxRow, Part
 
 SEED = checksum_seed("inbox", 0, 0)

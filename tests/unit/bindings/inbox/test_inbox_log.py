@@ -14,19 +14,11 @@ from pathlib import Path
 import pytest
 
 from bindings.background import fault_counts
-from bindings.inbox import (
-    Inbox,
-    InboxClosed,
-    InboxDamaged,
-    InboxFormatError,
-    InboxFull,
-    InboxLimits,
-    InboxRowError,
-    log,
-)
+from bindings.inbox import log
 from bindings.inbox.format import InboxPosition, iter_frames, list_segments, map_segment, segment_path
-from bindings.inbox.log import compact_segment
+from bindings.inbox.log import Inbox, compact_segment
 from bindings.inbox.source import InboxView
+from bindings.inbox.space import InboxClosed, InboxDamaged, InboxFormatError, InboxFull, InboxLimits, InboxRowError
 from bindings.parts import InboxRow, Part
 
 FREE = InboxLimits(min_free_bytes=0)

@@ -8,26 +8,6 @@ from bindings.mqtt import messages
 
 
 @pytest.mark.parametrize(
-    ("text", "should", "should_not"),
-    [
-        ("sport/tennis/player1/#", ["sport/tennis/player1", "sport/tennis/player1/score/x"], ["sport/tennis/player2"]),
-        ("sport/+", ["sport/", "sport/x"], ["sport", "sport/x/y"]),
-        ("+/+", ["/finance"], ["finance"]),
-        ("/+", ["/finance"], ["finance"]),
-        ("#", ["a", "a/b", "/"], ["$SYS/a", "$x"]),
-        ("+/monitor", ["a/monitor"], ["$SYS/monitor"]),
-        ("$SYS/#", ["$SYS", "$SYS/a"], ["SYS/a"]),
-        ("$share/group/a/+", ["a/b"], ["a", "$share/group/a/b"]),
-        ("a/$b", ["a/$b"], ["a/b"]),
-        ("é/+", ["é/ü"], ["e/ü"]),
-    ],
-)
-def test_matches(text: str, should: list[str], should_not: list[str]) -> None:
-    assert [topic for topic in should if not messages.matches(text, topic)] == []
-    assert [topic for topic in should_not if messages.matches(text, topic)] == []
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "",

@@ -12,7 +12,6 @@ from paho.mqtt.packettypes import PacketTypes
 
 from bindings.mqtt.client import build_properties
 from bindings.mqtt.messages import MalformedPublish, read_publish, to_row
-from bindings.protocols import BINDINGS
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
 
@@ -22,41 +21,6 @@ def packet(topic: str, payload: bytes, mid: int | None = None, **values: Any) ->
     identifier = b"" if mid is None else struct.pack("!H", mid)
     packed: bytes = build_properties(PacketTypes.PUBLISH, **values).pack()  # type: ignore[no-untyped-call]
     return struct.pack("!H", len(name)) + name + identifier + packed + payload
-
-
-def native_of(data: bytes, header: int = 0x32) -> dict[str, Any]:
-    row = to_row(read_publish(header, data, "MQTT/5.0"), "/endpoints/e", "MQTT/5.0", 1, 1000)
-    return BINDINGS["MQTT/5.0"].build(list(row.properties))
-
-
-def test_every_member_of_a_native_record() -> None:
-    data = packet(
-        "plant/7",
-        b"\xff\0",
-        9,
-        PayloadFormatIndicator=1,
-        MessageExpiryInterval=4_000_000_000,
-        ContentType="text/plain",
-        ResponseTopic="answers/7",
-        CorrelationData=b"\x00\xff",
-        UserProperty=[("b", "1"), ("a", "2"), ("b", "\ufeff3"), ("", "")],
-    )
-    assert native_of(data, 0x33) == {
-        "topic_name": "plant/7",
-        "qos": 1,
-        "retain": True,
-        "payload_format": 1,
-        "message_expiry_interval": 4_000_000_000,
-        "response_topic": "answers/7",
-        "correlation_data": "AP8=",
-        "content_type": "text/plain",
-        "user_properties": [
-            {"name": "b", "value": "1"},
-            {"name": "a", "value": "2"},
-            {"name": "b", "value": "\ufeff3"},
-            {"name": "", "value": ""},
-        ],
-    }
 
 
 def test_an_old_client_has_no_properties() -> None:

@@ -5,29 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bindings.background import Backoff
-from bindings.certificates import Address
 from bindings.gateways import Connection, GatewayError
 from bindings.mqtt.binding import session_options
 from bindings.mqtt.client import create_connector
-
-
-def addresses_of(connection: Connection) -> tuple[Address, ...]:
-    return create_connector(connection, "MQTT/5.0", "c", clean=False).addresses
-
-
-@pytest.mark.parametrize(
-    ("uri", "host", "port", "secure"),
-    [
-        ("mqtt://broker", "broker", 1883, False),
-        ("mqtts://broker", "broker", 8883, True),
-        ("MQTT://[::1]:99", "::1", 99, False),
-        ("tcp://broker:1", "broker", 1, False),
-        ("broker:7", "broker", 7, False),
-    ],
-)
-def test_uris(uri: str, host: str, port: int, secure: bool) -> None:
-    (address,) = addresses_of(Connection((uri,)))
-    assert (address.host, address.port, address.tls) == (host, port, secure)
 
 
 def test_options() -> None:

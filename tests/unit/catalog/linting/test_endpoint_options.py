@@ -148,7 +148,8 @@ def sent(protocol: str, options: Mapping[str, Any]) -> object:
     if kind == "mqtt":
         connection = MqttSink(type="mqtt", endpoint=endpoint.xid).connection("s", endpoint)
         terms = create_connector(connection, protocol, "c", clean=True).terms
-        return publisher.to_mqtt_message(made), terms.options.keepalive, terms.clean
+        qos, retain, properties = publisher.read_options(made, terms.version)
+        return made.address, made.body, qos, retain, str(properties), terms.options.keepalive, terms.clean
     if kind == "amqp":
         connection = AmqpSink(type="amqp", endpoint=endpoint.xid).connection("s", endpoint)
         sender = AmqpSender(connection, container_id="c")

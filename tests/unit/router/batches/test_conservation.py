@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from bindings.inbox import Inbox
 from bindings.inbox.format import to_offset
+from bindings.inbox.log import Inbox
 from bindings.inbox.source import InboxView
 from bindings.kafka.client import KafkaUnreachable
 from bindings.parts import InboxRow

@@ -17,7 +17,7 @@ from typing import IO, Any, Final
 import pytest
 import yaml
 
-from bindings.inbox import Inbox
+from bindings.inbox.log import Inbox
 from bindings.parts import InboxRow, Part
 from router.cli import run_command_line
 from router.commands.tap import ROUND_ROWS

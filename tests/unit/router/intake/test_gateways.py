@@ -73,9 +73,12 @@ def settings_of() -> Settings:
     return Settings.model_validate({**given, "routes": [{"to": ["out"]}]})
 
 
-def test_a_connection_that_is_lost_and_there_again_is_told_once(source: Source) -> None:
+def test_a_connection_that_is_lost_and_there_again_is_told_once(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway = FragileGateway()
-    gateways = BrokerGateways(NoRows(), settings_of(), Metrics(), RouterStatus(), "id", lambda *_: gateway)
+    monkeypatch.setattr("router.intake.intake.open_gateway", lambda *_: gateway)
+    gateways = BrokerGateways(NoRows(), settings_of(), Metrics(), RouterStatus(), "id")
     with structlog.testing.capture_logs() as logged:
         gateways.run_for_sources([source])
         for connected in (True, True, False, False, True, True):
@@ -98,7 +101,8 @@ def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypa
         return opened[-1]
 
     status = RouterStatus()
-    gateways = BrokerGateways(NoRows(), settings_of(), Metrics(), status, "id", opener)
+    monkeypatch.setattr("router.intake.intake.open_gateway", opener)
+    gateways = BrokerGateways(NoRows(), settings_of(), Metrics(), status, "id")
 
     def reasons() -> str:
         return " ".join(status.check_readiness()[1]["reasons"])

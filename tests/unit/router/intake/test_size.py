@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-from dataclasses import replace
 from pathlib import Path
 
+from bindings.inbox.log import Inbox
 from catalog.load import load
 from router.evaluation.plan import Plan
-from router.intake.intake import Intake, IntakeStore, open_local_store
+from router.intake.intake import Intake, open_local_store
 from router.settings import settings_from_dict
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
@@ -30,8 +30,10 @@ def test_without_descriptors_the_last_size_is_told(tmp_path: Path) -> None:
             raise found
         return found
 
-    def opened() -> IntakeStore:
-        return replace(open_local_store(settings, state), measure_size=size)
+    def opened() -> Inbox:
+        inbox = open_local_store(settings, state)
+        inbox.measure_size = size  # type: ignore[method-assign]
+        return inbox
 
     with StateFolder.open(tmp_path / "state") as state:
         intake = Intake(settings, Metrics(), RouterStatus(), opened)

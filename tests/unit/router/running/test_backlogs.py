@@ -7,8 +7,9 @@ from pathlib import Path
 
 import structlog
 
-from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.format import InboxPosition, list_segments, partition_directory, segment_path, to_offset
+from bindings.inbox.log import Inbox
+from bindings.inbox.space import InboxLimits
 from bindings.parts import InboxRow
 from router.reading import generations
 from router.running.monitoring import BacklogPoller
