@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
-from catalog.dialects.detection import Kind, detect, is_definition
+from catalog.asyncapi.reading import translate
+from catalog.dialects.detection import ASYNCAPI, XREGISTRY, Kind, detect, is_definition
 from catalog.dialects.messages import parse_version_number, read_message
 from catalog.dialects.reading import (
     MAX_ID,
@@ -183,14 +185,26 @@ _OF_LISTS: Final = frozenset({"groups", "definitions", "messagedefinitions"})
 """Collections that are lists in Message Catalog 0.1."""
 
 
-def read(tree: Mapping[str, Any], root: SourceLocation, into: Declarations, findings: Findings) -> bool:
+def read(
+    tree: Mapping[str, Any],
+    root: SourceLocation,
+    into: Declarations,
+    findings: Findings,
+    others: Mapping[str, Any] = MappingProxyType({}),
+) -> bool:
     """Declare all entities of the document *tree* at *root*; return False if it is not a catalog.
 
-    Values of the wrong type are reported and left out.
+    Values of the wrong type are reported and left out. *others* are the documents that one of AsyncAPI refers to
+    (:func:`catalog.asyncapi.reading.translate`).
     """
     dialect = detect(tree)
     if dialect is None:
         return False
+    if dialect is ASYNCAPI:
+        translated = translate(tree, root, findings, others)
+        if translated is None:
+            return True
+        tree, root, dialect = translated.tree, translated.root, XREGISTRY
     reader = DocumentReader(dialect, into, findings)
     if dialect.is_replaced:
         report_deprecated(root, dialect.title, findings)
