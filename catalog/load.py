@@ -292,7 +292,7 @@ def _declare_documents(documents: Iterable[Document], declarations: Declarations
         for address in own_addresses(document.tree) or tuple(each for each in document.aliases[:1] if is_url(each)):
             files = (document.file, *(each.file for each in document.mounts.values()))
             declarations.addresses.update(dict.fromkeys(files, address))
-        if registry.read(document.tree, document.root, declarations, findings, document.others):
+        if registry.read(document.tree, document.root, declarations, findings):
             continue
         if document.named:
             hint = "use a catalog with messages; records cannot be matched with other registries"

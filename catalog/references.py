@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from catalog.asyncapi.reading import external_addresses
+from catalog.asyncapi.document import DOCUMENTS, bundle
 from catalog.dialects import detect, suffixes
 from catalog.dialects.detection import ASYNCAPI
 from catalog.dialects.reading import message_member_names, names_of, spellings_of
@@ -207,7 +207,7 @@ class AddressFollower:
         """Return *document* with all content given by address; report and leave out unavailable content."""
         dialect = detect(document.tree) if isinstance(document.tree, dict) else None
         if dialect is ASYNCAPI:
-            return self._with_others(document)
+            return self._bundled(document)
         if dialect is None or not _is_partial(document.tree):
             return document
         assembly = Assembly(document.file, document.tree)
@@ -229,25 +229,20 @@ class AddressFollower:
                     self._add_definitions(document, assembly, below)
         return replace(document, tree=assembly.tree, mounts=assembly.mounts)
 
-    def _with_others(self, document: Document) -> Document:
-        """Return a document of AsyncAPI with those that it refers to, except schemas, which are loaded by themselves."""
-        others: dict[str, tuple[str, Any]] = {}
-        asked = {""}
-        waiting = [("", document.tree)]
-        while waiting:
-            base, tree = waiting.pop()
-            for address in external_addresses(tree, base):
-                if address in asked:
-                    continue
-                asked.add(address)
-                try:
-                    found, at = self._read_object(address, document.root)
-                except DocumentError as error:
-                    self._report_unreadable(error, document.root, f"the document {address}")
-                    continue
-                others[address] = (at.file, found)
-                waiting.append((address, found))
-        return replace(document, others=others)
+    def _bundled(self, document: Document) -> Document:
+        """Return a document of AsyncAPI with the others that it refers to, except schemas, which are loaded later."""
+        mounts = dict(document.mounts)
+
+        def read(address: str, number: int) -> Any:
+            try:
+                tree, at = self._read_object(address, document.root)
+            except DocumentError as error:
+                self._report_unreadable(error, document.root, f"the document {address}")
+                return None
+            mounts[document.file, f"/{DOCUMENTS}/{number}"] = at
+            return tree
+
+        return replace(document, tree=bundle(document.tree, read), mounts=mounts)
 
     def _add_collection(self, assembly: Assembly, path: tuple[str, ...], written: str, place: SourceLocation) -> None:
         try:

@@ -13,20 +13,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from catalog.asyncapi.reading import (
-    BINDINGS,
+from catalog.asyncapi.parts import (
+    EVENT_ATTRIBUTES,
     EXTENSION,
     JSON_SCHEMA,
     LITERAL,
-    NO_BINDING,
     STRUCTURED,
-    Binding,
+    ProtocolBinding,
+    binding_of,
     copy_schema,
+    difference,
     entity_at,
-    format_of_media,
+    media_of_format,
     to_id,
-    translate,
+    unused_name,
 )
+from catalog.asyncapi.reading import translate
 from catalog.convert import FIRST_VERSION, ConvertedCatalog, convert, to_json_text
 from catalog.dialects.reading import default_version
 from catalog.findings import Declarations, Findings, SourceLocation
@@ -56,15 +58,6 @@ _SCHEMA_REFERENCE: Final = re.compile(r"#?(/schemagroups/[^/#]+/schemas/[^#:]+)(
 _PARAMETER: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _METHODS: Final = frozenset({"GET", "PUT", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS", "CONNECT", "TRACE"})
 _ACTIONS: Final = {"producer": "receive", "consumer": "send", "subscriber": "send"}
-_PROTOCOLS: Final = {
-    "KAFKA": ("kafka", "kafka-secure"),
-    "MQTT/3.1.1": ("mqtt", "mqtts"),
-    "MQTT/5.0": ("mqtt", "mqtts"),
-    "AMQP/1.0": ("amqp1", "amqps1"),
-    "NATS": ("nats", "nats-secure"),
-    "HTTP": ("http", "https"),
-}
-"""Names of protocols of servers, without and with TLS."""
 _MAX_QOS: Final = 2
 _MAX_EXPIRY: Final = 2**32 - 1
 
@@ -108,39 +101,8 @@ def _plain(converted: ConvertedCatalog) -> dict[str, Any]:
 
 def _read(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return what reading the document gives."""
-    translated = translate(document, SourceLocation(""), Findings(), {})
+    translated = translate(document, SourceLocation(""), Findings())
     return translated.tree if translated is not None else {}
-
-
-def difference(current: Any, wanted: Any) -> Any:
-    """Return the merge patch that makes *wanted* of *current* (:func:`catalog.asyncapi.reading.merge_patch`)."""
-    if not isinstance(current, dict) or not isinstance(wanted, dict):
-        return _quoted(wanted)
-    if None in wanted.values():
-        return {LITERAL: wanted}
-    patch: dict[str, Any] = dict.fromkeys(name for name in current if name not in wanted)
-    for name, value in wanted.items():
-        if name not in current:
-            patch[name] = _quoted(value)
-        elif not _same(current[name], value):
-            patch[name] = difference(current[name], value)
-    return patch
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal, as JSON: true is not 1."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-def _quoted(value: Any) -> Any:
-    """Return a value as in a patch: one with null members is written as a whole."""
-    return {LITERAL: value} if isinstance(value, dict) and (_has_null(value) or LITERAL in value) else value
-
-
-def _has_null(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(each is None or _has_null(each) for each in value.values())
-    return False
 
 
 # The catalog without what goes without saying, which would be said by the extension in each entity.
@@ -229,8 +191,8 @@ class _Message:
     protocol: str | None
 
     @property
-    def binding(self) -> Binding:
-        return BINDINGS.get(self.protocol or "", NO_BINDING)
+    def binding(self) -> ProtocolBinding:
+        return binding_of(self.protocol)
 
     @property
     def address(self) -> str:
@@ -265,7 +227,7 @@ class _Writer:
         document: dict[str, Any] = {"asyncapi": VERSION, "info": {**info, **_external_docs(flat)}}
         entries = list(self._iter_schemas())
         for xid, name, body in entries:
-            wrapped = _is_wrapped(body)
+            wrapped = not _is_plain(body["schema"], _format_of(body, "format"))
             self._schemas[xid] = (name, wrapped)
             default = xid.partition("/versions/")[0]
             if default != xid and self._default_of(default) == xid.rpartition("/")[2]:
@@ -273,7 +235,13 @@ class _Writer:
         self._find_messages()
         components = {
             "messages": {each.key: self._write_message(each) for each in self._messages.values()},
-            "schemas": {name: self._write_schema(xid, name, body) for xid, name, body in entries},
+            "schemas": {
+                name: {
+                    **self._write_schema(body["schema"], _format_of(body, "format"), f"/components/schemas/{name}"),
+                    EXTENSION: {"xid": xid},
+                }
+                for xid, name, body in entries
+            },
         }
         self._write_channels()
         parts = {"servers": self._servers, "channels": self._channels, "operations": self._operations}
@@ -303,28 +271,28 @@ class _Writer:
         rest = difference(_read(document), wanted)
         if rest:
             document[EXTENSION] = rest
-            members = tuple(sorted(name for each in rest for name in _paths(each, rest[each])))
-            unsaid.append(UnsaidMembers("/", members))
-        return iter(unsaid)
+        for name, value in rest.items():
+            if name not in ("endpoints", "messagegroups", "schemagroups"):
+                unsaid.append(UnsaidMembers("/", (*_paths(name, value),)))
+            for key, body in value.items() if isinstance(value, dict) and name.endswith("s") else ():
+                named = (path for each in body for path in _paths(each, body[each])) if isinstance(body, dict) else ()
+                unsaid.append(UnsaidMembers(f"/{name}/{key}", tuple(sorted(named))))
+        return iter(each for each in unsaid if each.members)
 
     def _patch(self, holder: dict[str, Any], xid: str, now: Any, then: Any, unsaid: list[UnsaidMembers]) -> None:
         patch = difference(now, then)
         if isinstance(patch, dict) and patch:
             holder[EXTENSION].update(patch)
             members = tuple(sorted(name for each in patch for name in _paths(each, patch[each])))
-            unsaid.extend([UnsaidMembers(xid, members)] if members else [])
+            unsaid.append(UnsaidMembers(xid, members))
 
     def _key(self, kind: str, *names: str) -> str:
         """Return an unused key of a kind of entity: of its own name, else with those before, else with a number."""
         taken = self._taken.setdefault(kind, set())
         candidates = [to_id(".".join(names[-count:])) for count in range(1, len(names) + 1)]
-        key = next((each for each in candidates if each not in taken), "")
-        number = 2
-        while not key:
-            other = f"{candidates[-1]}.{number}"
-            key, number = "" if other in taken else other, number + 1
+        key = next((each for each in candidates if each not in taken), "") or unused_name(candidates[-1], taken)
         taken.add(key)
-        return key.replace("~", "_")
+        return key
 
     # Schemas.
 
@@ -346,25 +314,23 @@ class _Writer:
         schema = entity_at(self._flat, xid)
         return default_version(schema, schema.get("versions", {}))
 
-    def _write_schema(self, xid: str, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        media = media_of_format(str(body.get("format") or JSON_SCHEMA))
-        document = self._moved(
-            body["schema"], f"/components/schemas/{key}" + ("/schema" if _is_wrapped(body) else ""), media
-        )
-        written = {"schemaFormat": media or "application/schema+json;version=draft-07", "schema": document}
-        return {**(written if _is_wrapped(body) else document), EXTENSION: {"xid": xid}}
-
-    def _moved(self, schema: Any, pointer: str, media: str) -> Any:
-        """Return a JSON schema with references as they are in the document, where it is at *pointer*."""
+    def _write_schema(self, document: Any, form: str, pointer: str) -> dict[str, Any]:
+        """Return the schema at *pointer*, with its format around it unless it is one of AsyncAPI itself."""
+        plain = _is_plain(document, form)
+        inner = pointer if plain else f"{pointer}/schema"
 
         def change(reference: str) -> str:
             if reference == "#" or reference.startswith("#/"):
-                return f"#{pointer}{reference[1:]}"
+                return f"#{inner}{reference[1:]}"
             target = self._pointer_of(reference)
             return f"#{target}" if target else reference
 
-        moves = format_of_media(media or None).startswith("JsonSchema")
-        return copy_schema(schema, change if moves else None, lambda values: None)
+        is_json = form.startswith("JsonSchema")
+        moved = copy_schema(document, change if is_json else None, lambda values: None)
+        if plain:
+            return dict(moved)
+        media = media_of_format(form) if not is_json or not isinstance(document, str) else ""
+        return {"schemaFormat": media or f"application/vnd.xregistry;format={form}", "schema": moved}
 
     def _pointer_of(self, reference: str) -> str:
         """Return the pointer of the schema that an xid stands for; empty if it is not in the document."""
@@ -433,26 +399,17 @@ class _Writer:
 
     def _write_payload(self, message: _Message) -> Any:
         form = message.form
-        media = media_of_format(str(form.get("dataschemaformat") or JSON_SCHEMA))
-        document = form.get("dataschema")
+        declared, document = _format_of(form, "dataschemaformat"), form.get("dataschema")
         reference = form.get("dataschemauri") or form.get("dataschemaxid")
         if document is not None:
-            plain = not media and isinstance(document, dict) and "schema" not in document
-            at = f"/components/messages/{message.key}/payload" + ("" if plain else "/schema")
-            moved = self._moved(document, at, media)
-            return (
-                moved
-                if plain
-                else {"schemaFormat": media or "application/schema+json;version=draft-07", "schema": moved}
-            )
-        if not isinstance(reference, str):
-            return None
-        target = self._pointer_of(reference)
+            return self._write_schema(document, declared, f"/components/messages/{message.key}/payload")
+        target = self._pointer_of(reference) if isinstance(reference, str) else ""
         if target:
             return {"$ref": f"#{target}"}
-        if reference.startswith(("#", "/")):
-            return None  # a schema that the catalog does not have, or has by its address alone
-        return {"schemaFormat": media, "schema": {"$ref": reference}} if media else {"$ref": reference}
+        if not isinstance(reference, str) or reference.startswith(("#", "/")):
+            return None  # there is none, or the catalog has only its address
+        inner = {"$ref": reference}
+        return inner if _is_plain({}, declared) else {"schemaFormat": media_of_format(declared), "schema": inner}
 
     # Channels, operations and servers.
 
@@ -468,7 +425,7 @@ class _Writer:
                 if each.xid.partition("/messages/")[0] in groups and (each.protocol or protocol) == protocol
             ]
             covered.update(each.xid for each in candidates)
-            binding = BINDINGS.get(protocol, NO_BINDING)
+            binding = binding_of(protocol)
             options = endpoint.get("protocoloptions", {})
             own = options.get(binding.channel) or options.get("options", {}).get(binding.channel)
             by: dict[str, list[_Message]] = {}
@@ -493,7 +450,7 @@ class _Writer:
         messages: list[_Message],
         endpoint: Mapping[str, Any],
     ) -> None:
-        key, binding = self._key("channels", *names), BINDINGS.get(protocol, NO_BINDING)
+        key, binding = self._key("channels", *names), binding_of(protocol)
         parameters = {}
         for name in (each[1:-1] for each in PLACEHOLDER.findall(address)):
             parameter = name if _PARAMETER.fullmatch(name) else name.replace(".", "_")
@@ -518,10 +475,10 @@ class _Writer:
             for uri in address.get("bootstrap.servers") or [address.get("uri")]:
                 scheme, mark, rest = str(uri or "").rpartition("://")
                 host, slash, path = rest.partition("/")
-                if not host or protocol not in _PROTOCOLS:
+                if not host or not binding_of(protocol).keys:
                     continue
                 secure = bool(mark) and scheme.lower() in ("ssl", "sasl_ssl", "mqtts", "amqps", "tls", "https", "wss")
-                server = {"host": host, "protocol": _PROTOCOLS[protocol][secure]}
+                server = {"host": host, "protocol": binding_of(protocol).servers[secure]}
                 if slash and path:
                     server["pathname"] = f"/{path}"
                 if protocol.startswith("MQTT/"):
@@ -553,22 +510,14 @@ def _external_docs(form: Mapping[str, Any]) -> dict[str, Any]:
     return {"externalDocs": {"url": url}} if isinstance(url, str) and url else {}
 
 
-def media_of_format(form: str) -> str:
-    """Return the ``schemaFormat`` of a 1.0 schema format; empty for AsyncAPI's own."""
-    family, _, version = form.partition("/")
-    if form == JSON_SCHEMA or form == "JsonSchema":
-        return ""
-    known = {"JsonSchema": "schema+json", "Avro": "vnd.apache.avro", "Protobuf": "vnd.google.protobuf"}.get(family)
-    if known is None or not version:
-        return f"application/vnd.xregistry;format={form}"
-    return f"application/{known};version={version}"
+def _format_of(form: Mapping[str, Any], name: str) -> str:
+    return str(form.get(name) or JSON_SCHEMA)
 
 
-def _is_wrapped(body: Mapping[str, Any]) -> bool:
-    """Whether a schema is written with its format around it, not as a schema of AsyncAPI itself."""
-    document = body.get("schema")
-    plain = isinstance(document, dict) and "schema" not in document and "$ref" not in document
-    return not plain or bool(media_of_format(str(body.get("format") or JSON_SCHEMA)))
+def _is_plain(document: Any, form: str) -> bool:
+    """Whether a schema can be written as one of AsyncAPI itself."""
+    own = form in (JSON_SCHEMA, "JsonSchema")
+    return own and isinstance(document, dict) and "schema" not in document and "$ref" not in document
 
 
 class _Properties:
@@ -581,7 +530,7 @@ class _Properties:
 
     def add_event(self, metadata: Mapping[str, Any]) -> None:
         """Add the attributes of a CloudEvent."""
-        for name in ("specversion", "id", "source", "type"):
+        for name in EVENT_ATTRIBUTES:
             self._required.append(f"{self._prefix}{name}")
         for name, body in {"specversion": {"value": "1.0"}, "id": {}, "source": {}, "type": {}, **metadata}.items():
             self.add(name, body if isinstance(body, dict) else {"value": body}, ATTRIBUTE_TYPES.get(name, "string"))
@@ -633,7 +582,7 @@ def _binding_value(member: str, body: Mapping[str, Any], default: str) -> Any:
 
 def _operation_bindings(protocol: str, messages: list[_Message], endpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that all messages of a channel share, and those of the endpoint, as an operation binding."""
-    binding, found = BINDINGS.get(protocol, NO_BINDING), {}
+    binding, found = binding_of(protocol), {}
     for member, name in binding.operation.items():
         bodies = [each.form.get("protocoloptions", {}).get(name) for each in messages]
         values = [each.get("value") if isinstance(each, dict) else None for each in bodies]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Final
 
 from catalog.asyncapi.reading import translate
@@ -185,23 +184,16 @@ _OF_LISTS: Final = frozenset({"groups", "definitions", "messagedefinitions"})
 """Collections that are lists in Message Catalog 0.1."""
 
 
-def read(
-    tree: Mapping[str, Any],
-    root: SourceLocation,
-    into: Declarations,
-    findings: Findings,
-    others: Mapping[str, Any] = MappingProxyType({}),
-) -> bool:
+def read(tree: Mapping[str, Any], root: SourceLocation, into: Declarations, findings: Findings) -> bool:
     """Declare all entities of the document *tree* at *root*; return False if it is not a catalog.
 
-    Values of the wrong type are reported and left out. *others* are the documents that one of AsyncAPI refers to
-    (:func:`catalog.asyncapi.reading.translate`).
+    Values of the wrong type are reported and left out.
     """
     dialect = detect(tree)
     if dialect is None:
         return False
     if dialect is ASYNCAPI:
-        translated = translate(tree, root, findings, others)
+        translated = translate(tree, root, findings)
         if translated is None:
             return True
         tree, root, dialect = translated.tree, translated.root, XREGISTRY

@@ -26,8 +26,7 @@ class Document:
     """One parsed document. ``named`` is true for a source given by name, false for one found in a folder.
 
     ``mounts`` says which members of an assembled document come from other files. ``aliases`` are other addresses of the
-    registry that it is, or is a part of. ``others`` are the documents that one of AsyncAPI refers to, as (file, tree) by
-    address.
+    registry that it is, or is a part of.
     """
 
     file: str
@@ -35,7 +34,6 @@ class Document:
     named: bool = True
     mounts: Mapping[tuple[str, str], SourceLocation] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
-    others: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
 
     @property
     def root(self) -> SourceLocation:
