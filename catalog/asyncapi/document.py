@@ -216,7 +216,7 @@ class AsyncApiDocument:
                 self.findings.error(self.place(node), "wrong-shape", f"{key} is not an object", "write it as an object")
 
     def merge_traits(self, node: AsyncApiNode) -> AsyncApiNode:
-        """Return a message or operation with its traits: its own members win since version 3, those of traits before."""
+        """Return a message or operation with its traits, over which its own members win since version 3."""
         if node.pointer not in self._merged:
             value = node.members
             traits = [self.follow(each).members for each in (node / "traits").entries()]
@@ -270,13 +270,10 @@ class AsyncApiDocument:
         value = schema.get("const", only)
         return plain_number(value) if isinstance(value, (str, int, float)) else None
 
-    def report_unread(
-        self, node: AsyncApiNode, kind: str, known: Collection[str] = (), *, and_: Collection[str] = ()
-    ) -> None:
+    def report_unread(self, node: AsyncApiNode, kind: str, known: Collection[str] = ()) -> None:
         """Report the members of a node that xRegistry has no place for."""
         read = known or _READ[kind]
         unread = [name for name in node.members if name not in read and not name.startswith("x-")]
-        unread = [*unread, *and_]
         if unread:
             self.report_no_place(node / unread[0], f"{', '.join(unread[:8])} of this {kind}")
 

@@ -60,7 +60,7 @@ _UNTOLD: Final = frozenset({DOCUMENTS, "components", "schemas", "messages", "cha
 _SCHEMA: Final = re.compile(rf"((?:/{DOCUMENTS}/[0-9]+)?/components/schemas/[^/]+)(.*)", re.DOTALL)
 _MESSAGE_XID: Final = re.compile(r"/(messagegroups|endpoints)/([^/]+)/messages/(.+)", re.DOTALL)
 _SCHEMA_XID: Final = re.compile(r"/schemagroups/([^/]+)/schemas/(.+?)(?:/versions/([^/]+))?", re.DOTALL)
-_PROTO_MESSAGE: Final = re.compile(r"^\s*message\s+(\w+)", re.MULTILINE | re.ASCII)
+_PROTO_MESSAGE: Final = re.compile(r"(?:^|[;}\n])\s*+message\s++(\w+)", re.ASCII)
 _ATTRIBUTE: Final = re.compile(r"[a-z0-9]+", re.ASCII)
 
 
@@ -162,12 +162,18 @@ class _Translator:
         for _, node in document.listed("components", "schemas", follow=False):
             self._schema_at(node.pointer, None)
 
-    def _mount(self, node: AsyncApiNode, *path: str) -> None:
-        """Say that the part of the translated document at *path* is written at a node."""
-        place = SourceLocation("")
-        for step in path:
+    def _mount(self, at: SourceLocation, *path: str) -> None:
+        """Say that the part of the translated document at *path* is written at a location."""
+        *above, last = path
+        place = SourceLocation(self._file, "", self.mounts)
+        for step in above:
             place /= step
-        self.mounts[self._file, place.pointer] = self.document.place(node)
+        self.mounts[place.file, (SourceLocation("", place.pointer) / last).pointer] = at
+
+    def _schema_place(self, node: AsyncApiNode) -> SourceLocation:
+        """Return the location of a schema; references to other files are relative to the first document."""
+        bundled = node.pointer.startswith(f"/{DOCUMENTS}/")
+        return SourceLocation(self._file, node.pointer) if bundled else self.document.place(node)
 
     def _described(self, node: AsyncApiNode, id: str = "") -> dict[str, Any]:
         found = {
@@ -335,13 +341,15 @@ class _Translator:
         document, binding = self.document, binding_of(context.protocol)
         several = len({each.protocol for each in channel.servers if each.protocol}) > 1
         own = f"{self._name}.{channel.id}" + (f".{to_id(context.protocol or '').lower()}" if several else "")
-        xids = [self._add_message(key, node, context, own) for key, node in channel.messages.items()]
+        xid = document.extension(channel.node).get("xid")
+        key = str(xid or own).rpartition("/")[2]
+        if xid != "" and key not in self._endpoints:
+            self._mount(document.place(channel.node), "endpoints", key)
+        xids = [self._add_message(name, node, context, own) for name, node in channel.messages.items()]
         known = (*binding.operation, *binding.endpoint, *(("query",) if context.protocol == "HTTP" else ()), _BINDING)
         document.report_unread(context.operation, "binding", known)
-        xid = document.extension(channel.node).get("xid")
         if xid == "":
             return  # a channel of messages that no endpoint offers
-        key = str(xid or own).rpartition("/")[2]
         form = self.tree["endpoints"].setdefault(key, {})  # may have messages of its own already
         groups = form.setdefault("messagegroups", [])
         found = (each.partition("/messages/")[0] for each in xids if each.startswith("/messagegroups/"))
@@ -351,7 +359,6 @@ class _Translator:
         if key not in self._endpoints:
             self._endpoints[key] = channel.node
             form.update(self._endpoint(channel, context, servers, xids))
-            self._mount(channel.node, "endpoints", key)
 
     def _endpoint(
         self, channel: _Channel, context: _Context, servers: list[_Server], xids: list[str]
@@ -408,12 +415,12 @@ class _Translator:
         document.report_unread(node, "message")
         reader = _MessageReader(self, node, context, own=match is not None)
         holder[name] = document.patched({**self._described(node, name), **reader.read(key)}, node)
-        self._mount(node, collection, owner, "messages", name)
+        place, path = document.place(node), (collection, owner, "messages", name)
         if collection == "messagegroups" and len(holder) == 1:
-            self._mount(node, collection, owner)
-        place = document.place(node)
+            self._mount(place, collection, owner)
+        self._mount(place, *path)
         for member, at in reader.written.items():
-            self.mounts[place.file, (place / member).pointer] = document.place(at)
+            self._mount(self._schema_place(at) if "schema" in member else document.place(at), *path, member)
         return f"/{collection}/{owner}/messages/{name}"
 
     # Schemas.
@@ -476,25 +483,25 @@ class _Translator:
             told = [step for step in parse_pointer(pointer) if step not in _UNTOLD]
             name = unused_name(to_id(".".join(told)), schemas)
         self._schemas[pointer] = (f"/schemagroups/{group}/schemas/{name}", form)
-        path = ("schemagroups", group, "schemas", name)
-        self._mount(node, *path)
+        path: tuple[str, ...] = ("schemagroups", group, "schemas", name)
+        self._mount(self._schema_place(node), *path)
         schemas.setdefault(name, {})  # its own references may lead to others of this name
         entry: dict[str, Any] = {"format": form}
         reference = body.text("$ref")
         if reference and not reference.startswith("#"):
             entry["schemaurl"] = reference
         else:
-            entry["schema"] = self.copied(body, pointer, moves=form.startswith("JsonSchema"))
+            entry["schema"] = self.copied(body, form)
         if version is None:
             schemas[name] = document.patched(entry, node)
         else:
             schemas[name].setdefault("versions", {})[version] = document.patched(entry, node)
-            self._mount(node, *path, "versions", version)
-        place = document.place(node)
-        self.mounts[place.file, (place / "schema").pointer] = document.place(body)
+            path = (*path, "versions", version)
+            self._mount(self._schema_place(node), *path)
+        self._mount(self._schema_place(body), *path, "schema")
 
-    def copied(self, node: AsyncApiNode, root: str, *, moves: bool = True) -> Any:
-        """Copy the schema at a node, a part of *root*; references lead to the translated schemas if it *moves*."""
+    def copied(self, node: AsyncApiNode, form: str) -> Any:
+        """Copy the schema at a node; references in JSON schemas lead to the translated ones."""
 
         def change(reference: str) -> str:
             if not reference.startswith("#/"):
@@ -511,7 +518,7 @@ class _Translator:
         value = node.value
         if isinstance(value, dict) and EXTENSION in value:
             value = {name: each for name, each in value.items() if name != EXTENSION}
-        return copy_schema(value, change if moves else None, self.document.spend)
+        return copy_schema(value, change if form.startswith("Json") else None, self.document.spend)
 
     def type_name(self, reference: str, names: Collection[str]) -> str:
         """Return ``:Name`` for a Protobuf document of several messages, one of which is called as a message here."""
@@ -677,7 +684,9 @@ class _MessageReader:
         body.update({"required": True} if required else {})
         body.update({"description": node.text("description")} if node.text("description") else {})
         if not self._own:  # else the extension has what is missing
-            document.report_unread(node, "header or key", and_=["enum"] if value is None and "enum" in schema else [])
+            document.report_unread(node, "header or key")
+            if value is None and "enum" in schema:
+                document.report_no_place(node / "enum", "several values of a header or key; any value matches")
         return body
 
     def _read_payload(self, payload: AsyncApiNode, key: str) -> dict[str, Any]:
@@ -688,10 +697,8 @@ class _MessageReader:
             media, inner = payload.members["schemaFormat"], payload / "schema"
         self.written["dataschemauri"] = self.written["dataschema"] = inner
         if self._own and "$ref" not in inner.members:
-            document = self._translator.copied(
-                inner, inner.pointer, moves=format_of_media(media).startswith("JsonSchema")
-            )
-            return {"dataschemaformat": format_of_media(media), "dataschema": document}
+            form = format_of_media(media)
+            return {"dataschemaformat": form, "dataschema": self._translator.copied(inner, form)}
         found = self._translator.schema(payload, media)
         if found is None:
             return {}

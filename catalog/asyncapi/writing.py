@@ -325,7 +325,7 @@ class _Writer:
             target = self._pointer_of(reference)
             return f"#{target}" if target else reference
 
-        is_json = form.startswith("JsonSchema")
+        is_json = form.startswith("Json")
         moved = copy_schema(document, change if is_json else None, lambda values: None)
         if plain:
             return dict(moved)
