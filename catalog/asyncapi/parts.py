@@ -24,9 +24,9 @@ class ProtocolBinding:
 
     ``servers`` are the names of the protocol without and with TLS, ``schemes`` those of addresses; ``keys`` the names
     of its bindings, the usual one first. ``headers`` is the option that has the headers, ``prefixes`` those of
-    CloudEvents attributes among them; ``about`` is the message option with the channel's address, ``channel`` that of endpoints.
-    ``message`` and ``operation`` are options of messages, ``server`` and ``endpoint`` those of endpoints, by member of
-    the binding.
+    CloudEvents attributes among them; ``about`` is the message option with the channel's address, ``channel`` that of
+    endpoints. ``message`` and ``operation`` are options of messages, ``server`` and ``endpoint`` those of endpoints, by
+    member of the binding.
     """
 
     servers: tuple[str, str] = ("", "")

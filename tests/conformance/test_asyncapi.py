@@ -80,14 +80,14 @@ def meaning(catalog: Catalog) -> Any:
     """All that matters; among properties, the order of those of one name does."""
     definitions = {}
     for xid, each in catalog.definitions.items():
-        lists = {name: tuple(sorted(getattr(each, name), key=lambda one: one.name)) for name in _LISTS}
         if (each.dataschemauri or "#")[0] not in "#/":  # a file beside the source, which the copy does not find
             each = replace(each, schemakey=None, schemaname="", schemapointer="")
-        definitions[xid] = replace(each, **lists)
+        definitions[xid] = replace(
+            each,
+            envelopemetadata=tuple(sorted(each.envelopemetadata, key=lambda one: one.name)),
+            protocoloptions=tuple(sorted(each.protocoloptions, key=lambda one: one.name)),
+        )
     return definitions, catalog.endpoints, catalog.groups
-
-
-_LISTS: Final = ("envelopemetadata", "protocoloptions")
 
 
 def written(path: Path, *, flatten: bool = False) -> tuple[Catalog, AsyncApiCatalog]:
@@ -183,7 +183,7 @@ def test_other_documents_are_read(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "level.json").write_text(json.dumps({"type": "object", "required": ["level"]}))
-    common = {
+    common: Tree = {
         "messages": {
             "Level": {
                 "traits": [{"$ref": "traits.yaml#/known"}],
@@ -203,7 +203,7 @@ def test_other_documents_are_read(tmp_path: Path) -> None:
     level, depth = (catalog.definitions[f"/messagegroups/T.c/messages/{name}"] for name in messages)
     assert (level.datacontenttype, level.dataschemauri) == ("application/json", "schemas/level.json")
     assert "headers.x" in {each.name for each in level.protocoloptions}
-    assert catalog.schemas[level.schemakey]["document"] == {"type": "object", "required": ["level"]}
+    assert catalog.schemas[level.schemakey or ""]["document"] == {"type": "object", "required": ["level"]}
     matcher = RecordMatcher(catalog, validation="always")
     (outcome,) = matcher.decide([json.dumps({"protocol": "KAFKA", "native": {"topic": "t"}, "body": '{"next": "x"}'})])
     assert outcome["reason"] == "schema-violation" and depth.dataschemaformat == "JsonSchema/draft-07"

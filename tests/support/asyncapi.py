@@ -49,7 +49,7 @@ _PARAMETER: Final = re.compile(r"\{([^{}]*)\}")
 
 
 def find_faults(document: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong by our own rules: names, members that are required, keys, parameters and local references."""
+    """Return what is wrong by our own rules: names, required members, keys, parameters and local references."""
     faults: list[str] = []
 
     def check(kind: str, name: str, body: Mapping[str, Any]) -> None:
