@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from catalog.asyncapi.document import DOCUMENTS, bundle
 from catalog.dialects import detect, suffixes
+from catalog.dialects.asyncapi.document import DOCUMENTS, bundle
 from catalog.dialects.detection import ASYNCAPI
 from catalog.dialects.reading import message_member_names, names_of, spellings_of
 from catalog.documents.documents import Document, read_document

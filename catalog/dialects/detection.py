@@ -231,11 +231,11 @@ XREGISTRY: Final = Dialect(
 )
 
 
-# AsyncAPI 2 and 3, which :mod:`catalog.asyncapi.reading` translates into xRegistry 1.0.
+# AsyncAPI 2 and 3, which :mod:`catalog.dialects.asyncapi.reading` translates into xRegistry 1.0.
 
 ASYNCAPI: Final = Dialect(
     title="AsyncAPI",
-    detects=lambda document: "asyncapi" in document,
+    detects=lambda document: "asyncapi" in document and not has_collections(document),
     names={},
     is_replaced=False,
     checks_attributes=False,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from catalog.asyncapi.reading import translate
+from catalog.dialects.asyncapi.reading import translate
 from catalog.dialects.detection import ASYNCAPI, XREGISTRY, Kind, detect, is_definition
 from catalog.dialects.messages import parse_version_number, read_message
 from catalog.dialects.reading import (

@@ -16,7 +16,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from catalog.asyncapi.writing import AsyncApiCatalog, write_asyncapi
+from catalog.asyncapi import AsyncApiCatalog, write_asyncapi
 from catalog.comparing import CatalogChange, CatalogDiff, compare_catalogs
 from catalog.convert import ConvertedCatalog, convert
 from catalog.dialects import detect

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from catalog.asyncapi.parts import EXTENSION, difference, merge_patch
-from catalog.asyncapi.writing import AsyncApiCatalog, write_asyncapi
+from catalog.asyncapi import AsyncApiCatalog, write_asyncapi
 from catalog.convert import to_json_text, to_yaml_text
+from catalog.dialects.asyncapi.parts import EXTENSION, difference, merge_patch
 from catalog.documents.connecting import ConnectionPolicy
 from catalog.documents.fetching import Fetcher
 from catalog.findings import Declarations, DocumentError
@@ -289,6 +289,20 @@ def test_nothing_multiplies(tmp_path: Path) -> None:
     payload = deep(60) | {"description": ["x"] * 30_000}
     catalog = loaded(tmp_path, with_channel({}, messages={"M": {"payload": payload}}, schemas=schemas))
     assert catalog.findings is not None
+    chain = {f"s{n}": {"items": {"$ref": f"#/components/schemas/s{n + 1}"}} for n in range(5_000)}
+    catalog = loaded(tmp_path, with_channel({"M": {"payload": {"$ref": "#/components/schemas/s0"}}}, schemas=chain))
+    assert len(catalog.schemas) == 5_000
+    fan = {"allOf": [{"$ref": "#/components/schemas/fan"}] * 500}
+    catalog = loaded(
+        tmp_path, with_channel({"M": {"headers": {"$ref": "#/components/schemas/fan"}}}, schemas={"fan": fan})
+    )
+    assert "too-many" in {each.rule for each in catalog.findings}
+    rings = {name: {"headers": {"a": {"$ref": f"#/components/messages/{name}/headers"}}} for name in ("X", "Y")}
+    ringed = {"traits": [{"$ref": "#/components/messages/X"}], "headers": {"$ref": "#/components/messages/Y/headers"}}
+    assert loaded(tmp_path, with_channel({"M": ringed}, messages=rings)).definitions
+    servers = {f"s{n}": {"host": f"h{n}", "protocol": "kafka"} for n in range(1_000)}
+    crowd = {**BASE, "servers": servers, "channels": {f"c{n}é": {"address": f"t{n}"} for n in range(3_000)}}
+    assert "too-many" in {each.rule for each in loaded(tmp_path, crowd).findings}
     with pytest.raises(DocumentError, match="nests deeper"):
         loaded(tmp_path, with_channel({"M": {"payload": deep(100)}}))
     assert time.monotonic() - began < 60

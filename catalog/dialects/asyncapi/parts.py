@@ -243,12 +243,23 @@ def to_id(text: str) -> str:
     return _NOT_ID.sub(".", text).strip(".")[:_MAX_ID] or "unnamed"
 
 
-def unused_name(name: str, taken: Any) -> str:
-    """Return a name that is not in *taken*, with a number if need be."""
-    number, own = 2, name
-    while own in taken:
-        own, number = f"{name}.{number}", number + 1
-    return own
+class UnusedNames:
+    """Gives out names, each once: with a number if it was given before."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, int] = {}
+
+    def take(self, name: str) -> str:
+        """Return *name*, or the next of its names with a number."""
+        own = name
+        while own in self._given:
+            self._given[name] += 1
+            own = f"{name}.{self._given[name]}"
+        self._given[own] = 1
+        return own
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
 
 
 def entity_at(tree: Mapping[str, Any], xid: str) -> dict[str, Any]:

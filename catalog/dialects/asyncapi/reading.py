@@ -10,30 +10,31 @@ is reported.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
-from catalog.asyncapi.document import DOCUMENTS, MAX_HOPS, AsyncApiDocument, AsyncApiNode, TranslationTooLarge
-from catalog.asyncapi.parts import (
+from catalog.dialects.asyncapi.document import DOCUMENTS, MAX_HOPS, AsyncApiDocument, AsyncApiNode, TranslationTooLarge
+from catalog.dialects.asyncapi.parts import (
     BINDINGS,
     EVENT_ATTRIBUTES,
     EXTENSION,
     STRUCTURED,
+    UnusedNames,
     binding_of,
     copy_schema,
     entity_at,
     format_of_media,
     to_id,
-    unused_name,
 )
 from catalog.dialects.reading import MAX_DECLARED
 from catalog.findings import Findings, SourceLocation
 from catalog.model import CLOUDEVENTS
 from catalog.parsing.pointers import parse_pointer
 from catalog.parsing.texts import MAX_NODES
-from catalog.protocols.properties import ATTRIBUTE_TYPES, PLACEHOLDER, canonical_protocol, options_of
+from catalog.protocols.properties import ATTRIBUTE_TYPES, MAX_MQTT_BYTES, PLACEHOLDER, canonical_protocol, options_of
 from catalog.values import plain_number, to_text
 
 _VERSION: Final = re.compile(r"(2\.[0-6]|3\.[0-9]++)(?:\.[0-9]++)?+(?:-[\w.]++)?+", re.ASCII)
@@ -142,6 +143,8 @@ class _Translator:
         self._name = to_id(document.child(document.root, "info").text("title") or "asyncapi")
         self._endpoints: dict[str, AsyncApiNode] = {}
         self._schemas: dict[str, tuple[str, str]] = {}
+        self._names: defaultdict[tuple[str, str], UnusedNames] = defaultdict(UnusedNames)
+        self._waiting: list[tuple[AsyncApiNode, AsyncApiNode, dict[str, Any]]] = []
         self._messages = 0
 
     def translate(self) -> None:
@@ -161,6 +164,8 @@ class _Translator:
                 self._add_message(key, node, _Context(), "")
         for _, node in document.listed("components", "schemas", follow=False):
             self._schema_at(node.pointer, None)
+        while self._waiting:
+            self._fill_schema(*self._waiting.pop())
 
     def _mount(self, at: SourceLocation, *path: str) -> None:
         """Say that the part of the translated document at *path* is written at a location."""
@@ -236,12 +241,11 @@ class _Translator:
     def _channels(self) -> list[_Channel]:
         document, found = self.document, {}
         servers = {name: self._read_server(name, node) for name, node in document.listed("servers")}
-        ids: set[str] = set()
+        ids = UnusedNames()
         for key, node in document.listed("channels"):
             document.report_unread(node, "channel")
             address = self._fill_address(node.text("address") if document.newer else key, node)
-            channel = _Channel(unused_name(to_id(key), ids), node, address, self._servers_of(node, servers))
-            ids.add(channel.id)
+            channel = _Channel(ids.take(to_id(key)), node, address, self._servers_of(node, servers))
             found[node.pointer] = channel
             if document.newer:
                 channel.messages.update(document.listed("messages", of=node))
@@ -281,7 +285,7 @@ class _Translator:
             document.report_unread(inner, "parameter")
             schema = inner if document.newer else document.child(inner, "schema")
             value = document.constant(schema)
-            if value is not None:
+            if value is not None and len(address) <= MAX_MQTT_BYTES:
                 address = address.replace(f"{{{name}}}", to_text(value))
             elif "enum" in schema.members:
                 document.report_no_place(inner, f"the values of the parameter {name}; any value matches")
@@ -294,18 +298,21 @@ class _Translator:
     def _add_messages(self, channel: _Channel, operation: AsyncApiNode) -> None:
         """Add the messages of an operation of version 2: one, or several in ``oneOf``."""
         message = self.document.child(operation, "message")
-        known = {node.pointer for node in channel.messages.values()}
+        known, names = {node.pointer for node in channel.messages.values()}, UnusedNames()
         for node in (message / "oneOf").entries() or [operation / "message"]:
             target = self.document.follow(node)
             if isinstance(target.value, dict) and target.pointer not in known:
                 key = node.text("$ref").rpartition("/")[2] or target.text("messageId", "name")
                 key = key or operation.text("operationId") or "message"
-                channel.messages[unused_name(key, channel.messages)] = target
+                while (own := names.take(key)) in channel.messages:
+                    pass  # one of the other operation
+                channel.messages[own] = target
 
     def _contexts(self, channel: _Channel) -> Iterator[tuple[_Context, list[_Server]]]:
         """Yield each protocol of a channel, with its servers; where there are none, those of its bindings."""
         document = self.document
         by: dict[str | None, list[_Server]] = {}
+        document.spend(len(channel.servers))
         for server in channel.servers:
             if server.protocol is not None:
                 by.setdefault(server.protocol, []).append(server)
@@ -406,7 +413,7 @@ class _Translator:
         collection, owner, name = match.groups() if match else ("messagegroups", group, to_id(key))
         holder = self.tree[collection].setdefault(owner, {}).setdefault("messages", {})
         if match is None:
-            name = unused_name(name, holder)
+            name = self._names[collection, owner].take(name)
         elif name in holder:
             return f"/{collection}/{owner}/messages/{name}"
         self._messages += 1
@@ -481,24 +488,30 @@ class _Translator:
         schemas = self.tree["schemagroups"].setdefault(group, {}).setdefault("schemas", {})
         if match is None:
             told = [step for step in parse_pointer(pointer) if step not in _UNTOLD]
-            name = unused_name(to_id(".".join(told)), schemas)
+            name = self._names["schemagroups", group].take(to_id(".".join(told)))
         self._schemas[pointer] = (f"/schemagroups/{group}/schemas/{name}", form)
         path: tuple[str, ...] = ("schemagroups", group, "schemas", name)
         self._mount(self._schema_place(node), *path)
-        schemas.setdefault(name, {})  # its own references may lead to others of this name
-        entry: dict[str, Any] = {"format": form}
+        entry = schemas.setdefault(name, {})
+        if version is not None:
+            path = (*path, "versions", version)
+            self._mount(self._schema_place(node), *path)
+            entry = entry.setdefault("versions", {}).setdefault(version, {})
+        entry["format"] = form
+        self._mount(self._schema_place(body), *path, "schema")
+        self._waiting.append((node, body, entry))  # its references may lead far
+
+    def _fill_schema(self, node: AsyncApiNode, body: AsyncApiNode, entry: dict[str, Any]) -> None:
+        """Add document or address to a schema."""
         reference = body.text("$ref")
         if reference and not reference.startswith("#"):
             entry["schemaurl"] = reference
         else:
-            entry["schema"] = self.copied(body, form)
-        if version is None:
-            schemas[name] = document.patched(entry, node)
-        else:
-            schemas[name].setdefault("versions", {})[version] = document.patched(entry, node)
-            path = (*path, "versions", version)
-            self._mount(self._schema_place(node), *path)
-        self._mount(self._schema_place(body), *path, "schema")
+            entry["schema"] = self.copied(body, entry["format"])
+        patched = self.document.patched(entry, node)
+        if patched is not entry:
+            entry.clear()
+            entry.update(patched)
 
     def copied(self, node: AsyncApiNode, form: str) -> Any:
         """Copy the schema at a node; references in JSON schemas lead to the translated ones."""
@@ -522,14 +535,16 @@ class _Translator:
 
     def type_name(self, reference: str, names: Collection[str]) -> str:
         """Return ``:Name`` for a Protobuf document of several messages, one of which is called as a message here."""
-        text = (
-            entity_at(self.tree, reference.removeprefix("#")).get("schema") if "#/schemagroups/" in reference else None
-        )
+        pointer = next((each for each, (xid, _) in self._schemas.items() if f"#{xid}" == reference), "")
+        node = self._node_at(pointer)
+        text = (node / "schema").value if self._is_wrapped(pointer) else node.value
         types = _PROTO_MESSAGE.findall(text) if isinstance(text, str) else []
         return next((f":{name}" for name in names if name in types and len(types) > 1), "")
 
 
 _BINDING: Final = "bindingVersion"
+_COST: Final = 16
+"""What a header counts as, in values: reading one takes so much longer than copying a value."""
 
 
 class _MessageReader:
@@ -662,9 +677,10 @@ class _MessageReader:
         document, node = self._document, self._document.follow(node)
         required = node.members.get("required")
         for name, inner in document.listed("properties", of=node, follow=False):
-            document.spend(1)
+            document.spend(_COST)
             yield name, inner, isinstance(required, list) and name in required
         for part in (node / "allOf").entries() if left else ():
+            document.spend(4 * _COST)
             yield from self._properties(part, left - 1)
 
     def _property(self, node: AsyncApiNode, default: str, *, required: bool = False) -> dict[str, Any]:

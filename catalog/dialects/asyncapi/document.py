@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urljoin
 
-from catalog.asyncapi.parts import EXTENSION, ProtocolBinding, merge_patch
+from catalog.dialects.asyncapi.parts import EXTENSION, ProtocolBinding, merge_patch
 from catalog.findings import Findings, SourceLocation
 from catalog.parsing.pointers import parse_pointer
 from catalog.parsing.texts import MAX_NODES
@@ -18,6 +18,8 @@ DOCUMENTS: Final = "x-documents"
 """The member of a bundled document that has the others by number."""
 MAX_HOPS: Final = 64
 """Maximum references from one to the next."""
+MAX_MERGED: Final = 16
+"""Maximum levels of objects that traits are merged into; below them, the nearer one counts."""
 _SCHEMAS: Final = frozenset({"payload", "schemas", "schema"})
 _DESCRIBED: Final = ("name", "title", "summary", "description", "externalDocs")
 _READ: Final = {
@@ -225,14 +227,14 @@ class AsyncApiDocument:
             self._merged[node.pointer] = AsyncApiNode(value, node.pointer)
         return self._merged[node.pointer]
 
-    def _merge(self, target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    def _merge(self, target: dict[str, Any], patch: dict[str, Any], left: int = MAX_MERGED) -> dict[str, Any]:
         """Apply a merge patch, in which references count as what they lead to where both have an object."""
         merged = dict(target)
+        self.spend(len(target) + len(patch))
         for name, value in patch.items():
-            if isinstance(value, dict) and isinstance(known := merged.get(name), dict):
-                merged[name] = self._merge(
-                    self.follow(AsyncApiNode(known)).members, self.follow(AsyncApiNode(value)).members
-                )
+            if left and isinstance(value, dict) and isinstance(known := merged.get(name), dict):
+                below, above = (self.follow(AsyncApiNode(each)).members for each in (known, value))
+                merged[name] = self._merge(below, above, left - 1)
             else:
                 merged[name] = value
         return {name: value for name, value in merged.items() if value is not None}
@@ -257,6 +259,7 @@ class AsyncApiDocument:
         holder, united = self.child(node, "bindings"), {}
         for key in reversed(binding.keys):
             united.update(self.child(holder, key).members)
+            self.spend(len(united))
         key = next((each for each in binding.keys if each in holder.members), "")
         return AsyncApiNode(united, f"{holder.pointer}/{key}")
 
@@ -272,6 +275,7 @@ class AsyncApiDocument:
 
     def report_unread(self, node: AsyncApiNode, kind: str, known: Collection[str] = ()) -> None:
         """Report the members of a node that xRegistry has no place for."""
+        self.spend(len(node.members))
         read = known or _READ[kind]
         unread = [name for name in node.members if name not in read and not name.startswith("x-")]
         if unread:

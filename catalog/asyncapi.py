@@ -1,35 +1,36 @@
 """Write a catalog as AsyncAPI 3.0, and say what AsyncAPI has no place for.
 
 The document says as much as AsyncAPI can, of the effective definitions. It is then read as any other
-(:mod:`catalog.asyncapi.reading`), and where that gives something else than the catalog, the difference is written into
-the extension ``x-xregistry``, so that reading the document gives the catalog.
+(:mod:`catalog.dialects.asyncapi.reading`), and where that gives something else than the catalog, the difference is
+written into the extension ``x-xregistry``, so that reading the document gives the catalog.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from catalog.asyncapi.parts import (
+from catalog.convert import FIRST_VERSION, ConvertedCatalog, convert, to_json_text
+from catalog.dialects.asyncapi.parts import (
     EVENT_ATTRIBUTES,
     EXTENSION,
     JSON_SCHEMA,
     LITERAL,
     STRUCTURED,
     ProtocolBinding,
+    UnusedNames,
     binding_of,
     copy_schema,
     difference,
     entity_at,
     media_of_format,
     to_id,
-    unused_name,
 )
-from catalog.asyncapi.reading import translate
-from catalog.convert import FIRST_VERSION, ConvertedCatalog, convert, to_json_text
+from catalog.dialects.asyncapi.reading import translate
 from catalog.dialects.reading import default_version
 from catalog.findings import Declarations, Findings, SourceLocation
 from catalog.model import CLOUDEVENTS, Catalog
@@ -211,7 +212,7 @@ class _Writer:
 
     def __init__(self, flat: dict[str, Any]) -> None:
         self._flat = flat
-        self._taken: dict[str, set[str]] = {}
+        self._names: defaultdict[str, UnusedNames] = defaultdict(UnusedNames)
         self._schemas: dict[str, tuple[str, bool]] = {}
         self._messages: dict[str, _Message] = {}
         self._channels: dict[str, Any] = {}
@@ -288,11 +289,9 @@ class _Writer:
 
     def _key(self, kind: str, *names: str) -> str:
         """Return an unused key of a kind of entity: of its own name, else with those before, else with a number."""
-        taken = self._taken.setdefault(kind, set())
+        known = self._names[kind]
         candidates = [to_id(".".join(names[-count:])) for count in range(1, len(names) + 1)]
-        key = next((each for each in candidates if each not in taken), "") or unused_name(candidates[-1], taken)
-        taken.add(key)
-        return key
+        return known.take(next((each for each in candidates if each not in known), candidates[-1]))
 
     # Schemas.
 
