@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from catalog.convert import FIRST_VERSION, ConvertedCatalog, convert, to_json_text
 from catalog.dialects.asyncapi.parts import (
+    DEFAULT_VERSION,
     EVENT_ATTRIBUTES,
     EXTENSION,
     JSON_SCHEMA,
@@ -222,7 +223,10 @@ class _Writer:
     def write(self) -> dict[str, Any]:
         """Return the document, with the xids of its parts alone in the extensions."""
         flat = self._flat
-        info = {"title": str(flat.get("name") or flat["registryid"]), "version": str(flat.get("version") or "1.0.0")}
+        info = {
+            "title": str(flat.get("name") or flat["registryid"]),
+            "version": str(flat.get("version") or DEFAULT_VERSION),
+        }
         if isinstance(flat.get("description"), str):
             info["description"] = flat["description"]
         document: dict[str, Any] = {"asyncapi": VERSION, "info": {**info, **_external_docs(flat)}}

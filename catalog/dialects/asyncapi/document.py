@@ -24,7 +24,7 @@ _SCHEMAS: Final = frozenset({"payload", "schemas", "schema"})
 _DESCRIBED: Final = ("name", "title", "summary", "description", "externalDocs")
 _READ: Final = {
     "document": ("asyncapi", "info", "servers", "channels", "operations", "components", "defaultContentType"),
-    "info": _DESCRIBED,
+    "info": ("version", *_DESCRIBED),
     "server": (
         *("url", "host", "pathname", "protocol", "protocolVersion", "variables", "bindings", "security"),
         *_DESCRIBED,

@@ -13,6 +13,8 @@ from catalog.values import plain_number
 EXTENSION: Final = "x-xregistry"
 JSON_SCHEMA: Final = "JsonSchema/draft-07"
 """What AsyncAPI's own schemas are read as: a superset of it, whose additions only describe."""
+DEFAULT_VERSION: Final = "1.0.0"
+"""The version of a document whose catalog has none."""
 STRUCTURED: Final = "application/cloudevents+"
 EVENT_ATTRIBUTES: Final = ("specversion", "id", "source", "type")
 """The attributes that every CloudEvent has."""

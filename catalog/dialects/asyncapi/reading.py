@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from catalog.dialects.asyncapi.document import DOCUMENTS, MAX_HOPS, AsyncApiDocument, AsyncApiNode, TranslationTooLarge
 from catalog.dialects.asyncapi.parts import (
     BINDINGS,
+    DEFAULT_VERSION,
     EVENT_ATTRIBUTES,
     EXTENSION,
     STRUCTURED,
@@ -154,6 +155,8 @@ class _Translator:
         document.report_unread(document.root, "document")
         document.report_unread(info, "info")
         self.tree.update(self._described(info))
+        if info.text("version") not in ("", DEFAULT_VERSION):
+            self.tree["version"] = info.text("version")
         for channel in self._channels():
             for context, servers in self._contexts(channel):
                 self._add_channel(channel, context, servers)
