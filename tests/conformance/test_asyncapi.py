@@ -275,6 +275,7 @@ def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
     assert not finding or finding in found, found
 
 
+@pytest.mark.slow
 def test_nothing_multiplies(tmp_path: Path) -> None:
     """References and traits can make a small document stand for a huge one; reading it ends, and says so."""
     began = time.monotonic()

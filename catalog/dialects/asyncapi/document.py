@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import reduce
 from typing import Any, Final, NamedTuple
@@ -16,6 +17,7 @@ from catalog.values import plain_number
 
 DOCUMENTS: Final = "x-documents"
 """The member of a bundled document that has the others by number."""
+_BUNDLED: Final = re.compile(rf"/{DOCUMENTS}/[0-9]+")
 MAX_HOPS: Final = 64
 """Maximum references from one to the next."""
 MAX_MERGED: Final = 16
@@ -188,15 +190,16 @@ class AsyncApiDocument:
                 )
             address, _, pointer = reference.partition("#")
             if address:
-                raise _BrokenReference  # reading the document has failed, which is reported
+                raise _BrokenReference(f"the reference {reference[:200]} leads to another document")
             node = self.root
+            shown = _BUNDLED.sub("", pointer)
             for step in parse_pointer(unquote(pointer)):
                 node = self._follow(node)
+                if node.value is None and _BUNDLED.fullmatch(node.pointer):
+                    raise _BrokenReference  # reading the document has failed, which is reported
                 node /= int(step) if node.is_list and step.isdecimal() and len(step) < 9 else step
-            if node.value is None and pointer.startswith(f"/{DOCUMENTS}/") and pointer.count("/") == 2:
-                raise _BrokenReference
             if node.value is None or not pointer.startswith("/"):
-                raise _BrokenReference(f"the reference {reference[:200]} leads nowhere")
+                raise _BrokenReference(f"the reference #{shown[:200]} leads nowhere")
         return node
 
     def child(self, node: AsyncApiNode, *path: str) -> AsyncApiNode:

@@ -163,7 +163,7 @@ def test_asyncapi_is_written_and_read_by_every_command(xrouter: Any, tmp_path: P
     settings = {
         "catalog": {"source": str(written)},
         "sinks": {
-            "out": {"type": "jsonlines", "path": str(tmp_path / "out")},
+            "out": {"type": "jsonl", "path": str(tmp_path / "out")},
             "dead": {"type": "jsonl", "path": str(tmp_path / "dead")},
         },
         "routes": [{"to": ["out"]}],
