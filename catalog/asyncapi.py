@@ -218,6 +218,7 @@ class _Writer:
         self._messages: dict[str, _Message] = {}
         self._channels: dict[str, Any] = {}
         self._servers: dict[str, Any] = {}
+        self._server_keys: dict[tuple[tuple[str, str], ...], str] = {}
         self._operations: dict[str, Any] = {}
 
     def write(self) -> dict[str, Any]:
@@ -418,15 +419,15 @@ class _Writer:
 
     def _write_channels(self) -> None:
         covered: set[str] = set()
+        by_group: dict[str, list[_Message]] = {}
+        for each in self._messages.values():
+            by_group.setdefault(each.xid.partition("/messages/")[0], []).append(each)
         for name, endpoint in self._flat.get("endpoints", {}).items():
             xid = f"/endpoints/{name}"
             protocol = canonical_protocol(str(endpoint.get("protocol") or ""))
             groups = (xid, *endpoint.get("messagegroups", ()))
-            candidates = [
-                each
-                for each in self._messages.values()
-                if each.xid.partition("/messages/")[0] in groups and (each.protocol or protocol) == protocol
-            ]
+            offered = (each for group in dict.fromkeys(groups) for each in by_group.get(group, ()))
+            candidates = [each for each in offered if (each.protocol or protocol) == protocol]
             covered.update(each.xid for each in candidates)
             binding = binding_of(protocol)
             options = endpoint.get("protocoloptions", {})
@@ -486,11 +487,11 @@ class _Writer:
                     server["pathname"] = f"/{path}"
                 if protocol.startswith("MQTT/"):
                     server["protocolVersion"] = protocol.removeprefix("MQTT/")
-                known = next((name for name, each in self._servers.items() if each == server), None)
-                if known is None:
-                    known = self._key("servers", to_id(host).replace("~", "_"))
-                    self._servers[known] = server
-                yield known
+                own = tuple(server.items())
+                if own not in self._server_keys:
+                    self._server_keys[own] = self._key("servers", host)
+                    self._servers[self._server_keys[own]] = server
+                yield self._server_keys[own]
 
 
 def _paths(name: str, value: Any) -> Iterator[str]:

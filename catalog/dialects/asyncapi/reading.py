@@ -144,6 +144,7 @@ class _Translator:
         self._name = to_id(document.child(document.root, "info").text("title") or "asyncapi")
         self._endpoints: dict[str, AsyncApiNode] = {}
         self._schemas: dict[str, tuple[str, str]] = {}
+        self._pointers: dict[str, str] = {}
         self._names: defaultdict[tuple[str, str], UnusedNames] = defaultdict(UnusedNames)
         self._waiting: list[tuple[AsyncApiNode, AsyncApiNode, dict[str, Any]]] = []
         self._messages = 0
@@ -279,7 +280,10 @@ class _Translator:
             else:
                 text, place = f"there is no server {name!r:.80}", self.document.place(each)
                 self.document.findings.error(place, "asyncapi-reference", text, "correct the name")
-        return named or ([] if node.members.get("servers") else list(servers.values()))
+        if named or node.members.get("servers"):
+            return named
+        self.document.spend(len(servers))
+        return list(servers.values())
 
     def _fill_address(self, address: str, node: AsyncApiNode) -> str:
         """Return an address with the parameters that have one value filled in."""
@@ -315,7 +319,6 @@ class _Translator:
         """Yield each protocol of a channel, with its servers; where there are none, those of its bindings."""
         document = self.document
         by: dict[str | None, list[_Server]] = {}
-        document.spend(len(channel.servers))
         for server in channel.servers:
             if server.protocol is not None:
                 by.setdefault(server.protocol, []).append(server)
@@ -492,7 +495,9 @@ class _Translator:
         if match is None:
             told = [step for step in parse_pointer(pointer) if step not in _UNTOLD]
             name = self._names["schemagroups", group].take(to_id(".".join(told)))
-        self._schemas[pointer] = (f"/schemagroups/{group}/schemas/{name}", form)
+        xid = f"/schemagroups/{group}/schemas/{name}"
+        self._schemas[pointer] = (xid, form)
+        self._pointers[f"#{xid}"] = pointer
         path: tuple[str, ...] = ("schemagroups", group, "schemas", name)
         self._mount(self._schema_place(node), *path)
         entry = schemas.setdefault(name, {})
@@ -538,7 +543,7 @@ class _Translator:
 
     def type_name(self, reference: str, names: Collection[str]) -> str:
         """Return ``:Name`` for a Protobuf document of several messages, one of which is called as a message here."""
-        pointer = next((each for each, (xid, _) in self._schemas.items() if f"#{xid}" == reference), "")
+        pointer = self._pointers.get(reference, "")
         node = self._node_at(pointer)
         text = (node / "schema").value if self._is_wrapped(pointer) else node.value
         types = _PROTO_MESSAGE.findall(text) if isinstance(text, str) else []
