@@ -104,7 +104,7 @@ def _plain(converted: ConvertedCatalog) -> dict[str, Any]:
 def _read(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return what reading the document gives."""
     translated = translate(document, SourceLocation(""), Findings())
-    return translated.tree if translated is not None else {}
+    return translated[0] if translated is not None else {}
 
 
 # The catalog without what goes without saying, which would be said by the extension in each entity.

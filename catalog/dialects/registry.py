@@ -196,7 +196,7 @@ def read(tree: Mapping[str, Any], root: SourceLocation, into: Declarations, find
         translated = translate(tree, root, findings)
         if translated is None:
             return True
-        tree, root, dialect = translated.tree, translated.root, XREGISTRY
+        (tree, root), dialect = translated, XREGISTRY
     reader = DocumentReader(dialect, into, findings)
     if dialect.is_replaced:
         report_deprecated(root, dialect.title, findings)

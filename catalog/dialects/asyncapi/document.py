@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urljoin
 
-from catalog.dialects.asyncapi.parts import EXTENSION, ProtocolBinding, merge_patch
+from catalog.dialects.asyncapi.parts import EXTENSION, TABLES, ProtocolBinding, merge_patch
 from catalog.findings import Findings, SourceLocation
 from catalog.parsing.pointers import parse_pointer
 from catalog.parsing.texts import MAX_NODES
@@ -23,24 +23,6 @@ MAX_HOPS: Final = 64
 MAX_MERGED: Final = 16
 """Maximum levels of objects that traits are merged into; below them, the nearer one counts."""
 _SCHEMAS: Final = frozenset({"payload", "schemas", "schema"})
-_DESCRIBED: Final = ("name", "title", "summary", "description", "externalDocs")
-_READ: Final = {
-    "document": ("asyncapi", "info", "servers", "channels", "operations", "components", "defaultContentType"),
-    "info": ("version", *_DESCRIBED),
-    "server": (
-        *("url", "host", "pathname", "protocol", "protocolVersion", "variables", "bindings", "security"),
-        *_DESCRIBED,
-    ),
-    "channel": ("address", "messages", "parameters", "servers", "bindings", "publish", "subscribe", *_DESCRIBED),
-    "operation": ("action", "channel", "messages", "message", "bindings", "traits", "operationId"),
-    "message": (
-        *("headers", "payload", "schemaFormat", "contentType", "correlationId", "bindings", "traits", "messageId"),
-        *("examples", *_DESCRIBED),
-    ),
-    "parameter": ("enum", "default", "description", "examples", "schema"),
-    "header or key": ("type", "format", "const", "enum", "description", "title", "examples", "default"),
-}
-"""The members with a place in xRegistry, or without a meaning for it; others are reported."""
 
 
 def bundle(tree: dict[str, Any], read: Callable[[str, int], Any]) -> dict[str, Any]:
@@ -279,7 +261,7 @@ class AsyncApiDocument:
     def report_unread(self, node: AsyncApiNode, kind: str, known: Collection[str] = ()) -> None:
         """Report the members of a node that xRegistry has no place for."""
         self.spend(len(node.members))
-        read = known or _READ[kind]
+        read = known or TABLES["members"][kind]
         unread = [name for name in node.members if name not in read and not name.startswith("x-")]
         if unread:
             self.report_no_place(node / unread[0], f"{', '.join(unread[:8])} of this {kind}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
+from catalog.parsing.texts import parse_text
 from catalog.values import plain_number
 
 EXTENSION: Final = "x-xregistry"
@@ -44,76 +46,17 @@ class ProtocolBinding:
     endpoint: Mapping[str, str] = field(default_factory=dict)
 
 
-_MQTT: Final = ProtocolBinding(
-    servers=("mqtt", "mqtts"),
-    schemes=("mqtt", "mqtts"),
-    keys=("mqtt", "mqtt5"),
-    headers="user_properties",
-    prefixes=("",),
-    about="topic_name",
-    channel="topic",
-    message={
-        "payloadFormatIndicator": "payload_format",
-        "correlationData": "correlation_data",
-        "contentType": "content_type",
-        "responseTopic": "response_topic",
-    },
-    operation={"qos": "qos", "retain": "retain", "messageExpiryInterval": "message_expiry_interval"},
-    server={
-        "cleanSession": "cleansession",
-        "keepAlive": "keepalive",
-        "sessionExpiryInterval": "sessionexpiryinterval",
-        "lastWill.topic": "willtopic",
-        "lastWill.message": "willmessage",
-        "clientId": "clientid",
-    },
-)
-_HEADERS: Final = ProtocolBinding(headers="headers", prefixes=("ce-",))
-BINDINGS: Final[Mapping[str, ProtocolBinding]] = {
-    "KAFKA": replace(
-        _HEADERS,
-        servers=("kafka", "kafka-secure"),
-        schemes=("PLAINTEXT", "SSL"),
-        keys=("kafka",),
-        prefixes=("ce_",),
-        about="topic",
-        channel="topic",
-        message={"key": "key"},
-        endpoint={"groupId": "consumergroup"},
-    ),
-    "MQTT/3.1.1": replace(_MQTT, headers="", prefixes=()),
-    "MQTT/5.0": _MQTT,
-    "AMQP/1.0": ProtocolBinding(
-        servers=("amqp1", "amqps1"),
-        schemes=("amqp", "amqps"),
-        keys=("amqp1", "amqp"),
-        headers="application-properties",
-        prefixes=("cloudEvents_", "cloudEvents:"),
-        about="properties.to",
-        channel="node",
-        message={"contentEncoding": "properties.content-encoding", "messageType": "message-annotations.x-basic-type"},
-    ),
-    "NATS": replace(
-        _HEADERS,
-        servers=("nats", "nats-secure"),
-        schemes=("nats", "tls"),
-        keys=("nats",),
-        about="subject",
-        channel="subject",
-        endpoint={"queue": "queue"},
-    ),
-    "HTTP": replace(
-        _HEADERS,
-        servers=("http", "https"),
-        schemes=("http", "https"),
-        keys=("http",),
-        about="path",
-        channel="path",
-        message={"statusCode": "status"},
-        operation={"method": "method"},
-        endpoint={"method": "method"},
-    ),
-}
+TABLES: Final[Mapping[str, Mapping[str, Any]]] = parse_text(
+    "tables.yaml", Path(__file__).with_name("tables.yaml").read_bytes()
+).tree
+
+
+def _read_binding(row: Mapping[str, Any]) -> ProtocolBinding:
+    members: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in row.items()}
+    return ProtocolBinding(**members)
+
+
+BINDINGS: Final = {name: _read_binding(row) for name, row in TABLES["bindings"].items()}
 NO_BINDING: Final = ProtocolBinding()
 """Of messages whose protocol is not known."""
 

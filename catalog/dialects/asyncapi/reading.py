@@ -23,6 +23,7 @@ from catalog.dialects.asyncapi.parts import (
     EVENT_ATTRIBUTES,
     EXTENSION,
     STRUCTURED,
+    TABLES,
     UnusedNames,
     binding_of,
     copy_schema,
@@ -39,24 +40,9 @@ from catalog.protocols.properties import ATTRIBUTE_TYPES, MAX_MQTT_BYTES, PLACEH
 from catalog.values import plain_number, to_text
 
 _VERSION: Final = re.compile(r"(2\.[0-6]|3\.[0-9]++)(?:\.[0-9]++)?+(?:-[\w.]++)?+", re.ASCII)
-_PROTOCOLS: Final = {
-    **dict.fromkeys(("kafka", "kafka-secure"), "KAFKA"),
-    **dict.fromkeys(("mqtt", "mqtts", "secure-mqtt", "mqtt5", "mqtt5-secure"), "MQTT"),
-    **dict.fromkeys(("amqp", "amqps", "amqp1", "amqps1"), "AMQP/1.0"),
-    **dict.fromkeys(("nats", "natss", "nats-secure", "tls"), "NATS"),
-    **dict.fromkeys(("http", "https"), "HTTP"),
-}
+_PROTOCOLS: Final = {written: protocol for protocol, names in TABLES["protocols"].items() for written in names}
 _OLDER_AMQP: Final = frozenset({"amqp", "amqps"})
 _SECURE: Final = re.compile(r"(?:mqtt|amqp|http|nats)s1?|tls|.*secure.*")
-_KINDS: Final = {
-    "date-time": "timestamp",
-    "duration": "duration",
-    "uri": "uri",
-    "uri-reference": "urireference",
-    "uri-template": "uritemplate",
-    **dict.fromkeys(("byte", "binary"), "binary"),
-}
-"""Property types by the format of a text."""
 _UNTOLD: Final = frozenset({DOCUMENTS, "components", "schemas", "messages", "channels", "message", "schema"})
 """Steps of pointers that names of schemas leave out."""
 _SCHEMA: Final = re.compile(rf"((?:/{DOCUMENTS}/[0-9]+)?/components/schemas/[^/]+)(.*)", re.DOTALL)
@@ -103,16 +89,13 @@ class _Context:
     operation: AsyncApiNode = AsyncApiNode({})  # noqa: RUF009  # it is never changed
 
 
-@dataclass(frozen=True, slots=True)
-class TranslatedDocument:
-    """An xRegistry 1.0 document, and its location, whose mounts lead to the parts of the AsyncAPI document."""
+def translate(
+    tree: Mapping[str, Any], root: SourceLocation, findings: Findings
+) -> tuple[dict[str, Any], SourceLocation] | None:
+    """Translate an AsyncAPI document, bundled with those it refers to, into an xRegistry 1.0 document.
 
-    tree: dict[str, Any]
-    root: SourceLocation
-
-
-def translate(tree: Mapping[str, Any], root: SourceLocation, findings: Findings) -> TranslatedDocument | None:
-    """Translate an AsyncAPI document, bundled with those it refers to; report an unknown version and return None."""
+    Return it with its location, whose mounts lead to the parts of the AsyncAPI document; None if its version is unknown.
+    """
     version = to_text(tree["asyncapi"])
     match = _VERSION.fullmatch(version)
     if match is None:
@@ -130,7 +113,7 @@ def translate(tree: Mapping[str, Any], root: SourceLocation, findings: Findings)
         text = f"the document stands for more than {MAX_NODES} values or {MAX_DECLARED} definitions"
         findings.error(root, "too-many", f"{text}; the others are left out", "split the document")
     patched = document.patched(translator.tree, document.root)
-    return TranslatedDocument(patched, SourceLocation(root.file, "", {**(root.mounts or {}), **translator.mounts}))
+    return patched, SourceLocation(root.file, "", {**(root.mounts or {}), **translator.mounts})
 
 
 class _Translator:
@@ -699,7 +682,7 @@ class _MessageReader:
         listed = [each for each in kinds if each != "null"] if isinstance(kinds, list) else [kinds]
         kind = listed[0] if len(listed) == 1 else "any"
         if kind == "string":
-            kind = _KINDS.get(node.text("format"), "string")
+            kind = TABLES["formats"].get(node.text("format"), "string")
         elif kind not in ("integer", "number", "boolean"):
             kind = default if kind is None else "any"
         value = document.constant(node)
