@@ -94,7 +94,7 @@ def translate(
 ) -> tuple[dict[str, Any], SourceLocation] | None:
     """Translate an AsyncAPI document, bundled with those it refers to, into an xRegistry 1.0 document.
 
-    Return it with its location, whose mounts lead to the parts of the AsyncAPI document; None if its version is unknown.
+    Return it with its location, whose mounts lead to the parts of the AsyncAPI document; None for an unknown version.
     """
     version = to_text(tree["asyncapi"])
     match = _VERSION.fullmatch(version)
