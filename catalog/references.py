@@ -11,6 +11,8 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from catalog.dialects import detect, suffixes
+from catalog.dialects.asyncapi.document import DOCUMENTS, bundle
+from catalog.dialects.detection import ASYNCAPI
 from catalog.dialects.reading import message_member_names, names_of, spellings_of
 from catalog.documents.documents import Document, read_document
 from catalog.documents.fetching import Fetcher, is_url
@@ -203,7 +205,10 @@ class AddressFollower:
 
     def completed(self, document: Document) -> Document:
         """Return *document* with all content given by address; report and leave out unavailable content."""
-        if not isinstance(document.tree, dict) or detect(document.tree) is None or not _is_partial(document.tree):
+        dialect = detect(document.tree) if isinstance(document.tree, dict) else None
+        if dialect is ASYNCAPI:
+            return self._bundled(document)
+        if dialect is None or not _is_partial(document.tree):
             return document
         assembly = Assembly(document.file, document.tree)
         assembly.mounts.update(document.mounts)
@@ -223,6 +228,21 @@ class AddressFollower:
                 elif name.lower() in spellings_of("messages"):
                     self._add_definitions(document, assembly, below)
         return replace(document, tree=assembly.tree, mounts=assembly.mounts)
+
+    def _bundled(self, document: Document) -> Document:
+        """Return a document of AsyncAPI with the others that it refers to, except schemas, which are loaded later."""
+        mounts = dict(document.mounts)
+
+        def read(address: str, number: int) -> Any:
+            try:
+                tree, at = self._read_object(address, document.root)
+            except DocumentError as error:
+                self._report_unreadable(error, document.root, f"the document {address}")
+                return None
+            mounts[document.file, f"/{DOCUMENTS}/{number}"] = at
+            return tree
+
+        return replace(document, tree=bundle(document.tree, read), mounts=mounts)
 
     def _add_collection(self, assembly: Assembly, path: tuple[str, ...], written: str, place: SourceLocation) -> None:
         try:

@@ -231,9 +231,20 @@ XREGISTRY: Final = Dialect(
 )
 
 
+# AsyncAPI 2 and 3, which :mod:`catalog.dialects.asyncapi.reading` translates into xRegistry 1.0.
+
+ASYNCAPI: Final = Dialect(
+    title="AsyncAPI",
+    detects=lambda document: "asyncapi" in document and not has_collections(document),
+    names={},
+    is_replaced=False,
+    checks_attributes=False,
+)
+
+
 # All dialects.
 
-DIALECTS: Final[list[Dialect]] = [MESSAGE_CATALOG, DEFINITION_GROUPS, OLDER_XREGISTRY, XREGISTRY]
+DIALECTS: Final[list[Dialect]] = [ASYNCAPI, MESSAGE_CATALOG, DEFINITION_GROUPS, OLDER_XREGISTRY, XREGISTRY]
 """In the order of detection."""
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from catalog.dialects.detection import Kind, detect, is_definition
+from catalog.dialects.asyncapi.reading import translate
+from catalog.dialects.detection import ASYNCAPI, XREGISTRY, Kind, detect, is_definition
 from catalog.dialects.messages import parse_version_number, read_message
 from catalog.dialects.reading import (
     MAX_ID,
@@ -191,6 +192,11 @@ def read(tree: Mapping[str, Any], root: SourceLocation, into: Declarations, find
     dialect = detect(tree)
     if dialect is None:
         return False
+    if dialect is ASYNCAPI:
+        translated = translate(tree, root, findings)
+        if translated is None:
+            return True
+        (tree, root), dialect = translated, XREGISTRY
     reader = DocumentReader(dialect, into, findings)
     if dialect.is_replaced:
         report_deprecated(root, dialect.title, findings)

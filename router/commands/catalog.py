@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
@@ -15,6 +16,7 @@ import msgspec
 import typer
 from rich.table import Table
 
+from catalog.asyncapi import AsyncApiCatalog, write_asyncapi
 from catalog.comparing import CatalogChange, CatalogDiff, compare_catalogs
 from catalog.convert import ConvertedCatalog, convert
 from catalog.dialects import detect
@@ -210,23 +212,36 @@ def _iter_definition_rows(catalog: Catalog) -> Iterator[tuple[str, str, str, str
         yield xid, definition.envelope or "-", definition.protocol or "-", ", ".join(endpoints) or "-"
 
 
-# ``xrouter catalog convert``: any dialect to one xRegistry 1.0-rc4 document.
+# ``xrouter catalog convert``: any dialect to one xRegistry 1.0-rc4 document, or to AsyncAPI.
+
+_MAX_NOTES: Final = 20
+"""Maximum notes about a conversion; `xrouter check` shows all findings."""
+
+
+class ConvertedFormat(StrEnum):
+    """Format of a converted catalog."""
+
+    json = "json"
+    yaml = "yaml"
+    asyncapi = "asyncapi-3.0"
 
 
 def convert_catalog(
     sources: Sources,
     to: Annotated[
-        DocumentFormat | None, typer.Option("--to", help="By default from the suffix of --output, else json.")
+        ConvertedFormat | None,
+        typer.Option("--to", help="By default from the suffix of --output, else json; asyncapi-3.0 is either of them."),
     ] = None,
     output: OutputFile = None,
     flatten: Annotated[bool, typer.Option("--flatten", help="Write effective messages without base messages.")] = False,
     force: Force = False,
     logins: LoginsOption = None,
 ) -> None:
-    """Convert catalogs of any format to one equivalent xRegistry 1.0-rc4 document.
+    """Convert catalogs of any format, AsyncAPI too, to one equivalent xRegistry 1.0-rc4 document, or to AsyncAPI 3.0.
 
     Relative references are not changed: put the document in the folder of the first source. Entities with errors are
-    left out and named on standard error; `xrouter check` shows why.
+    left out and named on standard error; `xrouter check` shows why. What the other format has no place for is named
+    there too. In AsyncAPI it is in the extension `x-xregistry`, so that reading the document gives the same catalog.
 
     Example: xrouter catalog convert catalog.cereg --output catalog.xreg.json
     """
@@ -236,12 +251,37 @@ def convert_catalog(
     if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
         hint = f"`xrouter check {sources[0]}` shows what it is"
         raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)
-    converted = convert(catalog, declarations, flatten=flatten)
-    write_text(format_document(converted.document, choose_document_format(to, output)), output)
-    _warn_about_omissions(converted)
+    done: ConvertedCatalog | AsyncApiCatalog
+    if to is ConvertedFormat.asyncapi:
+        done, form = write_asyncapi(catalog, declarations, flatten=flatten), None
+    else:
+        done, form = convert(catalog, declarations, flatten=flatten), DocumentFormat(to) if to else None
+    write_text(format_document(done.document, choose_document_format(form, output)), output)
+    _warn_about_omissions(done)
+    notes = [f"{each.file}{each.pointer}: {each.message}" for each in catalog.findings if each.rule in _LOSSES]
+    if isinstance(done, AsyncApiCatalog):
+        notes.extend(_describe_unsaid(done))
+    for note in notes[:_MAX_NOTES]:
+        print_text(f"xrouter: note: {note}", err=True)
+    if len(notes) > _MAX_NOTES:
+        print_text(f"xrouter: note: and {len(notes) - _MAX_NOTES} more", err=True)
 
 
-def _warn_about_omissions(done: ConvertedCatalog) -> None:
+_LOSSES: Final = frozenset({"asyncapi-no-place", "asyncapi-protocol"})
+
+
+def _describe_unsaid(done: AsyncApiCatalog) -> Iterator[str]:
+    """Yield what AsyncAPI has no place for, most frequent first, with an example of each."""
+    found: dict[str, list[str]] = {}
+    for each in done.unsaid:
+        for member in each.members:
+            found.setdefault(member, []).append(each.xid)
+    for member, xids in sorted(found.items(), key=lambda item: -len(item[1])):
+        where = xids[0] if len(xids) == 1 else f"{len(xids)} entities, such as {xids[0]}"
+        yield f"AsyncAPI has no place for {member} of {where}; x-xregistry has it"
+
+
+def _warn_about_omissions(done: ConvertedCatalog | AsyncApiCatalog) -> None:
     for xid in done.left_out:
         print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
     for xid in done.not_flat:

@@ -148,3 +148,39 @@ def test_help(xrouter: Any, command: str) -> None:
     status, out, _ = xrouter("catalog", command, "--help")
     assert status == 0 and "Usage" in out
     assert command != "diff" or "Exit codes: 0" in " ".join(out.split())
+
+
+def test_asyncapi_is_written_and_read_by_every_command(xrouter: Any, tmp_path: Path) -> None:
+    written = tmp_path / "market.yaml"
+    status, out, err = xrouter("catalog", "convert", MARKET, "--to", "asyncapi-3.0", "--output", str(written))
+    assert (status, out) == (0, "") and yaml.safe_load(written.read_text("utf-8"))["asyncapi"] == "3.0.0"
+    assert "xrouter: note: AsyncAPI has no place for envelopemetadata.source of " in err and "x-xregistry has it" in err
+    assert load([written]).definitions.keys() == load([MARKET]).definitions.keys()
+    assert xrouter("check", str(written))[0] == 0
+    again = tmp_path / "again.json"
+    assert xrouter("catalog", "convert", str(written), "--output", str(again)) == (0, "", "")
+    assert xrouter("catalog", "diff", MARKET, str(again))[0] == 0
+    settings = {
+        "catalog": {"source": str(written)},
+        "sinks": {
+            "out": {"type": "jsonl", "path": str(tmp_path / "out")},
+            "dead": {"type": "jsonl", "path": str(tmp_path / "dead")},
+        },
+        "routes": [{"to": ["out"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "sources": [{"endpoint": next(iter(load([written]).endpoints))}],
+        "state": str(tmp_path / "state"),
+    }
+    (tmp_path / "router.yaml").write_text(yaml.safe_dump(settings), "utf-8")
+    status, out, err = xrouter("check", str(written), "--config", str(tmp_path / "router.yaml"))
+    assert status == 0, out + err
+
+
+def test_what_of_asyncapi_has_no_place_is_named(xrouter: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "asyncapi: 3.0.0\ninfo: {title: T, version: '1', tags: []}\n"
+        "channels: {c: {address: t, bindings: {kafka: {}}, messages: {M: {}}}}\n"
+    )
+    status, out, err = xrouter("catalog", "convert", str(tmp_path / "a.yaml"), "--to", "yaml")
+    assert status == 0 and yaml.safe_load(out)["messagegroups"]["T.c"]["messages"]["M"]["protocol"] == "KAFKA"
+    assert err == f"xrouter: note: {tmp_path / 'a.yaml'}/info/tags: xRegistry has no place for tags of this info\n"

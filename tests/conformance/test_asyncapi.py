@@ -1,0 +1,316 @@
+"""AsyncAPI: documents in, with records through ``match``; every catalog out and back; and documents that are wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from catalog.asyncapi import AsyncApiCatalog, write_asyncapi
+from catalog.convert import to_json_text, to_yaml_text
+from catalog.dialects.asyncapi.parts import EXTENSION, difference, merge_patch
+from catalog.documents.connecting import ConnectionPolicy
+from catalog.documents.fetching import Fetcher
+from catalog.findings import Declarations, DocumentError
+from catalog.linting.attributes import rejecting_errors
+from catalog.load import load
+from catalog.model import Catalog
+from router.matching.records import RecordMatcher
+from tests.support.asyncapi import find_faults, validator
+from tests.support.cases import read_cases, samples
+from tests.support.corpora import CORPORA
+
+CASES: Final = {
+    f"{path.stem}-{name}": case
+    for path in sorted((Path(__file__).parents[1] / "cases" / "asyncapi").glob("*.yaml"))
+    for name, case in read_cases(path).items()
+}
+CATALOGS: Final = sorted(
+    path for path in [*CORPORA.rglob("*"), *samples()] if path.is_file() and path.suffix in (".json", ".yaml", ".cereg")
+)
+Tree = dict[str, Any]
+
+
+def loaded(folder: Path, tree: Any, name: str = "document.yaml") -> Catalog:
+    (folder / name).write_text(tree if isinstance(tree, str) else json.dumps(tree), "utf-8")
+    return load([folder / name])
+
+
+def asyncapi_findings(catalog: Catalog) -> set[str]:
+    return {f"{each.severity} {each.rule} {each.pointer}" for each in catalog.findings if "asyncapi" in each.rule}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_records_under_a_document(case: Tree, tmp_path: Path) -> None:
+    catalog = loaded(tmp_path, case["document"])
+    assert asyncapi_findings(catalog) == set(case["findings"])
+    assert not rejecting_errors(catalog.findings)
+    for xid, wanted in case.get("endpoints", {}).items():
+        told = {name: getattr(catalog.endpoints[xid], name) for name in wanted}
+        assert {name: list(each) if isinstance(each, tuple) else each for name, each in told.items()} == wanted
+    matcher = RecordMatcher(catalog, validation=case.get("validate", "ambiguous"))
+    for match in case["matches"]:
+        (outcome,) = matcher.decide([json.dumps(match["record"]).encode()])
+        message = "/".join(outcome.get("message", "").split("/")[2:]).replace("messages/", "")
+        assert message == match.get("message", "") and outcome.get("reason") == match.get("reason"), outcome
+        assert match.get("context", {}) == outcome.get("context", {})
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_document_comes_back_as_it_is(case: Tree, tmp_path: Path) -> None:
+    declarations = Declarations()
+    path = tmp_path / "document.yaml"
+    path.write_text(json.dumps(case["document"]), "utf-8")
+    catalog = load([path], declarations=declarations)
+    done = write_asyncapi(catalog, declarations)
+    assert find_faults(done.document) == []
+    again = loaded(tmp_path, to_yaml_text(done.document), "again.yaml")
+    assert meaning(again) == meaning(catalog)
+
+
+# Catalogs as AsyncAPI, and back.
+
+
+def meaning(catalog: Catalog) -> Any:
+    """All that matters; among properties, the order of those of one name does."""
+    definitions = {}
+    for xid, each in catalog.definitions.items():
+        if (each.dataschemauri or "#")[0] not in "#/":  # a file beside the source, which the copy does not find
+            each = replace(each, schemakey=None, schemaname="", schemapointer="")
+        definitions[xid] = replace(
+            each,
+            envelopemetadata=tuple(sorted(each.envelopemetadata, key=lambda one: one.name)),
+            protocoloptions=tuple(sorted(each.protocoloptions, key=lambda one: one.name)),
+        )
+    return definitions, catalog.endpoints, catalog.groups
+
+
+def written(path: Path, *, flatten: bool = False) -> tuple[Catalog, AsyncApiCatalog]:
+    declarations = Declarations()
+    catalog = load([path], declarations=declarations)
+    return catalog, write_asyncapi(catalog, declarations, flatten=flatten)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", CATALOGS, ids=lambda path: path.name)
+def test_a_catalog_comes_back_whole(path: Path, tmp_path: Path) -> None:
+    try:
+        catalog, done = written(path)
+    except DocumentError:
+        return
+    if not (catalog.definitions or catalog.endpoints or catalog.schemas):
+        return
+    again = loaded(tmp_path, to_json_text(done.document), "again.json")
+    assert meaning(again) == meaning(catalog)
+    assert find_faults(done.document) == []
+    embedded = {key: each["document"] for key, each in catalog.schemas.items() if key.startswith("/schemagroups/")}
+    assert {key: again.schemas[key]["document"] for key in embedded} == embedded
+    known = {finding.rule for finding in catalog.findings if finding.severity == "error"}
+    assert {finding.rule for finding in rejecting_errors(again.findings)} <= known
+
+
+@pytest.mark.full
+def test_written_documents_are_valid_by_the_schema_of_asyncapi() -> None:
+    check = validator()
+    for path in CATALOGS:
+        try:
+            _, done = written(path)
+        except DocumentError:
+            continue
+        assert check(done.document) == [], path
+    declared = {"asyncapi": "3.0.0", "info": {"title": "a", "version": "1"}, "channels": {"c": {"adress": "typo"}}}
+    assert check(declared) and find_faults(declared)  # both see what is wrong
+
+
+def test_what_asyncapi_cannot_say_is_named(tmp_path: Path) -> None:
+    tree = {
+        "messagegroups": {
+            "g": {
+                "labels": {"a": "b"},
+                "messages": {
+                    "m": {
+                        "protocol": "KAFKA",
+                        "protocoloptions": {"topic": {"value": "t"}, "key": {"value": "k-{k}"}},
+                        "labels": {"c": "d"},
+                    },
+                    "n": {"basemessage": "/messagegroups/g/messages/m", "protocoloptions": {"topic": {"value": "u"}}},
+                },
+            }
+        }
+    }
+    (tmp_path / "c.json").write_text(json.dumps(tree))
+    _, done = written(tmp_path / "c.json")
+    unsaid = {each.xid: set(each.members) for each in done.unsaid}
+    assert unsaid["/messagegroups/g/messages/m"] == {"labels", "protocoloptions.key"}
+    assert "basemessage" in unsaid["/messagegroups/g/messages/n"]
+    assert unsaid["/messagegroups/g"] == {"labels"}
+    assert {each["address"] for each in done.document["channels"].values()} == {"t", "u"}
+    key = done.document["components"]["messages"]["m"]["bindings"]["kafka"]["key"]
+    assert key == {"type": "string", "pattern": "^k\\-[^/]+$"}
+    _, flat = written(tmp_path / "c.json", flatten=True)
+    assert "basemessage" not in json.dumps(flat.document)
+
+
+def test_patches_say_everything() -> None:
+    before = {"a": 1, "b": {"c": [1], "d": 2}, "e": True, "f": {"g": 1}}
+    for after in (
+        {"a": True, "b": {"c": [2]}, "e": 1, "f": {}},
+        {"b": {"c": {"x": None}, "d": {"y": {"z": None}}}, "f": None},
+        {"f": {"$value": {"h": None}}, "g": {"$value": 1}},
+        {},
+    ):
+        assert json.dumps(merge_patch(before, difference(before, after)), sort_keys=True) == json.dumps(
+            after, sort_keys=True
+        )
+
+
+# Documents in several files, and such as are wrong.
+
+BASE: Final = {"asyncapi": "3.0.0", "info": {"title": "T", "version": "1"}}
+
+
+def with_channel(messages: Any, /, **components: Any) -> Tree:
+    channels = {"c": {"address": "t", "bindings": {"kafka": {}}, "messages": messages}}
+    return {**BASE, "channels": channels, "components": components}
+
+
+def test_other_documents_are_read(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "level.json").write_text(json.dumps({"type": "object", "required": ["level"]}))
+    common: Tree = {
+        "messages": {
+            "Level": {
+                "traits": [{"$ref": "traits.yaml#/known"}],
+                "headers": {"$ref": "#/headers"},
+                "payload": {"$ref": "../schemas/level.json"},
+            },
+            "Depth": {"payload": {"type": "object", "properties": {"next": {"$ref": "#/depths/Deep"}}}},
+        },
+        "headers": {"type": "object", "properties": {"x": {"const": "1"}}},
+        "depths": {"Deep": {"type": "integer"}},
+    }
+    (tmp_path / "parts" / "common.yaml").write_text(json.dumps(common))
+    (tmp_path / "parts" / "traits.yaml").write_text(json.dumps({"known": {"contentType": "application/json"}}))
+    messages = {name: {"$ref": f"./parts/common.yaml#/messages/{name}"} for name in common["messages"]}
+    catalog = loaded(tmp_path, with_channel(messages))
+    assert not rejecting_errors(catalog.findings)
+    level, depth = (catalog.definitions[f"/messagegroups/T.c/messages/{name}"] for name in messages)
+    assert (level.datacontenttype, level.dataschemauri) == ("application/json", "schemas/level.json")
+    assert "headers.x" in {each.name for each in level.protocoloptions}
+    assert catalog.schemas[level.schemakey or ""]["document"] == {"type": "object", "required": ["level"]}
+    matcher = RecordMatcher(catalog, validation="always")
+    (outcome,) = matcher.decide([json.dumps({"protocol": "KAFKA", "native": {"topic": "t"}, "body": '{"next": "x"}'})])
+    assert outcome["reason"] == "schema-violation" and depth.dataschemaformat == "JsonSchema/draft-07"
+
+
+def test_findings_are_where_things_are_written(tmp_path: Path) -> None:
+    (tmp_path / "common.yaml").write_text(json.dumps({"M": {"tags": [], "contentType": "no type"}}))
+    catalog = loaded(tmp_path, with_channel({"M": {"$ref": "common.yaml#/M"}}))
+    found = {(Path(each.file).name, each.pointer, each.rule) for each in catalog.findings}
+    assert ("common.yaml", "/M/tags", "asyncapi-no-place") in found
+    assert ("common.yaml", "/M/datacontenttype", "media-type") in found
+
+
+def deep(levels: int) -> Tree:
+    return {"properties": {"a": deep(levels - 1)}} if levels else {}
+
+
+LONG: Final = {f"r{n}": {"$ref": f"#/components/messages/r{n + 1}"} for n in range(200)}
+WRONG: Final[Mapping[str, tuple[Any, str]]] = {
+    "unknown version": ({**BASE, "asyncapi": "4.0.0"}, "error asyncapi-version /asyncapi"),
+    "no version": ({**BASE, "asyncapi": {}}, "error asyncapi-version /asyncapi"),
+    "later version": ({**BASE, "asyncapi": "3.1.0"}, "info asyncapi-version /asyncapi"),
+    "dangling": (
+        with_channel({"M": {"$ref": "#/components/messages/N"}}),
+        "error asyncapi-reference /channels/c/messages/M",
+    ),
+    "no pointer": (with_channel({"M": {"$ref": "#M"}}), "error asyncapi-reference /channels/c/messages/M"),
+    "to itself": (
+        with_channel({"M": {"$ref": "#/channels/c/messages/M"}}),
+        "error asyncapi-reference /channels/c/messages/M",
+    ),
+    "into itself": (
+        with_channel({"M": {"$ref": "#/channels/c/messages/M/payload"}}),
+        "error asyncapi-reference /channels/c/messages/M",
+    ),
+    "long chain": (
+        with_channel({"M": {"$ref": "#/components/messages/r0"}}, messages=LONG),
+        "error asyncapi-reference /channels/c/messages/M",
+    ),
+    "payload in a circle": (
+        with_channel(
+            {"M": {"payload": {"$ref": "#/components/schemas/A"}}},
+            schemas={"A": {"$ref": "#/components/schemas/B"}, "B": {"$ref": "#/components/schemas/A"}},
+        ),
+        "error asyncapi-reference /channels/c/messages/M/payload",
+    ),
+    "no object": (with_channel({"M": 1}), "error wrong-shape /channels/c/messages/M"),
+    "no map": ({**BASE, "channels": [1], "operations": 2, "servers": "x", "components": None}, ""),
+    "no operation": ({**BASE, "operations": {"o": {"action": "walk"}}}, "error wrong-shape /operations/o"),
+    "no server": (
+        {**BASE, "channels": {"c": {"servers": [{"$ref": "#/servers/s"}], "address": "t"}}},
+        "error asyncapi-reference /channels/c/servers/0",
+    ),
+    "no extension": (
+        with_channel({"M": {EXTENSION: "mine"}}),
+        "error wrong-shape /channels/c/messages/M/x-xregistry",
+    ),
+    "no document": (with_channel({"M": {"$ref": "gone.yaml#/M"}}), "error unreadable-document "),
+    "lists for maps": (with_channel({"M": {"headers": [], "bindings": [], "traits": {}, "payload": []}}), ""),
+    "texts for maps": (with_channel({"M": {"headers": "x", "bindings": 1, "traits": [1], "correlationId": []}}), ""),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
+    tree, finding = WRONG[name]
+    catalog = loaded(tmp_path, tree)
+    found = {f"{each.severity} {each.rule} {each.pointer}" for each in catalog.findings}
+    assert not finding or finding in found, found
+
+
+@pytest.mark.slow
+def test_nothing_multiplies(tmp_path: Path) -> None:
+    """References and traits can make a small document stand for a huge one; reading it ends, and says so."""
+    began = time.monotonic()
+    headers = {f"h{n}": {"type": "string"} for n in range(2_000)}
+    messages = {f"m{n}": {"$ref": "#/components/messages/M"} for n in range(2_000)}
+    wide = with_channel(messages, messages={"M": {"headers": {"type": "object", "properties": headers}}})
+    catalog = loaded(tmp_path, wide)
+    assert "too-many" in {each.rule for each in catalog.findings}
+    prefix, schemas = "#/components/messages/M/payload", {}
+    for n in range(100):
+        schemas[f"s{n}"] = {"$ref": prefix + "/properties/a" * n}
+    payload = deep(60) | {"description": ["x"] * 30_000}
+    catalog = loaded(tmp_path, with_channel({}, messages={"M": {"payload": payload}}, schemas=schemas))
+    assert catalog.findings is not None
+    chain = {f"s{n}": {"items": {"$ref": f"#/components/schemas/s{n + 1}"}} for n in range(5_000)}
+    catalog = loaded(tmp_path, with_channel({"M": {"payload": {"$ref": "#/components/schemas/s0"}}}, schemas=chain))
+    assert len(catalog.schemas) == 5_000
+    fan = {"allOf": [{"$ref": "#/components/schemas/fan"}] * 500}
+    catalog = loaded(
+        tmp_path, with_channel({"M": {"headers": {"$ref": "#/components/schemas/fan"}}}, schemas={"fan": fan})
+    )
+    assert "too-many" in {each.rule for each in catalog.findings}
+    rings = {name: {"headers": {"a": {"$ref": f"#/components/messages/{name}/headers"}}} for name in ("X", "Y")}
+    ringed = {"traits": [{"$ref": "#/components/messages/X"}], "headers": {"$ref": "#/components/messages/Y/headers"}}
+    assert loaded(tmp_path, with_channel({"M": ringed}, messages=rings)).definitions
+    servers = {f"s{n}": {"host": f"h{n}", "protocol": "kafka"} for n in range(1_000)}
+    crowd = {**BASE, "servers": servers, "channels": {f"c{n}é": {"address": f"t{n}"} for n in range(3_000)}}
+    assert "too-many" in {each.rule for each in loaded(tmp_path, crowd).findings}
+    with pytest.raises(DocumentError, match="nests deeper"):
+        loaded(tmp_path, with_channel({"M": {"payload": deep(100)}}))
+    assert time.monotonic() - began < 60
+
+
+def test_documents_of_the_network_read_no_local_files(tmp_path: Path) -> None:
+    fetcher = Fetcher(network=False, reach=ConnectionPolicy())
+    (tmp_path / "d.yaml").write_text(json.dumps(with_channel({"M": {"$ref": "https://example.com/m.yaml#/M"}})))
+    catalog = load([tmp_path / "d.yaml"], fetcher=fetcher)
+    assert "network-off" in {each.rule for each in catalog.findings}
