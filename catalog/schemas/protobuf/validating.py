@@ -258,7 +258,7 @@ class ProtobufValidator:
         self._pool = pool
         self._file = own
         self._message = message_factory.GetMessageClass(descriptor)
-        self._mapping = JsonMessageReader(descriptor, self._message, pool)
+        self._mapping = JsonMessageReader(self._message, pool)
         reachable = _reachable_messages(descriptor)
         self._max_bytes = 2 * MAX_PARSED_BYTES // max(40 + 16 * len(each.fields) for each in reachable)
 
