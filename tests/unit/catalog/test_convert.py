@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from catalog.convert import ConvertedCatalog, convert, to_json_text, to_yaml_text
 from catalog.explaining import explain
-from catalog.findings import CatalogError, Declarations, DocumentError, SourceLocation
+from catalog.findings import CatalogError, Declarations, DocumentError
 from catalog.linting.attributes import rejecting_errors
 from catalog.load import load
 from catalog.model import Catalog, Definition
@@ -367,7 +367,7 @@ def test_any_mixture_of_levels_means_the_same(tmp_path: Path, groups: dict[str, 
     assert same(reread(convert(catalog, declarations), tmp_path), catalog)
     for definition in catalog.definitions.values():
         told = explain(definition, catalog, declarations)
-        assert {each.name: each.origin.value for each in told.envelopeoptions} == definition.envelopeoptions
+        assert {name: each["value"] for name, each in told["envelopeoptions"].items()} == definition.envelopeoptions
 
 
 def test_what_is_in_another_document_stays_there(tmp_path: Path) -> None:
@@ -384,5 +384,5 @@ def test_what_is_in_another_document_stays_there(tmp_path: Path) -> None:
     declarations = Declarations()
     again = load([tmp_path / "source.json"], declarations=declarations)
     told = explain(again.definitions["/messagegroups/m/messages/m"], again, declarations)
-    assert told.protocol is not None and told.protocol.origin.source == "group"
-    assert told.protocol.origin.place == SourceLocation(str(tmp_path / "other.json"), "/messagegroups/b")
+    assert told["protocol"]["source"] == "group"
+    assert (told["protocol"]["file"], told["protocol"]["pointer"]) == (str(tmp_path / "other.json"), "/messagegroups/b")
