@@ -31,9 +31,10 @@ Form = dict[str, Any]
 """The JSON form of an origin (``{value, source, xid, file, pointer}``), of a value with ``overrides``, or of a part."""
 ATTRIBUTES: Final = ("datacontenttype", "dataschemaformat", "dataschemauri", "dataschemaxid", "dataschema")
 SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
+_NOWHERE: Final = SourceLocation("")
 
 
-def origin_to_json(value: Any, source: Source, xid: str = "", place: SourceLocation = SourceLocation("")) -> Form:
+def origin_to_json(value: Any, source: Source, xid: str = "", place: SourceLocation = _NOWHERE) -> Form:
     """Return a value and its origin. *xid* is the message, group or endpoint, empty for a table."""
     return {"value": value, "source": source, "xid": xid, "file": place.file, "pointer": place.pointer}
 

@@ -50,7 +50,7 @@ def to_pointer(path: Iterable[str | int]) -> str:
 
 # Finding the line of a JSON pointer in a text.
 #
-# Done only when findings are shown, so loading costs nothing. One pass over the events of YAML, which JSON is a part of,
+# Done only when findings are shown, so loading costs nothing. One pass over the events of YAML, which includes JSON,
 # follows the members on the way to requested pointers. Invalid JSON or YAML gives fewer lines; the parser reports it.
 
 MAX_BYTES: Final = 16 * 1024 * 1024

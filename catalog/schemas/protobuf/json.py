@@ -132,7 +132,7 @@ class JsonMessageReader:
         return known
 
     def _read_part(self, field: FieldDescriptor, value: Any, unfit: Unfit, step: str | tuple[Any]) -> Any:
-        """Read a member, or an item at ``(index,)`` or ``(key,)``; in place of an invalid one, null or an empty item."""
+        """Read a member, or an item at ``(index,)`` or ``(key,)``; an invalid one becomes null, or an empty item."""
         below: Unfit = {}
         try:
             known = self._read_field(field, value, below, is_item=isinstance(step, tuple))
