@@ -105,7 +105,7 @@ def test_flattened_definitions_are_the_effective_ones(path: Path, tmp_path: Path
         assert not done.not_flat
 
 
-HARD: Any = read_cases(Path(__file__).parents[2] / "cases" / "catalog" / "convert.yaml")
+HARD: Any = read_cases(Path(__file__).parents[2] / "cases" / "documents" / "convert.yaml")
 
 
 @pytest.mark.parametrize("yaml", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ EVENT = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"valu
 LISTED = {"id": "M", "name": "m", "format": "CloudEvents/1.0", "version": 3, "epoch": 1}
 DEFINITIONS = "/definitionGroups/G/definitions"
 ABOUT = {"unreadable-document", "unreachable-reference", "network-off", "not-a-catalog"}
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
 
 
 def write(path: Path, content: Any) -> Path:

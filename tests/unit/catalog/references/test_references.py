@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,14 @@ from catalog.load import load
 from catalog.model import Catalog
 from tests.support.cases import read_cases
 from tests.support.registry import Registry
-from tests.support.web import Reply, Web, serving
+from tests.support.web import Reply, Web
 
 M = "/messagegroups/G/messages/M"
-CASES = read_cases(Path(__file__).parents[3] / "cases" / "catalog" / "documents.yaml")
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "documents" / "references.yaml")
 ABOUT = {
     *("base-cycle", "base-error", "dangling-base", "dangling-borrow", "dangling-group", "unreachable-reference"),
     *("unreadable-document", "network-off", "not-a-catalog", "wrong-shape"),
 }
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
 
 
 def group(defaults: dict[str, Any] | None = None, **messages: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from catalog.model import Catalog, Definition
 from catalog.schemas import linking
 from catalog.schemas.validation import PayloadValidation
 from tests.support.cases import read_cases
-from tests.support.web import Reply, Web, serving
+from tests.support.web import Reply, Web
 
 GROUP = "/schemagroups/G.Data/schemas"
 OBJECT: dict[str, Any] = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
@@ -22,12 +21,6 @@ STRING: dict[str, Any] = {"type": "string"}
 JSON = "JsonSchema/draft-07"
 PLACE = "/messagegroups/g/messages/m"
 CASES = read_cases(Path(__file__).parents[3] / "cases" / "schemas" / "linking.yaml")
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
 
 
 def registry(**schemas: Any) -> dict[str, Any]:
