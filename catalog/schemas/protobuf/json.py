@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from google.protobuf import duration_pb2, field_mask_pb2, json_format, timestamp_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -100,7 +100,7 @@ class JsonMessageReader:
         unfit: Unfit = {}
         message = self._message()
         try:
-            known = self._read_message(message.DESCRIPTOR, value, unfit)
+            known = self._read_message(cast(Descriptor, message.DESCRIPTOR), value, unfit)
         except _Mismatch as mismatch:
             return message, UnfitValue(str(mismatch))
         json_format.ParseDict(known, message, descriptor_pool=self._pool)
