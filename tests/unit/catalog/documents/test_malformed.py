@@ -77,7 +77,7 @@ def read(tree: Any) -> Catalog:
 
 def spoilt(tree: Any, step: int) -> Iterator[Any]:
     """Give *tree* with each odd value at every *step*-th of its places, other places for each value."""
-    holders = list(_holders(tree))
+    holders = list(places_of(tree))
     for number, odd in enumerate(ODD):
         for holder, key in holders[number % step :: step]:
             kept = holder[key]
@@ -86,15 +86,15 @@ def spoilt(tree: Any, step: int) -> Iterator[Any]:
             holder[key] = kept
 
 
-def _holders(tree: Any) -> Iterator[tuple[Any, Any]]:
+def places_of(tree: Any) -> Iterator[tuple[Any, Any]]:
     members = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in list(members):
         yield tree, key
-        yield from _holders(value)
+        yield from places_of(value)
 
 
 def step_of(tree: Any, places: int) -> int:
-    return math.ceil(sum(1 for _ in _holders(tree)) / places)
+    return math.ceil(sum(1 for _ in places_of(tree)) / places)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
