@@ -158,6 +158,23 @@ class SchemaRegistry:
             self._links[reference] = self._find_link(reference)
         return self._links[reference]
 
+    def address(self, reference: str) -> str | None:
+        """Return the ``self`` URL of a reference's target, with the reference's name and pointer; None if unknown."""
+        match = _REFERENCE.search(reference)
+        if match is None:
+            return None
+        group, path, fragment = match.groups()
+        for schema, version, deep in _iter_readings(path):
+            for names in ((group, schema), (_unescape(group), _unescape(schema))):
+                xid = self._find_xid(f"/schemagroups/{names[0]}/schemas/{names[1]}")
+                body = self.declarations.schemas[xid] if xid is not None else {}
+                holder = body if version is None else versions_of(body).get(version, {})
+                own = holder.get("self")
+                if isinstance(own, str) and is_url(own):
+                    within = (f":{deep}" if deep else "") + (f"#{fragment}" if fragment else "")
+                    return own.removesuffix("$details") + within
+        return None
+
     def sibling(self, name: str, key: str) -> SchemaVersion | None:
         """Return the schema called *name*, with or without file extension, in the group of the schema *key*."""
         match = _REFERENCE.search(key)
@@ -392,7 +409,7 @@ class SchemaAddresses:
             return reference or None
         within = _REGISTRY.fullmatch(reference)
         if within is not None:
-            return self._uri_in_registry(within[1], place, xid)
+            return registry.address(reference) or self._uri_in_registry(within[1], place, xid)
         document = place.file if is_url(place.file) else self._registry_address(place, xid)
         if not document:
             return None
