@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
-from catalog.definitions.candidates import competing_candidate, find_never_winning
+from catalog.definitions.candidates import competing_candidates, find_never_winning, iter_scopes
 from catalog.definitions.constraints import (
     CONTENT_TYPE_KEY,
     Constraint,
@@ -460,7 +460,7 @@ def _compare_endpoint(before: Endpoint, after: Endpoint, renamed: Mapping[str, s
 
 def _new_findings(old: Catalog, new: Catalog) -> Iterator[CatalogChange]:
     """Report definitions that could win records before and now never can."""
-    for scope, xids, endpoint in _iter_scopes(new):
+    for scope, endpoint, xids in iter_scopes(new, every=True):
         competed, was = _find_scope(old, scope)
         before = _lint_warnings(old, competed, was)
         after = _lint_warnings(new, xids, endpoint)
@@ -470,16 +470,6 @@ def _new_findings(old: Catalog, new: Catalog) -> Iterator[CatalogChange]:
                 yield CatalogChange(kind, xid, scope, False, "narrower", detail=detail)  # type: ignore[arg-type]
 
 
-def _iter_scopes(catalog: Catalog) -> Iterator[tuple[str, tuple[str, ...], Endpoint | None]]:
-    """Yield competing definitions: the candidates of endpoints, and groups that no endpoint lists."""
-    for endpoint in catalog.endpoints.values():
-        yield endpoint.xid, endpoint.candidates, endpoint
-    listed = {group for endpoint in catalog.endpoints.values() for group in endpoint.messagegroups}
-    for xid, members in catalog.groups.items():
-        if xid not in listed:
-            yield xid, members, None
-
-
 def _find_scope(catalog: Catalog, xid: str) -> tuple[tuple[str, ...], Endpoint | None]:
     endpoint = catalog.endpoints.get(xid)
     return (endpoint.candidates, endpoint) if endpoint else (catalog.groups.get(xid, ()), None)
@@ -487,10 +477,8 @@ def _find_scope(catalog: Catalog, xid: str) -> tuple[tuple[str, ...], Endpoint |
 
 def _lint_warnings(catalog: Catalog, xids: Iterable[str], endpoint: Endpoint | None) -> dict[tuple[str, str], str]:
     """Return lint's findings on candidates that never win, by xid and rule, except where the body decides."""
-    definitions: list[Definition] = [catalog.definitions[xid] for xid in xids]
-    candidates = [candidate for each in definitions if (candidate := competing_candidate(each, endpoint)) is not None]
     texts: dict[tuple[str, str], str] = {}
-    for xid, verdict in find_never_winning(candidates):
+    for xid, verdict in find_never_winning(competing_candidates(catalog, xids, endpoint)):
         if verdict.rule == "never-reached" or verdict.severity == "warning":
             texts.setdefault((xid, verdict.rule), verdict.text)
     return texts

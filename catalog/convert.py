@@ -48,6 +48,7 @@ from catalog.protocols.properties import (
     canonical_protocol,
     options_of,
 )
+from catalog.schemas.library import versions_of
 from catalog.values import WrittenNumber, is_number, plain_number, to_text
 
 # Attributes common to all xRegistry entities: identifiers first, then descriptive ones, then the rest.
@@ -356,8 +357,7 @@ _META_OF_SCHEMAS: Final = frozenset({"schemaid", "xid", "self", "versionid"})
 
 def convert_schema(xid: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema *xid*, declared as *body*."""
-    versions = body.get("versions")
-    listed = {str(k): v for k, v in versions.items() if isinstance(v, dict)} if isinstance(versions, dict) else {}
+    listed = versions_of(body)
     default = default_version(body, listed)
     meta = body.get("meta")
     kept = (

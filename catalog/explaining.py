@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from catalog.definitions.inheritance import (
@@ -19,134 +18,63 @@ from catalog.dialects.reading import default_version
 from catalog.findings import Declarations, EffectiveMessage, SourceLocation
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.protocols.properties import ALWAYS_REQUIRED, ATTRIBUTE_TYPES, NAMED_PREFIXES, PROTOCOL_OPTIONS
-from catalog.schemas.library import SchemaRegistry, SchemaVersion
+from catalog.schemas.library import SchemaRegistry, SchemaVersion, versions_of
 
 # The origin of each value: the definition, a base, its group, an endpoint, or a table of a specification.
 #
 # The JSON forms are a stable output of ``xrouter catalog show``. Locations are a file and a JSON pointer, both empty
-# if no
-# document declares the value.
+# if no document declares the value.
 
 Source = Literal["message", "base", "group", "endpoint", "cloudevents", "protocol", "default"]
 """``cloudevents`` and ``protocol`` are tables of the specifications; ``default`` applies if they have no entry."""
+Form = dict[str, Any]
+"""The JSON form of an origin (``{value, source, xid, file, pointer}``), of a value with ``overrides``, or of a part."""
 ATTRIBUTES: Final = ("datacontenttype", "dataschemaformat", "dataschemauri", "dataschemaxid", "dataschema")
 SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
+_NOWHERE: Final = SourceLocation("")
 
 
-@dataclass(frozen=True, slots=True)
-class PropertyOrigin:
-    """A value and its origin. ``xid`` is the message, group or endpoint, empty for a table."""
-
-    value: Any
-    source: Source
-    xid: str = ""
-    place: SourceLocation | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return ``{value, source, xid, file, pointer}``."""
-        place = self.place or SourceLocation("")
-        origin = {"value": self.value, "source": self.source, "xid": self.xid}
-        return {**origin, "file": place.file, "pointer": place.pointer}
+def origin_to_json(value: Any, source: Source, xid: str = "", place: SourceLocation = _NOWHERE) -> Form:
+    """Return a value and its origin. *xid* is the message, group or endpoint, empty for a table."""
+    return {"value": value, "source": source, "xid": xid, "file": place.file, "pointer": place.pointer}
 
 
-@dataclass(frozen=True, slots=True)
-class TracedValue:
-    """An attribute of a definition: the effective value, and overridden values, nearest first."""
+def explain(definition: Definition, catalog: Catalog, declarations: Declarations) -> Form:
+    """Return the output of ``catalog show --format json`` for *definition*, which must be in *catalog*.
 
-    name: str
-    origin: PropertyOrigin
-    overrides: tuple[PropertyOrigin, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the members of the origin, and ``overrides``."""
-        return {**self.origin.to_json(), "overrides": [each.to_json() for each in self.overrides]}
-
-
-@dataclass(frozen=True, slots=True)
-class TracedProperty:
-    """A property, with the origins of its type, value and ``required``. ``section`` is its section in 1.0."""
-
-    section: str
-    name: str
-    type: TracedValue
-    value: TracedValue | None
-    required: TracedValue
-
-    def to_json(self) -> dict[str, Any]:
-        """Return ``{section, name, type, value, required, from}``."""
-        parts = {"type": self.type, "value": self.value, "required": self.required}
-        values = {name: part.origin.value if part else None for name, part in parts.items()}
-        origins = {name: part.to_json() for name, part in parts.items() if part is not None}
-        return {"section": self.section, "name": self.name, **values, "from": origins}
-
-
-@dataclass(frozen=True, slots=True)
-class OfferingEndpoint:
-    """An endpoint that offers a definition, with the envelope and protocol that the definition has there."""
-
-    endpoint: str
-    envelope: PropertyOrigin | None
-    protocol: PropertyOrigin | None
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """A definition with all its origins."""
-
-    definition: Definition
-    place: SourceLocation
-    envelope: TracedValue | None
-    protocol: TracedValue | None
-    attributes: tuple[TracedValue, ...]
-    envelopeoptions: tuple[TracedValue, ...]
-    properties: tuple[TracedProperty, ...]
-    endpoints: tuple[OfferingEndpoint, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the output of ``catalog show --format json``."""
-        definition = self.definition
-        return {
-            "kind": "message",
-            "xid": definition.xid,
-            "file": self.place.file,
-            "pointer": self.place.pointer,
-            "group": definition.group,
-            "base": list(definition.base),
-            "envelope": self.envelope and self.envelope.to_json(),
-            "protocol": self.protocol and {**self.protocol.to_json(), "declared": definition.protocol_declared},
-            "properties": [each.to_json() for each in self.properties],
-            "envelopeoptions": {each.name: each.to_json() for each in self.envelopeoptions},
-            "attributes": {each.name: each.to_json() for each in self.attributes},
-            "schema": schema_to_json(definition),
-            "endpoints": [
-                {
-                    "xid": each.endpoint,
-                    "envelope": each.envelope and each.envelope.to_json(),
-                    "protocol": each.protocol and each.protocol.to_json(),
-                }
-                for each in self.endpoints
-            ],
-        }
-
-
-def explain(definition: Definition, catalog: Catalog, declarations: Declarations) -> Explanation:
-    """Trace every value of *definition*, which must be in *catalog*."""
+    Every value has its origin and ``overrides``, nearest first.
+    """
     effective = effective_of(definition.xid, declarations)
-    levels = effective.levels
-    envelope = _trace_selector("envelope", levels)
-    protocol = _trace_selector("protocol", levels)
+    levels, place = effective.levels, effective.message.place
+    selectors = {name: _trace_selector(name, levels) for name in ("envelope", "protocol")}
     own = effective.envelope, effective.spelling
     giving_options = [level for level in levels if "envelopeoptions" not in foreign_sections(level, *own)]
-    return Explanation(
-        definition,
-        effective.message.place,
-        envelope,
-        protocol,
-        tuple(_trace_attributes(levels)),
-        tuple(_trace_option(name, giving_options) for name in definition.envelopeoptions),
-        tuple(_trace_property(each, definition) for each in iter_histories(effective)),
-        tuple(_find_offering_endpoints(definition, catalog, declarations, envelope, protocol)),
-    )
+    protocol = selectors["protocol"]
+    return {
+        "kind": "message",
+        "xid": definition.xid,
+        "file": place.file,
+        "pointer": place.pointer,
+        "group": definition.group,
+        "base": list(definition.base),
+        "envelope": selectors["envelope"],
+        "protocol": protocol and {**protocol, "declared": definition.protocol_declared},
+        "properties": [_trace_property(each, definition) for each in iter_histories(effective)],
+        "envelopeoptions": {name: _trace_option(name, giving_options) for name in definition.envelopeoptions},
+        "attributes": dict(_trace_attributes(levels)),
+        "schema": schema_to_json(definition),
+        "endpoints": [
+            {
+                "xid": each.xid,
+                **{
+                    name: _without_overrides(traced) if traced else _endpoint_default(name, each, declarations)
+                    for name, traced in selectors.items()
+                },
+            }
+            for each in catalog.endpoints.values()
+            if definition.xid in each.candidates
+        ],
+    }
 
 
 def schema_to_json(definition: Definition) -> dict[str, Any] | None:
@@ -169,24 +97,33 @@ def schema_to_json(definition: Definition) -> dict[str, Any] | None:
     }
 
 
-def _origin(xid: str, nearest: str, value: Any, place: SourceLocation | None) -> PropertyOrigin:
-    return PropertyOrigin(value, "message" if xid == nearest else "base", xid, place)
+def _origin(xid: str, nearest: str, value: Any, place: SourceLocation) -> Form:
+    return origin_to_json(value, "message" if xid == nearest else "base", xid, place)
 
 
-def _trace_selector(name: str, levels: Sequence[EffectiveMessage]) -> TracedValue | None:
+def _traced(origins: Sequence[Form]) -> Form:
+    """Return the first of several origins, with the others as its overrides."""
+    return {**origins[0], "overrides": list(origins[1:])}
+
+
+def _without_overrides(traced: Form) -> Form:
+    return {name: value for name, value in traced.items() if name != "overrides"}
+
+
+def _trace_selector(name: str, levels: Sequence[EffectiveMessage]) -> Form | None:
     """Trace envelope or protocol: those of messages, nearest first, then of their groups, most remote first."""
-    origins: list[PropertyOrigin] = []
+    origins: list[Form] = []
     for message in (level.message for level in levels):
         if value := message.attributes.get(name):
             origins.append(_origin(message.xid, levels[0].message.xid, value, message.at(name)))
     for group in (level.group for level in reversed(levels)):
         if group and (value := getattr(group, name)):
-            origins.append(PropertyOrigin(value, "group", group.xid, group.place))
-    known = list(dict.fromkeys(origins))
-    return TracedValue(name, known[0], tuple(known[1:])) if known else None
+            origins.append(origin_to_json(value, "group", group.xid, group.place))
+    known = [each for at, each in enumerate(origins) if each not in origins[:at]]
+    return _traced(known) if known else None
 
 
-def _trace_attributes(levels: Sequence[EffectiveMessage]) -> Iterator[TracedValue]:
+def _trace_attributes(levels: Sequence[EffectiveMessage]) -> Iterator[tuple[str, Form]]:
     """Trace data attributes. The ways to declare a schema exclude each other, so only the nearest one is traced."""
     written = [{name for name in SCHEMA if name in level.message.attributes} for level in levels]
     nearest = next((names for names in written if names), set())
@@ -197,44 +134,42 @@ def _trace_attributes(levels: Sequence[EffectiveMessage]) -> Iterator[TracedValu
             if (value := message.attributes.get(name)) is not None  # an inline schema is shown as a remark only
         ]
         if origins and (name not in SCHEMA or name in nearest):
-            yield TracedValue(name, origins[0], tuple(origins[1:]))
+            yield name, _traced(origins)
 
 
-def _trace_option(name: str, levels: Sequence[EffectiveMessage]) -> TracedValue:
-    origins = [
-        _origin(message.xid, levels[0].message.xid, value, message.at("envelopeoptions") / name)
-        for message in (level.message for level in levels)
-        if (value := (message.attributes.get("envelopeoptions") or {}).get(name)) is not None
-    ]
-    return TracedValue(name, origins[0], tuple(origins[1:]))
+def _trace_option(name: str, levels: Sequence[EffectiveMessage]) -> Form:
+    return _traced(
+        [
+            _origin(message.xid, levels[0].message.xid, value, message.at("envelopeoptions") / name)
+            for message in (level.message for level in levels)
+            if (value := (message.attributes.get("envelopeoptions") or {}).get(name)) is not None
+        ]
+    )
 
 
-def _trace_property(each: PropertyHistory, definition: Definition) -> TracedProperty:
+def _trace_property(each: PropertyHistory, definition: Definition) -> Form:
     """Trace type, value and ``required`` of a property; the value is None if none is given or overridden."""
-    prop, nearest, table = each.read(), definition.xid, _default_sources(each, definition)
+    prop, nearest = each.read(), definition.xid
     members, hidden = _trace_history(each, nearest)
+    origins = {"value": origin_to_json(None, "message", nearest), **_default_sources(each, definition)} | members
+    if prop.required and origins["required"]["value"] is False:
+        origins["required"] = _default_sources(each, definition)["required"]  # no message can relax it
+    traced = {
+        name: _traced(
+            [{**origins[name], "value": getattr(prop, name)}, *(over for of, over in reversed(hidden) if of == name)]
+        )
+        for name in ("type", "value", "required")
+    }
+    if prop.value is None and not traced["value"]["overrides"]:
+        del traced["value"]
+    values = {"type": prop.type, "value": prop.value, "required": prop.required}
+    return {"section": each.section, "name": prop.name, **values, "from": traced}
 
-    def traced(member: str, origin: PropertyOrigin) -> TracedValue:
-        effective = replace(origin, value=getattr(prop, member))
-        return TracedValue(member, effective, tuple(over for name, over in reversed(hidden) if name == member))
 
-    def declared(member: str) -> TracedValue:
-        origin = members.get(member)
-        if origin is None or (prop.required and member == "required" and origin.value is False):
-            origin = PropertyOrigin(None, table[member])  # what CloudEvents requires, no message can relax
-        return traced(member, origin)
-
-    value = traced("value", members.get("value") or PropertyOrigin(None, "message", nearest))
-    given = value if prop.value is not None or value.overrides else None
-    return TracedProperty(each.section, prop.name, declared("type"), given, declared("required"))
-
-
-def _trace_history(
-    each: PropertyHistory, nearest: str
-) -> tuple[dict[str, PropertyOrigin], list[tuple[str, PropertyOrigin]]]:
+def _trace_history(each: PropertyHistory, nearest: str) -> tuple[dict[str, Form], list[tuple[str, Form]]]:
     """Return the effective members of a property, and the overridden ones, nearest last."""
-    members: dict[str, PropertyOrigin] = {}
-    hidden: list[tuple[str, PropertyOrigin]] = []
+    members: dict[str, Form] = {}
+    hidden: list[tuple[str, Form]] = []
     was_bare = False
     for body in each.history:
         bare = not isinstance(body.raw, dict)
@@ -252,40 +187,23 @@ def _trace_history(
     return members, hidden
 
 
-def _default_sources(each: PropertyHistory, definition: Definition) -> dict[str, Source]:
+def _default_sources(each: PropertyHistory, definition: Definition) -> dict[str, Form]:
     """Return the table that supplies type and ``required`` of a property if no message declares them."""
-    name = each.name
-    if each.section == METADATA:
-        known = definition.envelope in (CLOUDEVENTS, None)
-        forced: Source = "cloudevents" if known and name in ALWAYS_REQUIRED else "default"
-        return {"type": "cloudevents" if known and name in ATTRIBUTE_TYPES else "default", "required": forced}
-    listed = name.startswith(NAMED_PREFIXES)
-    return {
-        "type": "protocol" if definition.protocol in PROTOCOL_OPTIONS and not listed else "default",
-        "required": "default",
-    }
+    kind: Source = "default"
+    forced: Source = "default"
+    if each.section == METADATA and definition.envelope in (CLOUDEVENTS, None):
+        kind = "cloudevents" if each.name in ATTRIBUTE_TYPES else "default"
+        forced = "cloudevents" if each.name in ALWAYS_REQUIRED else "default"
+    elif each.section != METADATA and definition.protocol in PROTOCOL_OPTIONS:
+        kind = "default" if each.name.startswith(NAMED_PREFIXES) else "protocol"
+    return {"type": origin_to_json(None, kind), "required": origin_to_json(None, forced)}
 
 
-def _find_offering_endpoints(
-    definition: Definition,
-    catalog: Catalog,
-    declarations: Declarations,
-    envelope: TracedValue | None,
-    protocol: TracedValue | None,
-) -> Iterator[OfferingEndpoint]:
-    for endpoint in catalog.endpoints.values():
-        if definition.xid in endpoint.candidates:
-            place = declarations.endpoints[endpoint.xid].place
-            yield OfferingEndpoint(
-                endpoint.xid,
-                envelope.origin if envelope else _endpoint_default("envelope", endpoint, place),
-                protocol.origin if protocol else _endpoint_default("protocol", endpoint, place),
-            )
-
-
-def _endpoint_default(name: str, endpoint: Endpoint, place: SourceLocation) -> PropertyOrigin | None:
+def _endpoint_default(name: str, endpoint: Endpoint, declarations: Declarations) -> Form | None:
     value = getattr(endpoint, name)
-    return PropertyOrigin(value, "endpoint", endpoint.xid, place) if value else None
+    return (
+        origin_to_json(value, "endpoint", endpoint.xid, declarations.endpoints[endpoint.xid].place) if value else None
+    )
 
 
 # The output of ``xrouter catalog show`` for each kind of entity.
@@ -301,7 +219,7 @@ def entity_to_json(xid: str, catalog: Catalog, declarations: Declarations) -> di
     None if *xid* is none of these. ``kind`` says which; credentials in addresses and options are masked.
     """
     if xid in catalog.definitions:
-        return explain(catalog.definitions[xid], catalog, declarations).to_json()
+        return explain(catalog.definitions[xid], catalog, declarations)
     if xid in catalog.endpoints:
         return _endpoint_to_json(xid, catalog, declarations)
     if xid in catalog.groups:
@@ -373,8 +291,7 @@ def _group_to_json(xid: str, catalog: Catalog, declarations: Declarations) -> di
 
 def _schema_entity_to_json(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any]:
     body, place = declarations.schemas[xid], declarations.schema_places[xid]
-    versions = body.get("versions")
-    listed = {str(k): v for k, v in versions.items() if isinstance(v, dict)} if isinstance(versions, dict) else {}
+    listed = versions_of(body)
     default = default_version(body, listed)
     entries = {entry.key: entry for entry in SchemaRegistry(declarations).entries()}
     keys = {name: f"{xid}/versions/{name}" for name in listed} or {str(body.get("versionid") or ""): xid}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -16,7 +16,15 @@ from catalog.dialects.detection import ASYNCAPI
 from catalog.dialects.reading import message_member_names, names_of, spellings_of
 from catalog.documents.documents import Document, read_document
 from catalog.documents.fetching import Fetcher, is_url
-from catalog.documents.registry_api import INDEX, Assembly, next_page, own_addresses
+from catalog.documents.registry_api import (
+    INDEX,
+    Assembly,
+    collection_names,
+    iter_missing_collections,
+    next_page,
+    own_addresses,
+    shown_collections,
+)
 from catalog.findings import (
     MESSAGE_REFERENCE,
     Declarations,
@@ -216,12 +224,10 @@ class AddressFollower:
         while waiting:
             path = waiting.pop()
             node = assembly.find(path)
-            for name, written in list(_missing_parts(node, len(path))):
+            for name, written in list(iter_missing_collections(node, len(path), _ADDRESS_ENDINGS)):
                 self._add_collection(assembly, (*path, name[:-3]), written, _locate(document, assembly, path) / name)
             node = assembly.find(path)
-            for name in [
-                name for name in node if _aliases(name, len(path)) is not None and isinstance(node[name], dict)
-            ]:
+            for name in shown_collections(node, len(path)):
                 below = [(*path, name, key) for key, each in node[name].items() if isinstance(each, dict)]
                 if not path:
                     waiting.extend(below)
@@ -302,15 +308,13 @@ class AddressFollower:
 
 def _is_partial(tree: Mapping[str, Any]) -> bool:
     """Whether a document gives any content only by address; most do not."""
-    if any(True for _ in _missing_parts(tree, 0)):
+    if any(True for _ in iter_missing_collections(tree, 0, _ADDRESS_ENDINGS)):
         return True
-    for name, groups in tree.items():
-        if _aliases(name, 0) is None or not isinstance(groups, dict):
-            continue
-        for group in groups.values():
-            if isinstance(group, dict) and (any(True for _ in _missing_parts(group, 2)) or _has_listed_only(group)):
-                return True
-    return False
+    groups = (group for name in shown_collections(tree, 0) for group in tree[name].values() if isinstance(group, dict))
+    return any(
+        any(True for _ in iter_missing_collections(group, 2, _ADDRESS_ENDINGS)) or _has_listed_only(group)
+        for group in groups
+    )
 
 
 def _has_listed_only(group: Mapping[str, Any]) -> bool:
@@ -320,24 +324,6 @@ def _has_listed_only(group: Mapping[str, Any]) -> bool:
         if name.lower() in spellings_of("messages") and isinstance(group[name], dict)
         for message in group[name].values()
     )
-
-
-def _missing_parts(entity: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the (member, address) of collections that are not included under any name."""
-    for key, address in entity.items():
-        kind = _aliases(key[:-3], depth) if key.lower().endswith(_ADDRESS_ENDINGS) else None
-        if kind is None or not isinstance(address, str) or not address or address.startswith("#"):
-            continue
-        shown = any(name.lower() in kind for name in entity)
-        count = next((entity[name] for name in entity if name.lower() == f"{key[:-3].lower()}count"), None)
-        if not shown and count != 0:
-            yield key, address
-
-
-def _aliases(name: str, depth: int) -> frozenset[str] | None:
-    """Return all names of the collection *name*; None if it is not a collection at that depth."""
-    kinds = (names_of("groups"), {"endpoints"}, {"schemagroups"}) if depth == 0 else (names_of("messages"), {"schemas"})
-    return next((kind for kind in map(frozenset, kinds) if name.lower() in kind), None)
 
 
 def _find_address_member(message: Mapping[str, Any]) -> str | None:
@@ -391,7 +377,7 @@ def _to_reachable(address: str, document: Document) -> str:
 
 def _find_collection_key(tree: Mapping[str, Any], name: str, depth: int) -> str | None:
     """Return the key of *tree* for the collection *name*, under any of its names, if it is a map."""
-    kind = _aliases(name, depth) or frozenset()
+    kind = collection_names(name, depth)
     return next((key for key in tree if key.lower() in kind and isinstance(tree[key], dict)), None)
 
 

@@ -208,8 +208,10 @@ class _Peers:
 def check_candidates(subject: Subject) -> None:
     """Report each definition that never wins, once, with its most severe finding."""
     worst: dict[str, tuple[CandidateFinding, list[str]]] = {}
-    for scope, competing in _iter_scopes(subject):
-        for xid, verdict in find_never_winning(competing):
+    for scope, endpoint, xids in iter_scopes(subject.catalog):
+        if endpoint is None and scope in subject.groups_beside_endpoints:
+            continue
+        for xid, verdict in find_never_winning(competing_candidates(subject.catalog, xids, endpoint)):
             if verdict.rule == "never-reached" and scope in subject.catalog.groups:
                 continue  # a group may contain bases beside their derived definitions
             known = worst.get(xid)
@@ -223,23 +225,24 @@ def check_candidates(subject: Subject) -> None:
         subject.findings.add(place, verdict.severity, verdict.rule, f"on {where}: {verdict.text}", verdict.hint)
 
 
-def _iter_scopes(subject: Subject) -> Iterator[tuple[str, list[MatchCandidate]]]:
-    """Yield definitions that compete: the candidates of each endpoint, and groups in documents without endpoints."""
-    catalog = subject.catalog
+def iter_scopes(catalog: Catalog, *, every: bool = False) -> Iterator[tuple[str, Endpoint | None, tuple[str, ...]]]:
+    """Yield definitions that compete, with their scope: the candidates of endpoints, and groups that none lists.
+
+    Of endpoints with the same candidates and defaults only the first is yielded, unless *every* one is asked for.
+    """
     seen: set[tuple[tuple[str, ...], str | None, str | None]] = set()
     for endpoint in catalog.endpoints.values():
         key = (endpoint.candidates, endpoint.protocol, endpoint.envelope)
-        if len(endpoint.candidates) > 1 and key not in seen:
+        if every or key not in seen:
             seen.add(key)
-            yield endpoint.xid, _candidates_of_scope(subject, endpoint.candidates, endpoint)
+            yield endpoint.xid, endpoint, endpoint.candidates
     listed = {group for endpoint in catalog.endpoints.values() for group in endpoint.messagegroups}
-    for xid, members in catalog.groups.items():
-        if len(members) > 1 and xid not in listed and xid not in subject.groups_beside_endpoints:
-            yield xid, _candidates_of_scope(subject, members, None)
+    yield from ((xid, None, members) for xid, members in catalog.groups.items() if xid not in listed)
 
 
-def _candidates_of_scope(subject: Subject, xids: Iterable[str], endpoint: Endpoint | None) -> list[MatchCandidate]:
-    possible = (competing_candidate(subject.catalog.definitions[xid], endpoint) for xid in xids)
+def competing_candidates(catalog: Catalog, xids: Iterable[str], endpoint: Endpoint | None) -> list[MatchCandidate]:
+    """Return the definitions that can match as candidates of *endpoint*."""
+    possible = (competing_candidate(catalog.definitions[xid], endpoint) for xid in xids)
     return [candidate for candidate in possible if candidate is not None]
 
 

@@ -17,7 +17,7 @@ from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
 from catalog.documents.registry_api import Assembly
 from catalog.findings import Declarations, DocumentError, Findings, SourceLocation
 from catalog.model import Catalog
-from catalog.parsing.regular import open_input
+from catalog.parsing.regular import read_input
 from catalog.parsing.texts import parse_catalog_text
 
 
@@ -99,14 +99,10 @@ def _is_pipe(file: str) -> bool:
 def _read_pipe(file: str) -> bytes:
     """Read a pipe to its end. It cannot be read again, so changes are never noticed."""
     try:
-        with open_input(file) as stream:
-            data = stream.read(MAX_BYTES + 1)
+        return read_input(file, MAX_BYTES)
     except OSError as error:
-        hint = "use a file, or a pipe with a writer"
+        hint = "use a file, or a pipe with a writer, of a document that is not too large"
         raise DocumentError(f"{file} cannot be read: {error.strerror}", file=file, hint=hint) from error
-    if len(data) > MAX_BYTES:
-        raise DocumentError(f"{file} is larger than {MAX_BYTES} bytes", file=file, hint="split the document")
-    return data
 
 
 def _read_folder(folder: Path, fetcher: Fetcher, findings: Findings) -> list[Document]:

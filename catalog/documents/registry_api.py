@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
+from catalog.dialects.reading import names_of
 from catalog.documents.connecting import (
     ConnectionPolicy,
     Credentials,
@@ -496,12 +497,6 @@ def _sort_parts(top: Path, parts: Iterable[Path]) -> list[Path]:
     return sorted(parts, key=rank)
 
 
-_NAMES: Final[Mapping[int, frozenset[str]]] = {
-    0: COLLECTIONS,
-    2: frozenset({"messages", "schemas", "definitions"}),
-    4: frozenset({"versions"}),
-}
-"""The collections of a registry, a group and a resource, by path length, in lower case."""
 _XID: Final = re.compile(r"/(messagegroups|endpoints|schemagroups)/[^/]+(/(messages|schemas)/[^/]+(/versions/[^/]+)?)?")
 _DOCUMENT: Final = ("schema", "schemabase64", "schemaurl", "schemauri")
 
@@ -561,15 +556,28 @@ def _registry_prefix(url: str, path: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
-def _iter_missing_collections(entity: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the collections that an entity does not include, each with its URL."""
-    for key, url in entity.items():
-        name = key[:-3]
-        if not key.lower().endswith("url") or name.lower() not in _NAMES.get(depth, ()) or not isinstance(url, str):
+def collection_names(name: str, depth: int) -> frozenset[str]:
+    """Return all names, in lower case, of the collection *name* below an entity at *depth*; empty if it is none."""
+    kinds: dict[int, tuple[Collection[str], ...]] = {
+        0: (names_of("groups"), {"endpoints"}, {"schemagroups"}),
+        2: (names_of("messages"), {"schemas"}),
+        4: ({"versions"},),
+    }
+    return next((frozenset(kind) for kind in kinds.get(depth, ()) if name.lower() in kind), frozenset())
+
+
+def iter_missing_collections(
+    entity: Mapping[str, Any], depth: int, endings: tuple[str, ...] = ("url",)
+) -> Iterator[tuple[str, str]]:
+    """Yield the members with the addresses of collections that an entity does not include, each with its address."""
+    for key, address in entity.items():
+        names = collection_names(key[:-3], depth) if key.lower().endswith(endings) else ()
+        if not names or not isinstance(address, str) or not address or address.startswith("#"):
             continue
-        shown = name in entity or url.startswith("#")
-        if not shown and entity.get(f"{name}count") != 0 and not _has_one_version(name, entity):
-            yield name, url
+        shown = any(name.lower() in names for name in entity)
+        count = next((entity[name] for name in entity if name.lower() == f"{key[:-3].lower()}count"), None)
+        if not shown and count != 0 and not _has_one_version(key[:-3], entity):
+            yield key, address
 
 
 def _has_one_version(name: str, entity: Mapping[str, Any]) -> bool:
@@ -577,19 +585,18 @@ def _has_one_version(name: str, entity: Mapping[str, Any]) -> bool:
     return name == "versions" and entity.get("versionscount") == 1 and "versionid" in entity
 
 
-def _shown_collections(entity: Mapping[str, Any], depth: int) -> list[str]:
+def shown_collections(entity: Mapping[str, Any], depth: int) -> list[str]:
     """Return the names of the collections included in an entity, last first."""
-    names = _NAMES.get(depth, frozenset())
-    return [key for key in reversed(list(entity)) if key.lower() in names and isinstance(entity[key], dict)]
+    return [key for key in reversed(list(entity)) if isinstance(entity[key], dict) and collection_names(key, depth)]
 
 
 def _is_incomplete(node: Mapping[str, Any], depth: int) -> bool:
     """Whether a collection is missing below an entity (even *depth*) or a collection (odd *depth*)."""
     if depth % 2:
         return any(_is_incomplete(each, depth + 1) for each in node.values() if isinstance(each, dict))
-    if any(True for _ in _iter_missing_collections(node, depth)):
+    if any(True for _ in iter_missing_collections(node, depth)):
         return True
-    return any(_is_incomplete(node[name], depth + 1) for name in _shown_collections(node, depth))
+    return any(_is_incomplete(node[name], depth + 1) for name in shown_collections(node, depth))
 
 
 def _iter_inline_values(tree: Mapping[str, Any], depth: int) -> Iterator[str]:
@@ -639,11 +646,11 @@ class _RegistryApiReader(_ApiReader):
             if not isinstance(node, dict):
                 continue
             if len(current) % 2 == 0:
-                for name, url in list(_iter_missing_collections(node, len(current))):
-                    self._add_collection(assembly, (*current, name), url)
+                for key, url in list(iter_missing_collections(node, len(current))):
+                    self._add_collection(assembly, (*current, key[:-3]), url)
                 self._add_meta(assembly, current)
                 self._add_document_url(assembly, current)
-                waiting.extend((*current, key) for key in _shown_collections(assembly.find(current), len(current)))
+                waiting.extend((*current, key) for key in shown_collections(assembly.find(current), len(current)))
             else:
                 waiting.extend((*current, key) for key in reversed(node))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from catalog.definitions.candidates import competing_candidate
+from catalog.definitions.candidates import competing_candidate, iter_scopes
 from catalog.definitions.constraints import (
     CONTENT_TYPE_KEY,
     MEDIA_PROPERTIES,
@@ -267,7 +267,9 @@ def find_overlaps(catalog: Catalog) -> Iterator[Overlap]:
     """Yield the overlaps of a catalog, up to the limits above."""
     looks, compared, count = [MAX_COMPARISONS], [MAX_COMPARED], 0
     reported: Counter[str] = Counter()
-    for scope, endpoint, xids in _iter_scopes(catalog):
+    for scope, endpoint, xids in iter_scopes(catalog):
+        if endpoint is None and catalog.endpoints:
+            continue  # a group may be meant for bases
         candidates = [competing_candidate(catalog.definitions[xid], endpoint) for xid in xids]
         for event in (True, False):
             sides = [each for each in candidates if each is not None and each.is_for_events == event]
@@ -279,18 +281,6 @@ def find_overlaps(catalog: Catalog) -> Iterator[Overlap]:
                 count += 1
                 if count >= MAX_OVERLAPS:
                     return
-
-
-def _iter_scopes(catalog: Catalog) -> Iterator[tuple[str, Endpoint | None, tuple[str, ...]]]:
-    seen: set[tuple[tuple[str, ...], str | None, str | None]] = set()
-    for endpoint in catalog.endpoints.values():
-        key = (endpoint.candidates, endpoint.protocol, endpoint.envelope)
-        if key not in seen:
-            seen.add(key)
-            yield endpoint.xid, endpoint, endpoint.candidates
-    if not catalog.endpoints:
-        for xid, members in catalog.groups.items():
-            yield xid, None, members
 
 
 def _find_scope_overlaps(

@@ -50,13 +50,13 @@ def to_pointer(path: Iterable[str | int]) -> str:
 
 # Finding the line of a JSON pointer in a text.
 #
-# Done only when findings are shown, so loading costs nothing. One pass over the tokens of JSON or the events of YAML
+# Done only when findings are shown, so loading costs nothing. One pass over the events of YAML, which includes JSON,
 # follows the members on the way to requested pointers. Invalid JSON or YAML gives fewer lines; the parser reports it.
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Larger files get no lines, since the search would take longer than reading them."""
-_TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{}\[\],]', re.DOTALL)
-_SPACE: Final = re.compile(r"\s*+")
+_PAIR: Final = re.compile(r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+"""The escapes of one character that JSON has and YAML has not; an escaped backslash begins none."""
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -123,11 +123,12 @@ def lines_of(file: str, data: bytes, pointers: Iterable[str]) -> dict[str, int]:
         node = root
         for part in parts:
             node = node.child(part)
-    if text.lstrip()[:1] in ("{", "[") and not file.endswith((".yaml", ".yml")):
-        _scan_json(text, root)
-    else:
-        _scan_yaml(text, root)
+    _scan_events(_PAIR.sub(_join_surrogates, text), root)
     return {pointer: line for pointer, parts in split.items() if (line := _find_line(root, parts)) is not None}
+
+
+def _join_surrogates(match: re.Match[str]) -> str:
+    return match[0] if len(match[0]) == 2 else str(json.loads(f'"{match[0]}"'))
 
 
 def _find_line(root: _PointerNode, parts: list[str]) -> int | None:
@@ -140,64 +141,7 @@ def _find_line(root: _PointerNode, parts: list[str]) -> int | None:
     return line
 
 
-def _scan_json(text: str, root: _PointerNode) -> None:
-    lines = _LineCounter(text)
-    stack: list[_OpenCollection] = []
-    for token in _TOKEN.finditer(text):
-        mark, at = token.group()[0], token.start()
-        here = stack[-1] if stack else None
-        if mark in "{[":
-            inner = here.begin_value() if here is not None else root
-            stack.append(_OpenCollection(inner, 0 if mark == "[" else None, mark == "{"))
-            if mark == "[":
-                _enter_element(stack[-1], text, at + 1, lines)
-        elif here is None:
-            return  # not JSON
-        elif mark in "}]":
-            stack.pop()
-        elif mark == ",":
-            if here.index is None:
-                here.key_next = True
-            else:
-                here.index += 1
-                _enter_element(here, text, at + 1, lines)
-        elif here.key_next:
-            here.key_next = False
-            if here.wanted is not None:
-                here.enter_member(_unquote(token.group()), lines.line_at(at))
-
-
-def _enter_element(array: _OpenCollection, text: str, at: int, lines: _LineCounter) -> None:
-    """Enter the array element that begins after *at*, before it is read, since scalars are not tokens."""
-    if array.wanted is not None and array.wanted.members:
-        space = _SPACE.match(text, at)
-        array.enter_member(str(array.index), lines.line_at(space.end() if space else at))
-
-
-def _unquote(token: str) -> str:
-    if "\\" not in token:
-        return token[1:-1]
-    try:
-        return str(json.loads(token, strict=False))
-    except ValueError:
-        return token
-
-
-class _LineCounter:
-    """Converts ascending positions in a text to lines."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._last = 0
-        self._line = 1
-
-    def line_at(self, place: int) -> int:
-        self._line += self._text.count("\n", self._last, place)
-        self._last = place
-        return self._line
-
-
-def _scan_yaml(text: str, root: _PointerNode) -> None:
+def _scan_events(text: str, root: _PointerNode) -> None:
     stack: list[_OpenCollection] = []
     try:
         for event in yaml.parse(text, Loader=_LOADER):

@@ -354,6 +354,15 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
+def encode_zigzag(number: int) -> bytes:
+    """Encode a non-negative number as a zigzag varint, as Avro and the frames of Protobuf have them."""
+    value, out = number << 1, bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
+
+
 def parse_json(body: bytes, *, doubles: bool = False) -> Any:
     """Return the value of a JSON text with numbers of any size (MATCHING.md#data-schemas).
 

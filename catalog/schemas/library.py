@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from catalog.dialects.reading import default_version
 from catalog.documents.fetching import is_url
 from catalog.findings import Declarations, DeclaredMessage, DocumentError, SourceLocation
 from catalog.model import Definition
+from catalog.parsing.nearest import Suggestions
 from catalog.parsing.pointers import unescape_step
 from catalog.parsing.texts import parse_text
 from catalog.references import ExternalDocuments
@@ -106,9 +106,6 @@ _REFERENCE: Final = re.compile(
 _MISSPELT: Final = re.compile(r"schemagroups(?![/?#]|$)", re.IGNORECASE)
 _MAX_BORROWS: Final = 16
 _MAX_COLONS: Final = 16
-_SUGGEST_AMONG: Final = 2_000
-_SUGGEST_FOR: Final = 500
-"""Maximum characters of a reference for which a suggestion is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +168,7 @@ class SchemaRegistry:
             for names in ((group, schema), (_unescape(group), _unescape(schema))):
                 xid = self._find_xid(f"/schemagroups/{names[0]}/schemas/{names[1]}")
                 body = self.declarations.schemas[xid] if xid is not None else {}
-                holder = body if version is None else _versions_of(body).get(version, {})
+                holder = body if version is None else versions_of(body).get(version, {})
                 own = holder.get("self")
                 if isinstance(own, str) and is_url(own):
                     within = (f":{deep}" if deep else "") + (f"#{fragment}" if fragment else "")
@@ -202,7 +199,7 @@ class SchemaRegistry:
     def entries(self) -> Iterator[SchemaVersion]:
         """Yield every version of every schema."""
         for xid, body in self.declarations.schemas.items():
-            versions = _versions_of(body)
+            versions = versions_of(body)
             for version in versions or (None,):
                 entry = self._version_at(xid, version)
                 if entry is not None:
@@ -213,11 +210,8 @@ class SchemaRegistry:
         spelled = _MISSPELT.sub("schemagroups/", reference)
         if spelled != reference and self.link(spelled) is not None:
             return f"a slash is missing: write {spelled}"
-        if len(self.declarations.schemas) > _SUGGEST_AMONG or len(reference) > _SUGGEST_FOR:
-            return ""
-        wanted = "/" + spelled.lstrip("#/").partition("/versions/")[0]
-        near = difflib.get_close_matches(wanted, self.declarations.schemas, n=1, cutoff=0.8)
-        return f"did you mean {near[0]}?" if near else ""
+        meant = Suggestions(self.declarations.schemas).meant("/" + spelled.lstrip("#/").partition("/versions/")[0])
+        return f"did you mean {meant}?" if meant else ""
 
     def _find_link(self, reference: str) -> SchemaReference | None:
         match = _REFERENCE.search(reference)
@@ -256,7 +250,7 @@ class SchemaRegistry:
 
     def _find_version(self, xid: str, version: str | None) -> SchemaVersion | None:
         body = self.declarations.schemas[xid]
-        versions = _versions_of(body)
+        versions = versions_of(body)
         if version is None:
             return self._version_at(xid, default_version(body, versions))
         own = {str(body.get(name)).lower() for name in ("versionid", "defaultversionid", "version")}
@@ -273,7 +267,7 @@ class SchemaRegistry:
             body, place = self.declarations.schemas[xid], self.declarations.schema_places[xid]
             holders = [(body, place)]
             if version is not None:
-                holders.insert(0, (_versions_of(body)[version], place / "versions" / version))
+                holders.insert(0, (versions_of(body)[version], place / "versions" / version))
             self._entries[key] = _read_version(self.prefix + key, holders)
         return self._entries[key]
 
@@ -303,7 +297,8 @@ def _iter_readings(path: str) -> Iterator[tuple[str, str | None, str]]:
             yield schema, version or None, deep
 
 
-def _versions_of(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def versions_of(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the versions of a schema by id."""
     versions = body.get("versions")
     if not isinstance(versions, dict):
         return {}

@@ -1,8 +1,8 @@
 """Work on untrusted content in a process with limits on CPU time and memory.
 
 Native libraries cannot be interrupted, and some bodies of a few bytes need hours or gigabytes. Such bodies
-(:class:`~catalog.schemas.contract.CostExceeded`) go to one worker process, started at the first of them. A body that
-exceeds a limit ends the worker, and the next one starts another.
+(:class:`~catalog.schemas.contract.CostExceeded`) go to one worker process, started at the first of them. It compiles
+the schemas and forks a process for each body, which ends with the body that exceeds a limit.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ So a flood of such bodies uses only a part of the time.
 """
 WAITING: Final = 15
 """Times its CPU seconds that a body may take by the clock: a limit on memory may leave it hanging."""
+START_ATTEMPTS: Final = 8
+"""Times to try to start a worker, within three seconds, when the system has no process or no memory for it."""
 _START_SECONDS: Final = 60.0
 """Time by the clock to start a worker and to compile a schema there."""
 _SCRIPT: Final = (
@@ -127,15 +129,29 @@ class _Worker:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _SCRIPT, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env={**os.environ, "RUST_BACKTRACE": "0"},
-        )
+        self.process = self._start()
         self._known: set[bytes] = set()
+
+    @staticmethod
+    def _start() -> subprocess.Popen[bytes]:
+        for attempt in range(START_ATTEMPTS):
+            try:
+                return subprocess.Popen(
+                    [sys.executable, "-I", "-c", _SCRIPT, json.dumps(sys.path)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env={**os.environ, "RUST_BACKTRACE": "0"},
+                )
+            except OSError as error:
+                failure = error
+            time.sleep(0.1 * attempt)
+        raise OSError(
+            failure.errno,
+            f"cannot start the process that validates costly bodies: {failure}. Allow more processes, open files or"
+            " memory",
+        ) from failure
 
     def validate(
         self, key: bytes, schema: TaskSchema, body: bytes | None, content_type: str | None, seconds: float
@@ -143,7 +159,7 @@ class _Worker:
         """Return fault and CPU seconds of one body.
 
         Raises:
-            OSError, EOFError, pickle.UnpicklingError: the worker has died, or has exceeded a limit.
+            OSError, EOFError, pickle.UnpicklingError: the worker has died, or does not answer.
         """
         assert self.process.stdin is not None and self.process.stdout is not None
         is_known = key in self._known
@@ -159,8 +175,9 @@ class _Worker:
         return pickle.load(self.process.stdout)
 
     def kill(self) -> None:
-        """Kill the worker."""
-        self.process.kill()
+        """Kill the worker, and the process of a body."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
@@ -179,7 +196,11 @@ class _Sandbox:
     def find_fault(
         self, key: bytes, schema: TaskSchema, body: bytes | None, content_type: str | None
     ) -> SchemaFault | None:
-        """Return why *body* is not valid; BEYOND_FAULT if it exceeds a limit."""
+        """Return why *body* is not valid; BEYOND_FAULT if it exceeds a limit.
+
+        Raises:
+            OSError: there is no worker, and the system starts none.
+        """
         size = len(body or b"")
         with self._lock:
             if self.worker is None or self.worker.owner != os.getpid() or self.worker.process.poll() is not None:
@@ -235,8 +256,28 @@ def serve_tasks() -> None:
             task = pickle.load(sys.stdin.buffer)
             if task.schema is not None:
                 validators[task.key] = _compile_task_schema(task.schema)
-            pickle.dump(_run_task(validators[task.key], task), sys.stdout.buffer)
-            sys.stdout.buffer.flush()
+            _answer_task(validators[task.key], task)
+
+
+def _answer_task(validator: Validator | None, task: Task) -> None:
+    """Write fault and CPU seconds of one body, from a process of its own if the system allows one."""
+    try:
+        child = os.fork() if validator is not None else None
+    except OSError:
+        child = None
+    if child:
+        if os.waitpid(child, 0)[1] == 0:
+            return  # it has answered
+        answer: tuple[SchemaFault | None, float] = BEYOND_FAULT, task.seconds
+    else:
+        try:
+            answer = _run_task(validator, task)
+        except BaseException:
+            os._exit(1)
+    pickle.dump(answer, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+    if child == 0:
+        os._exit(0)
 
 
 def _compile_task_schema(schema: TaskSchema) -> Validator | None:

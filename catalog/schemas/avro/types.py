@@ -340,13 +340,11 @@ def _simplify_types(tree: Any, ignored: list[SchemaFault] | None = None, at: str
     for member in ("items", "values"):
         if member in tidied:
             tidied[member] = _simplify_types(tidied[member], ignored, f"{at}/{member}", level + 1)
-    if (
-        kind == "enum"
-        and isinstance(tree.get("symbols"), list)
-        and "default" in tree
-        and tree["default"] in tree["symbols"]
-    ):
-        tidied["default"] = tree["default"]
+    if kind == "enum":
+        if not isinstance(tree.get("symbols"), list):
+            raise SchemaError(f"the enum {clip(str(tree.get('name')))} has no list of symbols", hint=_HINT)
+        if "default" in tree and tree["default"] in tree["symbols"]:
+            tidied["default"] = tree["default"]
     if isinstance(tree.get("aliases"), list) and kind in NAMED:
         tidied["aliases"] = [each for each in tree["aliases"] if isinstance(each, str)]
     if kind in ("record", "error"):

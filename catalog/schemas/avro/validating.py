@@ -51,6 +51,7 @@ from catalog.schemas.contract import (
     UnfitValue,
     WriterSchema,
     clip,
+    encode_zigzag,
     is_json,
     looks_like_json,
     make_fault,
@@ -216,22 +217,13 @@ class ResolvedBodies:
             if self._read is None:
                 raise TypeMismatch(self._why)
             # Confluent's serializers write a bytes schema without the length.
-            whole = _add_length(body or b"") if self.raw else body or b""
+            whole = encode_zigzag(len(body or b"")) * self.raw + (body or b"")
             return _read_datum(_as_value_reader(self._read, strict), whole, 0)
         except RecursionError:
             raise TypeMismatch(f"the body {_TOO_DEEP}; written with {self._written}") from None
         except TypeMismatch as mismatch:
             mismatch.message = f"{mismatch.message}; written with {self._written}"
             raise
-
-
-def _add_length(body: bytes) -> bytes:
-    """Return bytes preceded by their length, as Avro encodes them."""
-    rest, size = len(body) << 1, bytearray()
-    while rest > 0x7F:
-        size.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes(size) + bytes((rest,)) + body
 
 
 class AvroValidator:

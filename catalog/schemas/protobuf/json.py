@@ -14,12 +14,11 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from datetime import date
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
-from google.protobuf import field_mask_pb2, json_format, timestamp_pb2
+from google.protobuf import duration_pb2, field_mask_pb2, json_format, timestamp_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
@@ -27,32 +26,40 @@ from google.protobuf.message import Message
 from catalog.schemas.contract import UnfitValue
 
 Unfit: TypeAlias = "dict[Any, UnfitValue | Unfit]"
-Form = Callable[[Any], Any]
-"""JSON value -> the value for json_format; raises :class:`_Mismatch` if it is invalid."""
-Item = Callable[[Any, Unfit, tuple[Any]], Any]
-"""Like :data:`Read`, for a list item or map value at ``(index,)`` or ``(key,)``."""
-PACKAGE: Final = "google.protobuf."
+_PACKAGE: Final = "google.protobuf."
 _NUMBER: Final = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,4})?", re.ASCII)
-_TIMESTAMP: Final = re.compile(
-    r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[-+](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
-)
-_DURATION: Final = re.compile(r"-?\d{1,12}(?:\.\d{1,9})?s", re.ASCII)
-_MAX_SECONDS: Final = 315_576_000_000
-"""The limit of a Duration: about ten thousand years."""
+_TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], Any]]] = {
+    "Timestamp": (
+        re.compile(
+            r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[-+](?:[01]\d|2[0-3]):[0-5]\d)",
+            re.ASCII,
+        ),
+        timestamp_pb2.Timestamp,
+    ),
+    "Duration": (re.compile(r"-?\d{1,12}(?:\.\d{1,9})?s", re.ASCII), duration_pb2.Duration),
+    "FieldMask": (re.compile(r"[^\ud800-\udfff]*"), field_mask_pb2.FieldMask),
+}
+"""The forms of well-known types that are texts, and the messages that read them."""
+_CONTAINERS: Final[Mapping[str, tuple[type, str]]] = {
+    "Any": (dict, "an object"),
+    "ListValue": (list, "an array"),
+    "Struct": (dict, "an object"),
+    "Value": (object, ""),
+}
 _BASE64: Final = re.compile(r"([A-Za-z0-9+/]*|[A-Za-z0-9_-]*)(={0,2})", re.ASCII)
 _MAX_DIGITS: Final = 400
 """Longer numbers exceed every type, and Python converts thousands of digits slowly."""
-_FLOATS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
-_MAX_FLOAT: Final = (2 - 2**-23) * 2.0**127
+_NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _RANGES: Final[Mapping[int, tuple[str, int, int]]] = {
     FieldDescriptor.CPPTYPE_INT32: ("int32", -(2**31), 2**31),
     FieldDescriptor.CPPTYPE_INT64: ("int64", -(2**63), 2**63),
     FieldDescriptor.CPPTYPE_UINT32: ("uint32", 0, 2**32),
     FieldDescriptor.CPPTYPE_UINT64: ("uint64", 0, 2**64),
 }
-_WRAPPERS: Final = frozenset(
-    f"{kind}Value" for kind in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
-)
+_LIMITS: Final[Mapping[int, tuple[str, float]]] = {
+    FieldDescriptor.CPPTYPE_DOUBLE: ("double", math.inf),
+    FieldDescriptor.CPPTYPE_FLOAT: ("float", (2 - 2**-23) * 2.0**127),
+}
 _EMPTY: Final[Mapping[str, Any]] = {
     "Timestamp": "1970-01-01T00:00:00Z",
     "Duration": "0s",
@@ -71,21 +78,13 @@ class _Mismatch(Exception):
     """A value does not match its type."""
 
 
-Read = Callable[[Any, Unfit], Any]
-"""JSON value, tree -> the value for json_format; invalid parts are added to the tree.
-
-Raises :class:`_Mismatch` for the value itself.
-"""
-
-
 class JsonMessageReader:
     """Reads JSON as messages of one type. Not thread-safe."""
 
-    def __init__(self, descriptor: Descriptor, message: type[Message], pool: DescriptorPool) -> None:
-        self._readers: dict[str, Read] = {}
-        self._read = self._message_reader(descriptor)
+    def __init__(self, message: type[Message], pool: DescriptorPool) -> None:
         self._message = message
         self._pool = pool
+        self._fields: dict[str, Mapping[str, FieldDescriptor]] = {}
 
     def read(self, text: str) -> tuple[Message, Unfit | UnfitValue]:
         """Return the message without its invalid values, and the tree of these; an ``UnfitValue`` if all is invalid.
@@ -101,113 +100,61 @@ class JsonMessageReader:
         unfit: Unfit = {}
         message = self._message()
         try:
-            known = self._read(value, unfit)
+            known = self._read_message(cast(Descriptor, message.DESCRIPTOR), value, unfit)
         except _Mismatch as mismatch:
             return message, UnfitValue(str(mismatch))
         json_format.ParseDict(known, message, descriptor_pool=self._pool)
         return message, unfit
 
-    def _message_reader(self, kind: Descriptor) -> Read:
-        """Return the reader of a message type; readers of its fields are made on first use."""
-        name = kind.full_name
-        if name not in self._readers:
-            form = _well_known_form(kind)
-            self._readers[name] = (
-                (lambda value, unfit: form(value)) if form else _object_reader(lambda: self._fields_of(kind))
-            )
-        return self._readers[name]
+    def _read_message(self, kind: Descriptor, value: Any, unfit: Unfit) -> Any:
+        """Return the value of a message for json_format; invalid parts are added to the tree.
 
-    def _fields_of(self, kind: Descriptor) -> dict[str, tuple[str, Read]]:
-        fields: dict[str, tuple[str, Read]] = {}
-        for field in kind.fields:
-            fields |= dict.fromkeys((field.name, field.json_name), (field.name, self._field_reader(field)))
-        return fields
-
-    def _field_reader(self, field: FieldDescriptor) -> Read:
-        kind = field.message_type
-        if kind is not None and kind.GetOptions().map_entry:
-            inner = kind.fields_by_name["value"]
-            return _map_reader(_key_form(kind.fields_by_name["key"]), _item_reader(inner, self._value_reader(inner)))
-        read = self._value_reader(field)
-        return _list_reader(_item_reader(field, read)) if field.is_repeated else read
-
-    def _value_reader(self, field: FieldDescriptor) -> Read:
-        if field.message_type is not None:
-            return self._message_reader(field.message_type)
-        scalar = _scalar_form(field)
-        return lambda value, unfit: scalar(value)
-
-
-def _object_reader(made: Callable[[], Mapping[str, tuple[str, Read]]]) -> Read:
-    fields: Mapping[str, tuple[str, Read]] | None = None
-
-    def read(value: Any, unfit: Unfit) -> Any:
-        nonlocal fields
+        Raises:
+            _Mismatch: the value itself is invalid.
+        """
+        known_as = _well_known_name(kind)
+        if known_as.endswith("Value") and "value" in kind.fields_by_name:  # a wrapper
+            return _convert_scalar(kind.fields_by_name["value"], value)
+        if known_as in _TEXT_FORMS or known_as in _CONTAINERS:
+            return _check_well_known(known_as, value)
         if not isinstance(value, dict):
             raise _Mismatch("a message is a JSON object")
-        if fields is None:
-            fields = made()
-        known: dict[str, Any] = {}
+        if kind.full_name not in self._fields:
+            names = {each.name: each for each in kind.fields}
+            self._fields[kind.full_name] = names | {each.json_name: each for each in kind.fields}
+        fields, known = self._fields[kind.full_name], dict[str, Any]()
         for name, inner in value.items():
             field = fields.get(name)
-            if field is None:
-                if name.startswith("["):  # an extension
-                    known[name] = inner
-            elif inner is None:  # unset, except that a Value is null
-                known[name] = None
-            else:
-                _read_member(known, name, field[0], inner, field[1], unfit)
+            if field is not None:  # null is unset, except that a Value is null
+                known[name] = None if inner is None else self._read_part(field, inner, unfit, field.name)
+            elif name.startswith("["):  # an extension
+                known[name] = inner
         return known
 
-    return read
-
-
-def _read_member(known: dict[str, Any], name: str, field: str, value: Any, read: Read, unfit: Unfit) -> None:
-    below: Unfit = {}
-    try:
-        known[name] = read(value, below)
-        if below:
-            unfit[field] = below
-    except _Mismatch as mismatch:
-        unfit[field] = UnfitValue(str(mismatch))
-
-
-def _map_reader(key: Form, item: Item) -> Read:
-    def read(value: Any, unfit: Unfit) -> Any:
-        if not isinstance(value, dict):
-            raise _Mismatch("a map is a JSON object")
-        return {name: item(each, unfit, (key(name),)) for name, each in value.items()}
-
-    return read
-
-
-def _list_reader(item: Item) -> Read:
-    def read(value: Any, unfit: Unfit) -> Any:
-        if not isinstance(value, list):
-            raise _Mismatch("a repeated field is a JSON array")
-        return [item(each, unfit, (at,)) for at, each in enumerate(value)]
-
-    return read
-
-
-def _item_reader(field: FieldDescriptor, read: Read) -> Item:
-    placeholder = _placeholder_for(field)
-    takes_null = field.message_type is not None and field.message_type.full_name == f"{PACKAGE}Value"
-
-    def item(value: Any, unfit: Unfit, place: tuple[Any]) -> Any:
+    def _read_part(self, field: FieldDescriptor, value: Any, unfit: Unfit, step: str | tuple[Any]) -> Any:
+        """Read a member, or an item at ``(index,)`` or ``(key,)``; an invalid one becomes null, or an empty item."""
         below: Unfit = {}
         try:
-            if value is None and not takes_null:
-                raise _Mismatch("null is not allowed as a list item or map value")
-            known = read(value, below)
+            known = self._read_field(field, value, below, is_item=isinstance(step, tuple))
         except _Mismatch as mismatch:
-            unfit[place] = UnfitValue(str(mismatch))
-            return placeholder
+            unfit[step] = UnfitValue(str(mismatch))
+            return _placeholder_for(field) if isinstance(step, tuple) else None
         if below:
-            unfit[place] = below
+            unfit[step] = below
         return known
 
-    return item
+    def _read_field(self, field: FieldDescriptor, value: Any, unfit: Unfit, *, is_item: bool) -> Any:
+        kind = field.message_type
+        if is_item and value is None and (kind is None or _well_known_name(kind) != "Value"):
+            raise _Mismatch("null is not allowed as a list item or map value")
+        if field.is_repeated and not is_item:
+            if kind is not None and kind.GetOptions().map_entry:
+                key, inner = kind.fields_by_name["key"], kind.fields_by_name["value"]
+                entries = _expect(dict, value, "a map is a JSON object").items()
+                return {name: self._read_part(inner, each, unfit, (_convert_key(key, name),)) for name, each in entries}
+            items = _expect(list, value, "a repeated field is a JSON array")
+            return [self._read_part(field, each, unfit, (at,)) for at, each in enumerate(items)]
+        return _convert_scalar(field, value) if kind is None else self._read_message(kind, value, unfit)
 
 
 def iter_unfit_paths(unfit: Unfit, path: str = "") -> Iterator[tuple[str, str]]:
@@ -234,21 +181,16 @@ def _reject_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON; write it as text")
 
 
-def _well_known_form(kind: Descriptor) -> Form | None:
-    """Return the check of a well-known type with a special JSON form; None for other messages."""
-    if not kind.full_name.startswith(PACKAGE):
-        return None
-    name = kind.full_name.removeprefix(PACKAGE)
-    return _scalar_form(kind.fields_by_name["value"]) if name in _WRAPPERS else _FORMS.get(name)
+def _well_known_name(kind: Descriptor) -> str:
+    """Return the name of a well-known type within its package; empty for other messages."""
+    return kind.full_name.removeprefix(_PACKAGE) if kind.full_name.startswith(_PACKAGE) else ""
 
 
 def _placeholder_for(field: FieldDescriptor) -> Any:
     kind = field.message_type
-    if kind is not None and kind.full_name.startswith(PACKAGE):
-        name = kind.full_name.removeprefix(PACKAGE)
-        return _placeholder_for(kind.fields_by_name["value"]) if name in _WRAPPERS else _EMPTY.get(name, {})
     if kind is not None:
-        return {}
+        inner = kind.fields_by_name.get("value") if _well_known_name(kind).endswith("Value") else None
+        return _EMPTY.get(_well_known_name(kind), {}) if inner is None else _placeholder_for(inner)
     if field.enum_type is not None:
         return field.enum_type.values[0].number
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
@@ -256,74 +198,75 @@ def _placeholder_for(field: FieldDescriptor) -> Any:
     return False if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL else 0
 
 
-def _key_form(field: FieldDescriptor) -> Form:
-    """Return the converter of member names to map keys."""
-    if field.cpp_type != FieldDescriptor.CPPTYPE_BOOL:
-        return _scalar_form(field)
-
-    def convert(name: str) -> bool:
-        if name not in ("true", "false"):
-            raise _Mismatch(f"{_describe_value(name)} is not a boolean")
-        return name == "true"
-
-    return convert
+def _expect(kind: type, value: Any, otherwise: str) -> Any:
+    if not isinstance(value, kind):
+        raise _Mismatch(otherwise)
+    return value
 
 
-def _scalar_form(field: FieldDescriptor) -> Form:
-    if field.enum_type is not None:
-        return _enum_form(field.enum_type)
-    if field.cpp_type in _RANGES:
-        return _integer_form(*_RANGES[field.cpp_type])
-    if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
-        return _float_form("double", math.inf)
-    if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
-        return _float_form("float", _MAX_FLOAT)
-    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
-        return _instance_form(bool, "boolean")
-    return _normalize_base64 if field.type == FieldDescriptor.TYPE_BYTES else _check_text
-
-
-def _integer_form(name: str, low: int, end: int) -> Form:
-    def convert(value: Any) -> int:
-        number: int | float | Decimal | None = value if type(value) in (int, float) else None
-        if isinstance(value, str) and _NUMBER.fullmatch(value):
-            number = Decimal(value)
-        if number is None:
-            raise _Mismatch(f"{_describe_value(value)} is not a valid {name}")
-        if not low <= number < end:  # checked before converting thousands of digits
-            raise _Mismatch(f"{_describe_value(value)} is out of the range of {name}")
-        if int(number) != number:
-            raise _Mismatch(f"{_describe_value(value)} is not a valid {name}")
-        return int(number)
-
-    return convert
-
-
-def _float_form(name: str, limit: float) -> Form:
-    def convert(value: Any) -> float | str:
-        if isinstance(value, str) and value in _FLOATS:
-            return value
-        if type(value) not in (int, float) and not (isinstance(value, str) and _NUMBER.fullmatch(value)):
-            raise _Mismatch(f"{_describe_value(value)} is not a valid {name}")
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number) or abs(number) > limit:
-            raise _Mismatch(f"{_describe_value(value)} is out of the range of {name}")
-        return number
-
-    return convert
-
-
-def _check_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _Mismatch(f"{_describe_value(value)} is not a string")
+def _check_well_known(name: str, value: Any) -> Any:
+    """Return the value of a well-known type with a special JSON form."""
+    if name in _CONTAINERS:
+        form, noun = _CONTAINERS[name]
+        return _expect(form, value, f"{_describe_value(value)} is not a valid {name}: it must be {noun}")
+    pattern, message = _TEXT_FORMS[name]
     try:
-        value.encode("utf-8")
+        if isinstance(value, str) and pattern.fullmatch(value):
+            message().FromJsonString(value)
+            return value
+    except (ValueError, OverflowError):
+        pass
+    raise _Mismatch(f"{_describe_value(value)} is not a {name}")
+
+
+def _convert_key(field: FieldDescriptor, name: str) -> Any:
+    """Return the map key of a member name."""
+    if field.cpp_type != FieldDescriptor.CPPTYPE_BOOL:
+        return _convert_scalar(field, name)
+    return _expect(bool, {"true": True, "false": False}.get(name), f"{_describe_value(name)} is not a boolean")
+
+
+def _convert_scalar(field: FieldDescriptor, value: Any) -> Any:
+    if field.enum_type is not None:
+        return _convert_enum(field.enum_type, value)
+    if field.cpp_type in _RANGES:
+        return _convert_integer(value, *_RANGES[field.cpp_type])
+    if field.cpp_type in _LIMITS:
+        return _convert_float(value, *_LIMITS[field.cpp_type])
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return _expect(bool, value, f"{_describe_value(value)} is not a valid boolean")
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return _normalize_base64(value)
+    try:
+        _expect(str, value, f"{_describe_value(value)} is not a string").encode("utf-8")
     except UnicodeEncodeError:
         raise _Mismatch("the string has half of a surrogate pair") from None
     return value
+
+
+def _convert_integer(value: Any, name: str, low: int, end: int) -> int:
+    number: int | float | Decimal | None = value if type(value) in (int, float) else None
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        number = Decimal(value)
+    if number is not None and not low <= number < end:  # checked before converting thousands of digits
+        raise _Mismatch(f"{_describe_value(value)} is out of the range of {name}")
+    if number is None or int(number) != number:
+        raise _Mismatch(f"{_describe_value(value)} is not a valid {name}")
+    return int(number)
+
+
+def _convert_float(value: Any, name: str, limit: float) -> float | str:
+    if isinstance(value, str) and value in _NOT_FINITE:
+        return value
+    if type(value) not in (int, float) and not (isinstance(value, str) and _NUMBER.fullmatch(value)):
+        raise _Mismatch(f"{_describe_value(value)} is not a valid {name}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or abs(number) > limit:
+        raise _Mismatch(f"{_describe_value(value)} is out of the range of {name}")
+    return number
 
 
 def _normalize_base64(value: Any) -> str:
@@ -335,69 +278,15 @@ def _normalize_base64(value: Any) -> str:
     return base64.b64encode(base64.b64decode(padded, altchars=b"-_" if set(padded) & {"-", "_"} else None)).decode()
 
 
-def _enum_form(kind: Any) -> Form:
-    names = {value.name: value.number for value in kind.values}
-    numbers = frozenset(names.values()) if kind.is_closed else None
-    integer = _integer_form("", -(2**31), 2**31)
-
-    def convert(value: Any) -> int:
-        if isinstance(value, str) and value in names:
-            return int(names[value])
-        try:
-            number: int = integer(value)
-        except _Mismatch:
-            raise _Mismatch(f"{_describe_value(value)} is not a value of {kind.name}") from None
-        if numbers is not None and number not in numbers:
-            raise _Mismatch(f"{number} is not a value of {kind.name}")
-        return number
-
-    return convert
-
-
-def _check_timestamp(value: Any) -> str:
-    if not isinstance(value, str) or not _TIMESTAMP.fullmatch(value):
-        raise _Mismatch(f"{_describe_value(value)} is not a Timestamp")
+def _convert_enum(kind: Any, value: Any) -> int:
+    named = kind.values_by_name.get(value) if isinstance(value, str) else None
     try:
-        day = date.fromisoformat(value[:10])
-        if day.year in (1, 9999):  # an offset may leave the range of years
-            timestamp_pb2.Timestamp().FromJsonString(value)
-    except (ValueError, OverflowError):
-        raise _Mismatch(f"{_describe_value(value)} is not a Timestamp") from None
-    return value
-
-
-def _check_duration(value: Any) -> str:
-    if not isinstance(value, str) or not _DURATION.fullmatch(value) or abs(Decimal(value[:-1])) > _MAX_SECONDS:
-        raise _Mismatch(f"{_describe_value(value)} is not a Duration")
-    return value
-
-
-def _check_field_mask(value: Any) -> str:
-    try:
-        field_mask_pb2.FieldMask().FromJsonString(_check_text(value))
-    except (ValueError, _Mismatch):
-        raise _Mismatch(f"{_describe_value(value)} is not a FieldMask") from None
-    return str(value)
-
-
-def _instance_form(kind: type[Any], name: str) -> Form:
-    def convert(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise _Mismatch(f"{_describe_value(value)} is not a valid {name}")
-        return value
-
-    return convert
-
-
-_FORMS: Final[Mapping[str, Form]] = {
-    "Any": _instance_form(dict, "Any: it must be an object"),
-    "Duration": _check_duration,
-    "FieldMask": _check_field_mask,
-    "ListValue": _instance_form(list, "ListValue: it must be an array"),
-    "Struct": _instance_form(dict, "Struct: it must be an object"),
-    "Timestamp": _check_timestamp,
-    "Value": lambda value: value,
-}
+        number: int = named.number if named is not None else _convert_integer(value, "", -(2**31), 2**31)
+    except _Mismatch:
+        raise _Mismatch(f"{_describe_value(value)} is not a value of {kind.name}") from None
+    if kind.is_closed and number not in kind.values_by_number:
+        raise _Mismatch(f"{number} is not a value of {kind.name}")
+    return number
 
 
 def _describe_value(value: Any) -> str:

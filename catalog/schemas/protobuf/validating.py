@@ -33,6 +33,7 @@ from catalog.schemas.contract import (
     Validator,
     WriterSchema,
     clip,
+    encode_zigzag,
     is_json,
     make_fault,
 )
@@ -108,16 +109,7 @@ def message_indexes(source: SchemaSource, library: Library) -> bytes:
         SchemaError: the schema is not valid.
     """
     path = open_message(source, library).message_path
-    return b"\0" if path == [0] else b"".join(map(_encode_zigzag, (len(path), *path)))
-
-
-def _encode_zigzag(number: int) -> bytes:
-    """Encode a non-negative number as a zigzag varint."""
-    value, out = number << 1, bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*out, value))
+    return b"\0" if path == [0] else b"".join(map(encode_zigzag, (len(path), *path)))
 
 
 def compile_writer_file(written: WriterSchema) -> ProtobufValidator:
@@ -258,7 +250,7 @@ class ProtobufValidator:
         self._pool = pool
         self._file = own
         self._message = message_factory.GetMessageClass(descriptor)
-        self._mapping = JsonMessageReader(descriptor, self._message, pool)
+        self._mapping = JsonMessageReader(self._message, pool)
         reachable = _reachable_messages(descriptor)
         self._max_bytes = 2 * MAX_PARSED_BYTES // max(40 + 16 * len(each.fields) for each in reachable)
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from catalog.convert import ConvertedCatalog, convert, to_json_text, to_yaml_text
 from catalog.explaining import explain
-from catalog.findings import CatalogError, Declarations, DocumentError, SourceLocation
+from catalog.findings import CatalogError, Declarations, DocumentError
 from catalog.linting.attributes import rejecting_errors
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.schemas.library import SchemaRegistry
-from tests.support.cases import samples
+from tests.support.cases import read_cases, samples
 from tests.support.corpora import CORPORA
 
 DOCUMENTS = sorted(
@@ -105,109 +105,7 @@ def test_flattened_definitions_are_the_effective_ones(path: Path, tmp_path: Path
         assert not done.not_flat
 
 
-HARD = {
-    "registryid": "mine",
-    "name": "A registry",
-    "messagegroups": {
-        "g": {
-            "description": "group",
-            "labels": {"a": "b"},
-            "protocol": "kafka/3.5",
-            "messages": {
-                "base": {
-                    "id": "base",
-                    "name": "Base",
-                    "x-custom": [1, {"a": None}],
-                    "envelope": "cloudevents",
-                    "envelopemetadata": {
-                        "type": {"value": "t", "required": True, "description": "kept"},
-                        "subject": "bare",
-                        "when": {"type": "datetime"},
-                        "gone": None,
-                    },
-                    "protocol": "KAFKA",
-                    "protocoloptions": {
-                        "topic": {"value": "a", "required": True},
-                        "key": "plain",
-                        "odd": {"value": 1},
-                        "headers": [
-                            {"name": "h", "value": "1"},
-                            {"name": "h", "value": "2"},
-                            {"name": "i", "value": 3},
-                        ],
-                    },
-                },
-                "scalar-over-object": {
-                    "basemessageuri": "#/messagegroups/g/messages/base",
-                    "envelopemetadata": {"type": "u", "when": "0000-01-01T00:00:00Z"},
-                    "protocoloptions": {"topic": "b", "headers": [{"name": "h", "value": "9"}, {"name": "i"}]},
-                },
-                "object-over-scalar": {
-                    "basemessage": "base",
-                    "envelopemetadata": {"subject": {"type": "uri"}},
-                    "protocoloptions": {"key": {"required": True}, "topic": {"value": ""}},
-                },
-                "emptied": {"basemessage": "object-over-scalar", "envelopemetadata": {"type": "", "subject": None}},
-                "other-protocol": {
-                    "basemessage": "base",
-                    "envelope": "Other/1.0",
-                    "protocol": "mqtt",
-                    "protocolmetadata": {"properties": {"qos": 1, "strange": 2}, "topic": "x/{y}"},
-                },
-                "lost": {"basemessage": "https://example.com/messagegroups/o/messages/m", "protocol": "NATS"},
-                "default-protocol": {},
-            },
-        },
-        "h": {
-            "messages": {
-                "same": {"meta": {"xref": "/messagegroups/g/messages/base"}},
-                "borrowed": {"uri": "#/messagegroups/g/messages/base", "datacontenttype": "text/plain"},
-                "nobody": {"xref": "/messagegroups/nowhere/messages/n"},
-                "a": {"basemessage": "/messagegroups/h/messages/b"},
-                "b": {"basemessage": "/messagegroups/h/messages/a"},
-                "versioned": {
-                    "protocol": "HTTP",
-                    "versions": {
-                        "1": {"protocoloptions": {"path": "/one"}, "isdefault": True},
-                        "2": {"protocoloptions": {"path": "/two"}, "envelope": "CloudEvents/1.0"},
-                    },
-                },
-                "of-version": {"basemessage": "/messagegroups/h/messages/versioned/versions/2", "protocol": "HTTP"},
-                "by-default": {"basemessage": "/messagegroups/g/messages/default-protocol"},
-            }
-        },
-    },
-    "endpoints": {
-        "e": {
-            "description": "endpoint",
-            "usage": "consumer",
-            "protocol": "kafka",
-            "channel": "c1",
-            "protocoloptions": {
-                "endpoints": ["one:9092,two:9092"],
-                "deployed": True,
-                "topic": {"value": "t"},
-                "consumer_group": "g",
-                "options": {"strict": True, "odd": {"value": {"value": 1}}},
-            },
-            "messagegroups": ["#/messagegroups/g", "/messagegroups/missing"],
-            "messages": {"inline": {"protocoloptions": {"key": {"value": "{k}"}}}},
-        }
-    },
-    "schemagroups": {
-        "s": {
-            "format": "Avro",
-            "schemas": {
-                "v": {
-                    "schemaformat": "Avro/1.11",
-                    "defaultversionid": "1",
-                    "versions": {"1": {"schemaobject": "int"}, "2": {"schema": "long", "description": "later"}},
-                },
-                "w": {"format": "JsonSchema/draft-07", "schema": {"type": "object"}},
-            },
-        }
-    },
-}
+HARD: Any = read_cases(Path(__file__).parents[2] / "cases" / "documents" / "convert.yaml")
 
 
 @pytest.mark.parametrize("yaml", [False, True])
@@ -367,7 +265,7 @@ def test_any_mixture_of_levels_means_the_same(tmp_path: Path, groups: dict[str, 
     assert same(reread(convert(catalog, declarations), tmp_path), catalog)
     for definition in catalog.definitions.values():
         told = explain(definition, catalog, declarations)
-        assert {each.name: each.origin.value for each in told.envelopeoptions} == definition.envelopeoptions
+        assert {name: each["value"] for name, each in told["envelopeoptions"].items()} == definition.envelopeoptions
 
 
 def test_what_is_in_another_document_stays_there(tmp_path: Path) -> None:
@@ -384,5 +282,5 @@ def test_what_is_in_another_document_stays_there(tmp_path: Path) -> None:
     declarations = Declarations()
     again = load([tmp_path / "source.json"], declarations=declarations)
     told = explain(again.definitions["/messagegroups/m/messages/m"], again, declarations)
-    assert told.protocol is not None and told.protocol.origin.source == "group"
-    assert told.protocol.origin.place == SourceLocation(str(tmp_path / "other.json"), "/messagegroups/b")
+    assert told["protocol"]["source"] == "group"
+    assert (told["protocol"]["file"], told["protocol"]["pointer"]) == (str(tmp_path / "other.json"), "/messagegroups/b")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -13,28 +14,13 @@ from hypothesis import strategies as st
 from catalog.findings import TemplateError
 from catalog.templates import Placeholder, parse_template
 from catalog.values import percent_decode, percent_encode
+from tests.support.cases import read_cases
 from tests.support.watched import LINEAR, growth
 
-MATCHES = [
-    ("{a}{b}{c}x", "1234x", {"a": "1", "b": "2", "c": "34"}),
-    ("{a}x{b}x", "1x2x3x", {"a": "1", "b": "2x3"}),
-    ("{a}-{b}/{a}", "1-2/1", {"a": "1", "b": "2"}),
-    ("{a}-{b}/{a}", "1-2/3", None),
-    ("{a}", "any/\nthing", {"a": "any/\nthing"}),
-    ("{a}", "", None),
-    ("a/{a}", "a/", None),
-    ("a/{a}", "a/b/c", None),
-    ("{a}/", "b", None),
-    ("x{a}x", "xx", None),
-    ("xx{a}xx", "xxx", None),
-    ("{{a}}", "{1}", {"a": "1"}),
-    ("{a b}", "{a b}", {}),
-    ("a", "a\n", None),
-    ("{a.b-c_1}/", "v/", {"a.b-c_1": "v"}),
-]
+CASES: Final[dict[str, list[Any]]] = read_cases(Path(__file__).parents[2] / "cases" / "values" / "templates.yaml")
 
 
-@pytest.mark.parametrize(("template", "value", "taken"), MATCHES)
+@pytest.mark.parametrize(("template", "value", "taken"), CASES["matches"])
 def test_match(template: str, value: str, taken: dict[str, str] | None) -> None:
     assert parse_template(template).match(value) == taken
 
@@ -139,9 +125,7 @@ def test_long_values(length: int) -> None:
     assert template.match(f"a/{long}-1/{long}-", decode=True) is None
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "}", "{}", "{a", "{a{", "{a b}", "{é}", "{+a}", "{a,b}", "{a*}", "{a:3}", "{/a}"]
-)
+@pytest.mark.parametrize("text", CASES["literal"])
 def test_other_braces_are_literal(text: str) -> None:
     template = parse_template(text * 3)
     assert template.is_literal

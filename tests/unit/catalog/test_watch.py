@@ -20,15 +20,19 @@ def write(path: Path, content_type: str, base: str | None = None) -> None:
 
 
 class Looks:
-    """A watcher whose next look is always due."""
+    """A watcher whose next look is due, unless it follows sooner than 5 seconds."""
 
     def __init__(self, source: Path | str, current: Catalog | None = None) -> None:
         self._now = 0.0
         self._watcher = CatalogWatcher([source], 5.0, network=True, current=current, clock=lambda: self._now)
 
-    def next(self) -> Catalog | RejectedCatalog | PendingCatalog | UnconfirmedCatalog | None:
-        found = self._watcher.poll()
-        self._now += 5.0
+    def next(self, after: float = 5.0) -> Catalog | RejectedCatalog | PendingCatalog | UnconfirmedCatalog | None:
+        self._now += after
+        return self._watcher.poll()
+
+    def catalog(self) -> Catalog:
+        found = self.next()
+        assert isinstance(found, Catalog)
         return found
 
     @property
@@ -41,38 +45,24 @@ class Looks:
 
 
 def test_each_change_is_told_once(tmp_path: Path) -> None:
-    path, now = tmp_path / "c.json", [0.0]
+    path = tmp_path / "c.json"
     write(path, "a/b")
-    watcher = CatalogWatcher([path], 5.0, current=load([path]), clock=lambda: now[0])
-    assert watcher.poll() is None
-
+    looks = Looks(path, load([path]))
+    assert looks.next() is None
     write(path, "c/d")
-    assert watcher.poll() is None
-    now[0] = 5.0
-    changed = watcher.poll()
-    assert isinstance(changed, Catalog)
-    assert changed.definitions["/messagegroups/g/messages/m"].datacontenttype == "c/d"
-
+    assert looks.next(0.0) is None, "it is not due"
+    assert looks.catalog().definitions[M].datacontenttype == "c/d"
     path.write_text(json.dumps(json.loads(path.read_text()), indent=2))
-    now[0] = 10.0
-    assert watcher.poll() is None
-
-    write(path, "e/f", base="/messagegroups/g/messages/m")
-    now[0] = 15.0
-    refused = watcher.poll()
-    assert isinstance(refused, RejectedCatalog)
-    assert [finding.rule for finding in refused.errors] == ["base-cycle"]
-    now[0] = 20.0
-    assert watcher.poll() is None
-
+    assert looks.next() is None
+    write(path, "e/f", base=M)
+    refused = looks.next()
+    assert isinstance(refused, RejectedCatalog) and [finding.rule for finding in refused.errors] == ["base-cycle"]
+    assert looks.next() is None
     path.unlink()
-    now[0] = 25.0
-    assert isinstance(watcher.poll(), RejectedCatalog)
-    now[0] = 30.0
-    assert watcher.poll() is None
+    assert isinstance(looks.next(), RejectedCatalog)
+    assert looks.next() is None
     write(path, "g/h")
-    now[0] = 35.0
-    assert isinstance(watcher.poll(), Catalog)
+    looks.catalog()
 
 
 def test_a_catalog_without_definitions_is_refused_and_what_it_was_before_is_told(tmp_path: Path) -> None:
@@ -86,7 +76,7 @@ def test_a_catalog_without_definitions_is_refused_and_what_it_was_before_is_told
     assert isinstance(refused, RejectedCatalog) and [each.rule for each in refused.errors] == ["no-definitions"]
     assert looks.next() is None
     write(source, "a/b")
-    assert isinstance(looks.next(), Catalog)
+    looks.catalog()
 
 
 def test_waking_looks_at_once_and_a_flood_of_it_twice_a_second(tmp_path: Path) -> None:
@@ -117,12 +107,11 @@ def test_what_the_sources_refer_to_is_watched(tmp_path: Path) -> None:
     looks = Looks(source, load([source]))
     assert looks.next() is None
     base.write_text(json.dumps({"messagegroups": {"g": {"envelope": "CloudEvents/1.0", "messages": {"m": {}}}}}))
-    found = looks.next()
-    assert isinstance(found, Catalog)
+    found = looks.catalog()
     assert found.definitions[M].envelope == "CloudEvents/1.0"
     assert looks.next() is None
     base.unlink()
-    assert isinstance(looks.next(), Catalog)
+    looks.catalog()
 
 
 def test_folders_are_watched(tmp_path: Path) -> None:
@@ -132,8 +121,7 @@ def test_folders_are_watched(tmp_path: Path) -> None:
     part = tmp_path / "messagegroups" / "g" / "messages" / "n" / "index.json"
     part.parent.mkdir(parents=True)
     part.write_text(json.dumps({"datacontenttype": "c/d"}))
-    found = looks.next()
-    assert isinstance(found, Catalog)
+    found = looks.catalog()
     assert set(found.definitions) == {M, "/messagegroups/g/messages/n"}
 
 
@@ -147,8 +135,7 @@ def test_a_registry_is_watched_at_the_cost_of_a_304() -> None:
         assert looks.next() is None
         assert set(web.statuses()) == {304}
         tree["messagegroups"]["g"]["messages"]["m"]["datacontenttype"] = "c/d"
-        found = looks.next()
-        assert isinstance(found, Catalog)
+        found = looks.catalog()
         assert found.definitions[M].datacontenttype == "c/d"
         good, web.routes["/reg"] = web.routes["/reg"], Reply("", 503)
         assert looks.next() == PendingCatalog((registry.url,)) and looks.awaited == (registry.url,)
@@ -186,8 +173,7 @@ def test_a_catalog_waits_for_what_cannot_be_reached(tmp_path: Path) -> None:
         write(source, "c/d", base=f"{address}#/messagegroups/g/messages/x")
         assert looks.next() == PendingCatalog((address,))
         web.routes["/base.json"] = Reply({"messagegroups": {"g": {"protocol": "KAFKA", "messages": {"x": {}}}}})
-        found = looks.next()
-        assert isinstance(found, Catalog)
+        found = looks.catalog()
         assert (found.pending, found.definitions[M].protocol) == ((), "KAFKA")
         assert not looks.awaited
 
@@ -201,8 +187,7 @@ def test_waiting_ends_with_what_is_known_never_to_come(tmp_path: Path) -> None:
         write(source, "c/d", base=f"{web.url}/base.json#/messagegroups/g/messages/x")
         assert isinstance(looks.next(), PendingCatalog)
         del web.routes["/base.json"]
-        found = looks.next()
-        assert isinstance(found, Catalog)
+        found = looks.catalog()
         assert found.definitions[M].datacontenttype == "c/d"
 
 
@@ -210,8 +195,7 @@ def test_a_first_catalog_does_not_wait(tmp_path: Path) -> None:
     with serving() as web:
         web.routes["/base.json"] = Reply("", 503)
         write(tmp_path / "c.json", "a/b", base=f"{web.url}/base.json#/messagegroups/g/messages/x")
-        found = Looks(tmp_path / "c.json").next()
-        assert isinstance(found, Catalog)
+        found = Looks(tmp_path / "c.json").catalog()
         assert found.pending == (f"{web.url}/base.json",)
 
 
@@ -227,7 +211,7 @@ def test_a_source_that_lost_most_of_its_definitions_waits_for_a_second_look(tmp_
     looks = Looks(tmp_path, load([tmp_path]))
     assert looks.next() is None
     messages(other, "a")  # half of one document, which is not more than half
-    assert isinstance(looks.next(), Catalog)
+    looks.catalog()
     messages(one, *"abc")
     doubted = looks.next()
     assert isinstance(doubted, UnconfirmedCatalog) and f"{one} has 3 definitions, down from 8" in doubted.reasons
@@ -236,8 +220,8 @@ def test_a_source_that_lost_most_of_its_definitions_waits_for_a_second_look(tmp_
     assert looks.next() is None and looks.doubts == (), "the rest was written meanwhile"
     messages(one, *"ab")
     assert isinstance(looks.next(), UnconfirmedCatalog)
-    taken = looks.next()
-    assert isinstance(taken, Catalog) and len(taken.definitions) == 3 and looks.doubts == ()
+    taken = looks.catalog()
+    assert len(taken.definitions) == 3 and looks.doubts == ()
     assert looks.next() is None
 
 
@@ -263,8 +247,7 @@ def test_a_yaml_file_cut_off_in_mid_line_is_not_taken_at_once(tmp_path: Path) ->
     doubted = looks.next()
     assert doubted == UnconfirmedCatalog((f"{path} does not end with a complete line",))
     path.write_text(longer)
-    taken = looks.next()
-    assert isinstance(taken, Catalog)
+    taken = looks.catalog()
     assert taken.definitions["/messagegroups/g/messages/m5"].datacontenttype == "text/plain"
     path.write_text(longer[:-1])  # meant so: some editors write no newline at the end
     assert looks.next() is None, "the meaning is the same"

@@ -65,7 +65,7 @@ def test_what_is_shown_of_a_mixed_document_stands_in_it(own: Dialect, other: Dia
         declarations = Declarations()
         catalog = build_catalog([Document("a.json", tree)], Findings(), declarations)
         for definition in catalog.definitions.values():
-            form = explain(definition, catalog, declarations).to_json()
+            form = explain(definition, catalog, declarations)
             for prop in form["properties"]:
                 for part in prop["from"].values():
                     assert part["source"] in TABLES or stands(tree, part["pointer"], part["value"]), (levels, part)

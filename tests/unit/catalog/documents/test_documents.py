@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -56,66 +53,11 @@ def test_duplicate_keys_are_found(name: str, data: bytes) -> None:
     assert [place.pointer for place in parse_text(name, data).duplicates] == ["/a/b~1"]
 
 
-def test_one_bad_file_of_a_folder_is_a_finding(tmp_path: Path) -> None:
-    (tmp_path / "good.json").write_text('{"messagegroups": {"g": {"messages": {"m": {"datacontenttype": "a/b"}}}}}')
-    (tmp_path / "bad.json").write_text("{")
-    catalog = load([tmp_path])
-    assert list(catalog.definitions) == ["/messagegroups/g/messages/m"]
-    assert [(f.severity, f.rule, Path(f.file).name) for f in catalog.findings] == [
-        ("error", "unreadable-document", "bad.json")
-    ]
-
-
 @pytest.mark.parametrize("source", ["missing.json", "folder"])
 def test_nothing_to_read(source: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(DocumentError):
         load([tmp_path / source])
-
-
-@pytest.mark.parametrize(
-    ("document", "finding"),
-    [
-        ({"definitionGroups": {}}, ("info", "deprecated-dialect")),
-        ({"groups": {"g": {"definitions": []}}}, ("info", "deprecated-dialect")),
-        ({"x": 1}, ("error", "not-a-catalog")),
-    ],
-)
-def test_other_documents_are_findings(document: object, finding: tuple[str, str], tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(document))
-    assert [(f.severity, f.rule) for f in load([tmp_path / "a.json"]).findings] == [finding]
-
-
-class _Registry(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        found = self.path == "/catalog"
-        body = b'{"messagegroups": {"g": {"messages": {"m": {}}}}}' if found else b"none"
-        self.send_response(200 if found else 404)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def registry() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), _Registry)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_urls(registry: str) -> None:
-    assert list(load([f"{registry}/catalog"], network=True).definitions) == ["/messagegroups/g/messages/m"]
-    with pytest.raises(DocumentError, match="404"):
-        load([f"{registry}/other"], network=True)
-    with pytest.raises(DocumentError, match="network"):
-        load([f"{registry}/catalog"])
 
 
 def test_a_pipe_that_the_user_names_is_read(tmp_path: Path) -> None:

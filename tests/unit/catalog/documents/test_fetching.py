@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,6 @@ SHORT = 0.5
 """Seconds that a fetch gets here from a server which never ends."""
 GENEROUS = 120.0
 """Seconds after which a fetch that should have been cut off was not."""
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
 
 
 def failure(fetcher: Fetcher, uri: str) -> DocumentError:

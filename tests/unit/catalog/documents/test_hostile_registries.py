@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,12 +18,6 @@ from tests.support.web import Reply, Request, Web, serving
 TREE: dict[str, Any] = {"messagegroups": {"G": {"messages": {"m": {"datacontenttype": "a/b"}}}}}
 M = "/messagegroups/G/messages/m"
 GROUPS = {"G": {"messagegroupid": "G", "messages": {"m": {}}}}
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
 
 
 def drip(request: Request) -> None:

@@ -26,12 +26,6 @@ XIDS = ["/messagegroups/G/messages/m"]
 
 
 @pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
 def issuer() -> Iterator[Web]:
     with serving() as server:
         yield server

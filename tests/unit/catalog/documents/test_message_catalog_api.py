@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,15 +12,9 @@ from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, PendingCatalog, load
 from catalog.model import Catalog
 from router.matching.records import RecordMatcher
-from tests.support.web import Reply, Request, Web, serving
+from tests.support.web import Reply, Request, Web
 
 ROOT = "/api/messagecatalog"
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
 
 
 def event(name: str, version: int, kind: str) -> dict[str, Any]:

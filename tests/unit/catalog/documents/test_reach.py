@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ FORBIDDEN = (
     *("::1", "fe80::1", "fd00::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "224.0.0.1", "255.255.255.255"),
     *("64:ff9b::a9fe:a9fe", "64:ff9b:1::7f00:1", "::127.0.0.1", "2002:7f00:1::", "::"),
 )
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as found:
-        yield found
 
 
 def allowed(reach: ConnectionPolicy, address: str, origin: str = "http://h") -> bool:

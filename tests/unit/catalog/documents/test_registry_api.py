@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from tests.support.registry import Registry
-from tests.support.web import Reply, Web, serving
+from tests.support.web import Reply, Web
 
 TREE: dict[str, Any] = {
     "specversion": "1.0-rc4",
@@ -41,12 +40,6 @@ XIDS = [
     "/messagegroups/G/messages/m",
     "/messagegroups/G/messages/n o",
 ]
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
 
 
 def loaded(url: str, cache: HttpCache | None = None) -> Catalog:

@@ -89,19 +89,6 @@ def test_trees_stand_beside_other_documents(tmp_path: Path) -> None:
     assert len(load([tmp_path]).definitions) == 5
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"messagegroups/contoso.json": {"messagegroups": {"g": {"messages": {"m": {}}}}}},
-        {"endpoints/index.json": {"messagegroups": {"g": {"messages": {"m": {}}}}}},
-        {"a/index.json": {"messagegroups": {"g": {"messages": {"m": {}}}}}},
-        {"index.json": {"messagegroups": {"g": {"messages": {"m": {}}}}}, "messages/x.json": {}},
-    ],
-)
-def test_other_folders_are_as_before(tmp_path: Path, files: dict[str, Any]) -> None:
-    assert list(load([write(tmp_path, files)]).definitions) == ["/messagegroups/g/messages/m"]
-
-
 def test_a_part_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
     write(tmp_path, FILES)
     bad = tmp_path / "messagegroups" / "H" / "messages" / "index.json"

@@ -145,14 +145,14 @@ def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
     for definition in catalog.definitions.values():
         told = explain(definition, catalog, declarations)
         traced = [
-            (each.name, each.type.origin.value, each.value and each.value.origin.value, each.required.origin.value)
-            for each in told.properties
+            (each["name"], *(each["from"].get(part, {}).get("value") for part in ("type", "value", "required")))
+            for each in told["properties"]
         ]
         properties = (*definition.envelopemetadata, *definition.protocoloptions)
         assert traced == [(each.name, each.type, each.value, each.required) for each in properties]
-        assert (told.envelope.origin.value if told.envelope else None) == definition.envelope
-        assert (told.protocol.origin.value if told.protocol else None) == definition.protocol
-        attributes = {each.name: each.origin.value for each in told.attributes}
+        assert (told["envelope"] or {}).get("value") == definition.envelope
+        assert (told["protocol"] or {}).get("value") == definition.protocol
+        attributes = {name: each["value"] for name, each in told["attributes"].items()}
         assert attributes.get("dataschemauri") == definition.dataschemauri
         assert attributes.get("datacontenttype") == definition.datacontenttype
     for xid in known_xids(catalog, declarations):
@@ -168,13 +168,12 @@ def test_places_of_values_are_where_they_are_written(path: Path) -> None:
         return
     tree = parse_text(str(path), path.read_bytes()).tree
     for definition in list(catalog.definitions.values())[:40]:
-        for prop in explain(definition, catalog, declarations).properties:
-            if prop.value is None or prop.value.origin.place is None:
+        for prop in explain(definition, catalog, declarations)["properties"]:
+            origin = prop["from"].get("value", {"file": ""})
+            if not origin["file"]:
                 continue
             found: Any = tree
-            for key in prop.value.origin.place.pointer.split("/")[1:]:
+            for key in origin["pointer"].split("/")[1:]:
                 key = key.replace("~1", "/").replace("~0", "~")
                 found = found[int(key)] if isinstance(found, list) else found[key]
-            assert found in (prop.value.origin.value, "01-01-0000T00:00:00Z") or found == {
-                "value": prop.value.origin.value
-            }
+            assert found in (origin["value"], "01-01-0000T00:00:00Z") or found == {"value": origin["value"]}

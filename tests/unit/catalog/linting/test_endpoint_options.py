@@ -26,6 +26,7 @@ from router.intake.intake import BrokerConnection, group_connections
 from router.settings import AmqpSink, MqttSink, settings_from_dict
 from router.sinks.messages.sink import RoutedEvent
 from router.sources import Source, make_source_client, resolve_sources
+from tests.support.cases import read_cases
 from tests.support.composed import OneByOne
 
 KINDS: Final[Mapping[str, str]] = {
@@ -37,40 +38,8 @@ KINDS: Final[Mapping[str, str]] = {
     "KAFKA": "kafka",
 }
 URIS: Final = {"mqtt": "mqtt://h", "amqp": "amqp://h/base", "nats": "nats://h", "http": "http://h", "kafka": "h:1"}
-SAMPLES: Final[Mapping[str, Any]] = {
-    "qos": 1,
-    "retain": True,
-    "cleansession": True,
-    "sessionexpiryinterval": 77,
-    "keepalive": 77,
-    "durable": True,
-    "linkproperties": {"a": "b"},
-    "connectionproperties": {"a": "b"},
-    "distributionmode": "copy",
-    "acks": -1,
-    "partition": 3,
-    "autooffsetreset": "latest",
-    "ackwait": 7,
-    "deliver": "new",
-    "contentmode": "structured",
-    "method": "PUT",
-    "path": "/other",
-    "headers": [{"name": "x-a", "value": "b"}],
-    "query": {"a": "b"},
-    "credit": 9,
-    "nolocal": True,
-    "retainhandling": 2,
-    "retainaspublished": False,
-    "cleanstart": True,
-    "sourcefilters": {"selector": "a = 1"},
-    "nodecapabilities": ["queue"],
-    "connectioncapabilities": ["x"],
-    "dynamic": True,
-    "terminusdurability": "configuration",
-    "expirypolicy": "never",
-    "timeout": 5,
-    "enableautocommit": True,
-}
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[3] / "cases" / "values" / "endpoint_options.yaml")
+SAMPLES: Final[Mapping[str, Any]] = CASES["samples"]
 """Values that make a difference where an option is honoured; ``x`` serves for all others."""
 BESIDE: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
     ("NATS", name): {"stream": "S"} for name in ("durable", "ackwait", "deliver")
@@ -192,36 +161,7 @@ def test_an_option_is_honoured_where_the_table_says_so(protocol: str, role: Role
             assert {effect(protocol, {option.name: each}) for each in ("latest", "earliest")}.isdisjoint({without})
 
 
-@pytest.mark.parametrize(
-    ("protocol", "options", "same"),
-    [
-        ("AMQP/1.0", {"address": "q"}, {"node": "q"}),
-        ("MQTT/5.0", {"topic_name": "q"}, {"topic": "q"}),
-        ("MQTT/5.0", {"sharedGroup": "g"}, {"sharedsubscriptiongroup": "g"}),
-        ("MQTT/5.0", {"sharename": "g"}, {"shared-subscription-group": "g"}),
-        ("MQTT/3.1.1", {"group": "g"}, {"share-name": "g"}),
-        ("NATS", {"queuegroup": "g"}, {"queue": "g"}),
-        ("NATS", {"group": "g"}, {"queue": "g"}),
-        ("NATS", {"stream": "S", "consumer": "d"}, {"stream": "S", "durable": "d"}),
-        ("NATS", {"stream": "S", "consumer-group": "d"}, {"stream": "S", "durable": "d"}),
-        ("NATS", {"stream": "S", "queuegroup": "d"}, {"stream": "S", "durable": "d"}),
-        (
-            "AMQP/1.0",
-            {"source-filters": {"apache.org:selector-filter:string": "a"}},
-            {
-                "sourcefilters": {
-                    "apache.org:selector-filter:string": {
-                        "descriptor": "apache.org:selector-filter:string",
-                        "value": "a",
-                    }
-                }
-            },
-        ),
-        ("AMQP/1.0", {"nodecapabilities": "topic"}, {"node-capabilities": ["topic"]}),
-        ("NATS", {"stream": "S", "deliver-policy": "new"}, {"stream": "S", "deliver": "new"}),
-        ("KAFKA", {"auto.offset.reset": "Largest"}, {"autooffsetreset": "latest"}),
-    ],
-)
+@pytest.mark.parametrize(("protocol", "options", "same"), CASES["same"])
 def test_other_names_mean_the_same(protocol: str, options: Mapping[str, Any], same: Mapping[str, Any]) -> None:
     assert received(protocol, options) == received(protocol, same) != received(protocol, {})
 
@@ -249,28 +189,7 @@ def test_an_option_that_is_no_filter_is_told_with_its_endpoint() -> None:
         source_of("MQTT/5.0", {"topic": "a#"})
 
 
-@pytest.mark.parametrize(
-    ("protocol", "options", "says"),
-    [
-        (
-            "MQTT/5.0",
-            {"nolocal": True, "sharedsubscriptiongroup": "g"},
-            r"shared, and MQTT does not allow nolocal there",
-        ),
-        ("MQTT/5.0", {"nolocal": "yes"}, r"nolocal must be true or false"),
-        ("MQTT/5.0", {"retainhandling": 3}, r"retainhandling must be 0, 1 or 2"),
-        ("MQTT/5.0", {"sharedsubscriptiongroup": "a/b"}, r"not a valid group of a shared subscription"),
-        ("MQTT/3.1.1", {"nolocal": True}, r"nolocal decides which messages come.*no such option"),
-        ("MQTT/3.1.1", {"retain-handling": 2}, r"retain-handling decides which messages come"),
-        ("AMQP/1.0", {"source-filters": {"mine": "x"}}, r"source filter 'mine' is unknown"),
-        ("AMQP/1.0", {"source-filters": {"selector": 7}}, r"needs a string as its value"),
-        ("AMQP/1.0", {"source-filters": "a = 1"}, r"source-filters must be a map"),
-        ("AMQP/1.0", {"distributionmode": "keep"}, r"move or copy"),
-        ("AMQP/1.0", {"dynamic": True}, r"dynamic decides which messages come"),
-        ("NATS", {"queuegroup": "a b"}, r"text without blanks"),
-        ("KAFKA", {"topic": "t", "partition": 2}, r"partition decides which messages come"),
-    ],
-)
+@pytest.mark.parametrize(("protocol", "options", "says"), CASES["errors"])
 def test_what_decides_which_messages_come_and_cannot_be_done_is_an_error(
     protocol: str, options: Mapping[str, Any], says: str
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ EVENT = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"valu
 LISTED = {"id": "M", "name": "m", "format": "CloudEvents/1.0", "version": 3, "epoch": 1}
 DEFINITIONS = "/definitionGroups/G/definitions"
 ABOUT = {"unreadable-document", "unreachable-reference", "network-off", "not-a-catalog"}
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
 
 
 def write(path: Path, content: Any) -> Path:
@@ -53,36 +46,6 @@ def network() -> Fetcher:
     return Fetcher(network=True)
 
 
-def test_collections_of_a_registry_in_other_files(tmp_path: Path) -> None:
-    write(tmp_path / "more" / "defs.json", {"definitions": {"M": EVENT, "odd": {**EVENT, "metadata": 7}}})
-    write(tmp_path / "groups.json", {"G": {"definitionsUrl": "more/defs.json"}})
-    write(tmp_path / "schemas.json", {"schemagroups": {"S": {"schemas": {"s": {"versions": {}}}}}})
-    top = {"definitionGroupsUrl": "groups.json", "schemaGroupsUrl": "schemas.json#/schemagroups", "specversion": "0.4"}
-    catalog = load([write(tmp_path / "a.cereg", top)])
-    assert list(catalog.definitions) == [M, "/messagegroups/G/messages/odd"]
-    assert [outcome(catalog, kind) for kind in "tu"] == [M, "/messagegroups/G/messages/odd"]
-    (odd,) = [f for f in catalog.findings if f.rule == "wrong-shape"]
-    assert (Path(odd.file).name, odd.pointer) == ("defs.json", "/definitions/odd/metadata")
-
-
-def test_collections_of_groups_and_endpoints_of_1_0(tmp_path: Path) -> None:
-    write(tmp_path / "m.json", {"M": {"protocol": "KAFKA"}})
-    group = {"messagesurl": "m.json", "messagescount": 1}
-    document = {
-        "messagegroups": {"G": group, "empty": {"messagesurl": "nowhere.json", "messagescount": 0}},
-        "endpoints": {"e": {"usage": "consumer", "messagesurl": "m.json", "messagegroups": ["/messagegroups/G"]}},
-    }
-    catalog = load([write(tmp_path / "c.json", document)])
-    assert catalog.endpoints["/endpoints/e"].candidates == ("/endpoints/e/messages/M", M)
-    assert told(catalog) == []
-
-
-def test_what_is_shown_is_not_fetched(tmp_path: Path) -> None:
-    document = {"messagegroupsurl": "nowhere.json", "messagegroups": {"G": {"messagesurl": "#/x", "messages": {}}}}
-    catalog = load([write(tmp_path / "c.json", document)])
-    assert (told(catalog), list(catalog.groups)) == ([], ["/messagegroups/G"])
-
-
 def test_a_file_may_name_a_live_registry(tmp_path: Path, web: Web) -> None:
     tree = {"messagegroups": {"G": {"messages": {"M": {"protocol": "KAFKA"}, "N": {"protocol": "NATS"}}}}}
     registry = Registry(web, tree, page=1).open()
@@ -91,50 +54,6 @@ def test_a_file_may_name_a_live_registry(tmp_path: Path, web: Web) -> None:
     for document in (groups, messages):
         catalog = load([write(tmp_path / "c.json", document)], fetcher=network())
         assert (list(catalog.definitions), told(catalog)) == ([M, "/messagegroups/G/messages/N"], [])
-
-
-def test_what_is_missing_is_an_error_and_what_is_away_is_waited_for(tmp_path: Path, web: Web) -> None:
-    web.routes["/busy"] = lambda request: Reply({}, 503)
-    document = {
-        "messagegroups": {
-            "a": {"messagesurl": "nowhere.json"},
-            "b": {"messagesurl": f"{web.url}/busy"},
-            "c": {"messagesurl": f"{web.url}/gone"},
-        }
-    }
-    source = write(tmp_path / "c.json", document)
-    catalog = load([source], fetcher=network())
-    assert told(catalog) == [
-        ("error", "unreadable-document", "/messagegroups/a/messagesurl"),
-        ("warning", "unreachable-reference", "/messagegroups/b/messagesurl"),
-        ("error", "unreadable-document", "/messagegroups/c/messagesurl"),
-    ]
-    assert catalog.pending == (f"{web.url}/busy",)
-    assert [rule for _, rule, _ in told(load([source]))] == ["unreadable-document", "network-off", "network-off"]
-
-
-def test_a_definition_that_is_only_listed_is_read_where_it_is(tmp_path: Path, web: Web) -> None:
-    web.routes["/defs/M/version/3"] = lambda request: Reply(EVENT)
-    listed = {**LISTED, "self": f"{web.url}/defs/M/version/3"}
-    document = {"definitionGroups": {"G": {"definitions": {"M": listed}}}}
-    source = write(tmp_path / "c.json", document)
-    catalog = load([source], fetcher=network())
-    assert [outcome(catalog, kind) for kind in "tu"] == [M, "no-match"]
-    assert told(catalog) == []
-
-    off = load([source])
-    assert (list(off.definitions), [rule for _, rule, _ in told(off)]) == ([], ["network-off"])
-
-
-def test_a_registry_that_lists_metadata_only(web: Web) -> None:
-    web.routes["/definitionGroups"] = lambda request: Reply({"G": {"id": "G", "definitionsURL": f"{web.url}/defs"}})
-    web.routes["/defs"] = lambda request: Reply({"M": {**LISTED, "self": f"{web.url}/defs/M"}})
-    web.routes["/defs/M"] = lambda request: Reply(EVENT)
-    web.routes["/"] = lambda request: Reply(
-        {"specVersion": "0.1", "definitionGroupsURL": f"{web.url}/definitionGroups", "definitionGroupsCount": 1}
-    )
-    catalog = load([f"{web.url}/"], fetcher=network())
-    assert [outcome(catalog, kind) for kind in "tu"] == [M, "no-match"]
 
 
 def registry_of_0_4(web: Web, own: str, *, count: int = 1, nested: bool = False) -> None:
@@ -191,44 +110,6 @@ def test_a_registry_that_lists_many(web: Web) -> None:
     assert (told(catalog), len(catalog.definitions)) == ([], 300)
 
 
-@pytest.mark.parametrize("member", ["definitionURI", "definitionurl", "messageuri"])
-def test_a_definition_that_the_registry_does_not_hold_itself(member: str, tmp_path: Path) -> None:
-    write(tmp_path / "m.json", EVENT)
-    document = {"definitionGroups": {"G": {"definitions": {"M": {**LISTED, "self": "./x", member: "m.json"}}}}}
-    catalog = load([write(tmp_path / "c.json", document)])
-    assert [outcome(catalog, kind) for kind in "tu"] == [M, "no-match"]
-
-
-def test_a_definition_nested_in_its_metadata(tmp_path: Path) -> None:
-    based = {"id": "N", "definition": {"basemessage": "#/definitionGroups/G/definitions/M"}}
-    definitions = {"M": {**LISTED, "self": "./x", "definition": EVENT}, "N": based}
-    catalog = load([write(tmp_path / "c.json", {"definitionGroups": {"G": {"definitions": definitions}}})])
-    assert [outcome(catalog, kind) for kind in "tu"] == ["/messagegroups/G/messages/N", "no-match"]
-    assert catalog.definitions["/messagegroups/G/messages/N"].base == (M,)
-
-
-def test_entities_of_1_0_say_all_there_is(tmp_path: Path) -> None:
-    message = {"messageid": "M", "xid": M, "self": "nowhere.json", "envelope": "CloudEvents/1.0"}
-    catalog = load([write(tmp_path / "c.json", {"messagegroups": {"G": {"messages": {"M": message}}}})])
-    assert (list(catalog.definitions), told(catalog)) == ([M], [])
-
-
-def test_documents_that_references_lead_to_are_completed_too(tmp_path: Path) -> None:
-    write(tmp_path / "m.json", {"M": {"protocol": "KAFKA"}})
-    write(tmp_path / "base.json", {"messagegroups": {"G": {"messagesurl": "m.json"}}})
-    messages = {"d": {"basemessage": f"base.json#{M}"}}
-    catalog = load([write(tmp_path / "c.json", {"messagegroups": {"H": {"messages": messages}}})])
-    assert catalog.definitions["/messagegroups/H/messages/d"].protocol == "KAFKA"
-
-
-def test_the_network_reads_no_local_files(tmp_path: Path, web: Web) -> None:
-    secret = write(tmp_path / "m.json", {"M": {"protocol": "KAFKA"}})
-    document = {"messagegroups": {"G": {"messagesurl": secret.as_uri(), "messagescount": 1}}}
-    web.routes["/c.json"] = lambda request: Reply(document)
-    catalog = load([f"{web.url}/c.json"], fetcher=network())
-    assert (catalog.definitions, [rule for _, rule, _ in told(catalog)]) == ({}, ["unreadable-document"])
-
-
 def test_private_addresses_are_out_of_reach_of_what_the_network_names(web: Web) -> None:
     with serving() as other:
         other.routes["/m"] = lambda request: Reply({"M": {"protocol": "KAFKA"}})
@@ -246,16 +127,3 @@ def test_there_is_an_end_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     catalog = load([source])
     assert len(catalog.definitions) == 2
     assert [rule for _, rule, _ in told(catalog)] == ["unreadable-document"] * 2
-
-
-@pytest.mark.parametrize("content", [{}, [], {"x": 1}, {"messagegroups": {}}, "x"])
-def test_what_is_named_and_is_no_collection(content: Any, tmp_path: Path) -> None:
-    write(tmp_path / "m.json", content)
-    catalog = load([write(tmp_path / "c.json", {"messagegroups": {"G": {"messagesurl": "m.json"}}})])
-    assert [rule for _, rule, _ in told(catalog)] == ["unreadable-document"]
-
-
-def test_a_document_that_names_itself(tmp_path: Path) -> None:
-    document = {"messagegroupsurl": "c.json", "endpoints": {}}
-    catalog = load([write(tmp_path / "c.json", document)])
-    assert [rule for _, rule, _ in told(catalog)] == ["unreadable-document"]

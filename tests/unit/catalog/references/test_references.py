@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,16 @@ from catalog import references
 from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.model import Catalog
+from tests.support.cases import read_cases
 from tests.support.registry import Registry
-from tests.support.web import Reply, Web, serving
+from tests.support.web import Reply, Web
 
 M = "/messagegroups/G/messages/M"
-ABOUT = {"base-cycle", "base-error", "dangling-base", "dangling-borrow", "dangling-group", "unreachable-reference"}
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "documents" / "references.yaml")
+ABOUT = {
+    *("base-cycle", "base-error", "dangling-base", "dangling-borrow", "dangling-group", "unreachable-reference"),
+    *("unreadable-document", "network-off", "not-a-catalog", "wrong-shape"),
+}
 
 
 def group(defaults: dict[str, Any] | None = None, **messages: Any) -> dict[str, Any]:
@@ -42,83 +40,40 @@ def rules(catalog: Catalog) -> list[str]:
     return [f.rule for f in catalog.findings if f.rule in ABOUT]
 
 
-def test_a_base_in_another_file(tmp_path: Path) -> None:
-    write(tmp_path / "common" / "base.json", group({"protocol": "KAFKA"}, M={"datacontenttype": "a/b"}, other={}))
+def test_a_catalog_means_the_same_elsewhere(tmp_path: Path) -> None:
+    write(tmp_path / "common" / "base.json", group({"protocol": "KAFKA"}, M={"datacontenttype": "a/b"}))
     source = write(tmp_path / "cat" / "c.json", group(M={"basemessage": f"../common/base.json#{M}"}))
-    catalog = load([source])
-    assert list(catalog.definitions) == [M]
-    definition = catalog.definitions[M]
-    assert (definition.datacontenttype, definition.protocol) == ("a/b", "KAFKA")
-    assert definition.base == (f"../common/base.json#{M}",)
-    assert list(catalog.groups) == ["/messagegroups/G"]
-    assert (rules(catalog), catalog.pending) == ([], ())
-
     shutil.copytree(tmp_path, tmp_path / "moved" / "elsewhere")
-    assert load([tmp_path / "moved" / "elsewhere" / "cat"]).epoch == catalog.epoch
+    assert load([tmp_path / "moved" / "elsewhere" / "cat"]).epoch == load([source]).epoch
 
 
-def test_documents_refer_to_their_own_things_and_on(tmp_path: Path) -> None:
-    write(tmp_path / "a.json", group(M={"basemessage": "b/b.yaml#/messagegroups/G/messages/B"}, N={"basemessage": "M"}))
-    beyond = group(B={"basemessage": "C", "datacontenttype": "b/b"}, C={"basemessage": f"../d.json#{M}"})
-    write(tmp_path / "b" / "b.yaml", beyond)
-    write(tmp_path / "d.json", group(M={"envelope": "CloudEvents/1.0", "basemessage": "/messagegroups/G/messages/N"}))
-    catalog = load([tmp_path / "a.json"])
-    assert catalog.definitions["/messagegroups/G/messages/N"].base == (
-        M,
-        "b/b.yaml#/messagegroups/G/messages/B",
-        "b/b.yaml#/messagegroups/G/messages/C",
-        f"d.json#{M}",
-    )
-    found = [(f.file, f.rule) for f in catalog.findings if f.rule in ABOUT]
-    assert found == [(str(tmp_path / "d.json"), "dangling-base")]
-    assert catalog.definitions[M].envelope == "CloudEvents/1.0"
-
-
-def test_a_document_among_the_sources_is_the_catalog(tmp_path: Path) -> None:
-    write(tmp_path / "b.json", group(B={"datacontenttype": "a/b"}))
-    write(tmp_path / "a.json", group(M={"basemessage": "./x/../b.json#/messagegroups/G/messages/B"}))
-    assert load([tmp_path]).definitions[M].base == ("/messagegroups/G/messages/B",)
-
-
-def test_without_its_document_a_reference_means_the_xid(tmp_path: Path) -> None:
-    reference = "https://registry.invalid/x.json#/messagegroups/G/messages/B"
-    source = write(tmp_path / "a.json", group(B={"datacontenttype": "a/b"}, M={"basemessage": reference}))
-    catalog = load([source])
-    assert catalog.definitions[M].base == ("/messagegroups/G/messages/B",)
-    assert rules(catalog) == []
-
-
-def test_cycles_across_documents(tmp_path: Path) -> None:
-    write(tmp_path / "a.json", group(M={"basemessage": f"b.json#{M}"}, N={}))
-    write(tmp_path / "b.json", group(M={"basemessage": f"a.json#{M}"}))
-    catalog = load([tmp_path / "a.json"])
-    assert list(catalog.definitions) == ["/messagegroups/G/messages/N"]
-    assert rules(catalog) == ["base-cycle", "base-cycle"]
-
-    write(tmp_path / "b.json", group(M={"basemessage": f"c.json#{M}"}))
-    write(tmp_path / "c.json", group(M={"basemessage": f"b.json#{M}"}))
-    assert rules(load([tmp_path / "a.json"])) == ["base-error", "base-cycle", "base-cycle"]
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [(None, "does not exist"), ({"x": 1}, "not an xRegistry"), (group(X={}), f"does not contain {M}"), ([], "object")],
-)
-def test_danglers_say_why(tmp_path: Path, content: Any, says: str) -> None:
-    if content is not None:
-        write(tmp_path / "b.json", content)
-    source = write(tmp_path / "a.json", group(N={"basemessage": f"b.json#{M}"}, O={"xref": f"b.json#{M}"}))
-    catalog = load([source])
-    assert list(catalog.definitions) == ["/messagegroups/G/messages/N"]
-    assert rules(catalog) == ["dangling-base", "dangling-borrow"]
-    assert all(says in f.message for f in catalog.findings if f.rule in ABOUT)
-
-
-def test_borrowed_messages(tmp_path: Path) -> None:
-    write(tmp_path / "b.json", group({"protocol": "NATS"}, M={"datacontenttype": "a/b"}))
-    source = write(tmp_path / "a.json", group(N={"uri": f"b.json#{M}"}))
-    definition = load([source]).definitions["/messagegroups/G/messages/N"]
-    assert (definition.datacontenttype, definition.protocol) == ("a/b", "NATS")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_documents(case: Any, tmp_path: Path, web: Web) -> None:
+    case = json.loads(json.dumps(case).replace("{web}", web.url).replace("{folder}", str(tmp_path)))
+    for name, content in case["files"].items():
+        write(tmp_path / name, content)
+    for path, content in case.get("web", {}).items():
+        web.routes[path] = Reply("", content["status"]) if "status" in content else Reply(content)
+    source = case["source"] if "://" in case["source"] else tmp_path / case["source"]
+    catalog = load([source], network="web" in case)
+    assert list(catalog.definitions) == case["definitions"]
+    for xid, values in case.get("values", {}).items():
+        definition = catalog.definitions[xid]
+        assert {
+            name: list(getattr(definition, name)) if name == "base" else getattr(definition, name) for name in values
+        } == values
+    for xid, value in case.get("types", {}).items():
+        assert [each.value for each in catalog.definitions[xid].envelopemetadata if each.name == "type"] == [value]
+    assert list(catalog.groups) == case.get("groups", list(catalog.groups))
+    if "candidates" in case:
+        assert list(catalog.endpoints["/endpoints/e"].candidates) == case["candidates"]
+    found = [each for each in catalog.findings if each.rule in ABOUT]
+    assert [each.rule for each in found] == case.get("told", [])
+    assert [each.file for each in found] == case.get("at", [each.file for each in found])
+    assert [each.pointer for each in found] == case.get("pointers", [each.pointer for each in found])
+    assert all(case.get("says", "") in each.message for each in found)
+    assert list(catalog.pending) == case.get("pending", [])
+    assert [target for target, _ in web.asked] == case.get("asked", [target for target, _ in web.asked])
 
 
 def test_an_inline_message_of_an_endpoint_beyond(tmp_path: Path) -> None:
@@ -129,41 +84,6 @@ def test_an_inline_message_of_an_endpoint_beyond(tmp_path: Path) -> None:
         tmp_path / "a.json", group(M={"protocol": "MQTT/5.0", "basemessage": "b.json#/endpoints/e/messages/m"})
     )
     assert [(p.name, p.value) for p in load([source]).definitions[M].protocoloptions] == [("topic_name", "t/{x}")]
-
-
-def test_a_group_of_another_document_gives_candidates(tmp_path: Path) -> None:
-    write(tmp_path / "b" / "b.json", group({"protocol": "KAFKA"}, M={"datacontenttype": "b/b"}, N={}))
-    endpoint = {"messagegroups": ["/messagegroups/G", "b/b.json#/messagegroups/G"]}
-    source = write(tmp_path / "a.json", {**group(M={"datacontenttype": "a/a"}), "endpoints": {"e": endpoint}})
-    catalog = load([source])
-    theirs = "b/b.json#/messagegroups/G"
-    assert catalog.endpoints["/endpoints/e"].candidates == (M, f"{theirs}/messages/M", f"{theirs}/messages/N")
-    assert catalog.endpoints["/endpoints/e"].messagegroups == ("/messagegroups/G", theirs)
-    assert catalog.groups[theirs] == (f"{theirs}/messages/M", f"{theirs}/messages/N")
-    assert catalog.definitions[f"{theirs}/messages/M"].protocol == "KAFKA"
-    assert [each.datacontenttype for each in catalog.definitions.values()] == ["a/a", "b/b", None]
-    assert rules(catalog) == []
-
-
-def test_a_whole_document_means_its_only_group(tmp_path: Path) -> None:
-    write(tmp_path / "b.json", group(M={}))
-    endpoint = {"messagegroups": [{"uri": "b.json"}, {"uri": "none.json"}]}
-    catalog = load([write(tmp_path / "a.json", {"endpoints": {"e": endpoint}})])
-    assert catalog.endpoints["/endpoints/e"].candidates == (f"b.json#{M}",)
-    assert rules(catalog) == ["dangling-group"]
-
-
-def test_urls(web: Web, tmp_path: Path) -> None:
-    web.routes["/dir/b.json"] = Reply(group(M={"basemessage": f"c.json#{M}"}))
-    web.routes["/dir/c.json"] = Reply(group(M={"basemessage": f"{tmp_path}/local.json#{M}", "datacontenttype": "a/b"}))
-    write(tmp_path / "local.json", group(M={"envelope": "CloudEvents/1.0"}))
-    source = write(tmp_path / "a.json", group(M={"basemessage": f"{web.url}/dir/b.json#{M}"}))
-    catalog = load([source], network=True)
-    definition = catalog.definitions[M]
-    assert definition.base == (f"{web.url}/dir/b.json#{M}", f"{web.url}/dir/c.json#{M}")
-    assert (definition.datacontenttype, definition.envelope) == ("a/b", None)
-    assert rules(catalog) == ["dangling-base"]
-    assert rules(load([source])) == ["dangling-base"]
 
 
 def test_a_message_in_a_live_registry(web: Web, tmp_path: Path) -> None:
@@ -178,21 +98,6 @@ def test_a_message_in_a_live_registry(web: Web, tmp_path: Path) -> None:
     assert definition.base[0] == f"{registry.url}/messagegroups/G/messages/B"
 
 
-def test_what_cannot_be_reached_now_is_pending(web: Web, tmp_path: Path) -> None:
-    web.routes["/b.json"] = Reply("", 503)
-    address = f"{web.url}/b.json"
-    content = group(M={"basemessage": f"{address}#{M}", "datacontenttype": "a/b"}, N={"xref": f"{address}#{M}2"})
-    endpoint = {"messagegroups": [f"{address}#/messagegroups/X"]}
-    source = write(tmp_path / "a.json", {**content, "endpoints": {"e": endpoint}})
-    catalog = load([source], network=True)
-    assert list(catalog.definitions) == [M]
-    assert catalog.pending == (address,)
-    assert rules(catalog) == ["unreachable-reference"] * 3
-    assert web.asked == [("/b.json", 503)]
-    web.routes["/b.json"] = Reply(group(M={}))
-    assert load([source], network=True).pending == ()
-
-
 def test_documents_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(references, "MAX_EXTERNAL_DOCUMENTS", 5)
     for number in range(10):
@@ -201,13 +106,6 @@ def test_documents_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     catalog = load([tmp_path / "0.json"], fetcher=fetcher)
     assert len(catalog.definitions[M].base) == 5
     assert "more than 5 documents" in next(f.message for f in catalog.findings if f.rule == "dangling-base")
-
-
-def test_findings_of_what_is_used_and_no_others(tmp_path: Path) -> None:
-    bad = {"envelopemetadata": "x"}
-    write(tmp_path / "b.json", group(M=bad, N=bad))
-    catalog = load([write(tmp_path / "a.json", group(M={"basemessage": f"b.json#{M}"}))])
-    assert [f.pointer for f in catalog.findings if f.rule == "wrong-shape"] == [f"{M}/envelopemetadata"]
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from catalog.load import load
-from tests.support.web import Reply, Web, serving
+from tests.support.web import Reply, Web
 
 GROUP = "/schemagroups/G/schemas"
 PLACE = "/messagegroups/g/messages/m"
@@ -18,12 +17,6 @@ SCHEMAS = {"schemagroups": {"G": {"schemas": {"S": {"format": "JsonSchema/draft-
 
 def one(**attributes: str) -> dict[str, str]:
     return {"dataschemaformat": "JsonSchema/draft-07", **attributes}
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
 
 
 @pytest.mark.parametrize(

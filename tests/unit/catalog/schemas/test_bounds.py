@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from catalog.schemas import sandbox as sandbox
-from catalog.schemas.contract import CostExceeded, SchemaSource
+from catalog.schemas.contract import BEYOND_FAULT, CostExceeded, SchemaSource
 from catalog.schemas.validation import BoundedValidation
 from tests.support.hostile import HOSTILE, REPRESENTATIVE, nested, twofold, zigzag
 from tests.support.schemas import NOTHING
@@ -158,9 +159,12 @@ def test_a_flood_of_costly_bodies_draws_on_a_store(monkeypatch: pytest.MonkeyPat
     assert store.allowed_seconds(100) == sandbox.MAX_SECONDS
 
 
-def test_the_helper_ends_with_its_process() -> None:
+@pytest.mark.parametrize(
+    ("end", "status"), [("", 0), ("import os; os.kill(os.getpid(), 9)", -9)], ids=["an exit", "a signal"]
+)
+def test_the_helper_ends_with_its_process(end: str, status: int) -> None:
+    """An exit says nothing of it, either."""
     script = (
-        "import os, signal\n"
         "from catalog.schemas import sandbox\n"
         "from tests.support.hostile import nested, twofold\n"
         "from tests.support.schemas import NOTHING\n"
@@ -168,15 +172,14 @@ def test_the_helper_ends_with_its_process() -> None:
         "from catalog.schemas.validation import BoundedValidation\n"
         "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
         "print(sandbox.sandbox.worker.process.pid, flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=HANG)
-    helper = int(done.stdout)
-    until = time.monotonic() + HANG
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", script + end]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG)
+    assert (done.returncode, done.stderr) == (status, "")
+    helper, until = Path(f"/proc/{int(done.stdout)}/stat"), time.monotonic() + HANG
     while time.monotonic() < until:
         try:
-            os.kill(helper, 0)
-            state = Path(f"/proc/{helper}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+            state = helper.read_text(encoding="utf-8").rpartition(")")[2].split()[0]
         except (ProcessLookupError, FileNotFoundError):
             return
         if state == "Z":
@@ -184,21 +187,35 @@ def test_the_helper_ends_with_its_process() -> None:
     pytest.fail("the helper lives on")
 
 
-def test_an_end_says_nothing_of_the_helper() -> None:
-    script = (
-        "from catalog.schemas import sandbox\n"
-        "from tests.support.hostile import nested, twofold\n"
-        "from tests.support.schemas import NOTHING\n"
-        "from catalog.schemas.contract import SchemaSource\n"
-        "from catalog.schemas.validation import BoundedValidation\n"
-        "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
-        "print(sandbox.sandbox.worker.process.pid, flush=True)\n"
-    )
-    command = [sys.executable, "-W", "always::ResourceWarning", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG)
-    assert (done.returncode, done.stderr) == (0, "")
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(done.stdout), 0)
+def test_a_body_beyond_its_limits_leaves_the_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood of such bodies would otherwise start a process for each."""
+    monkeypatch.setattr(sandbox, "MAX_SECONDS", 0.1)
+    checked = BoundedValidation(SchemaSource("JsonSchema", "", twofold("anyOf")), NOTHING)
+    helpers = set()
+    for _ in range(3):
+        assert checked.fault(nested(60), None) == BEYOND_FAULT
+        assert sandbox.sandbox.worker is not None
+        helpers.add(sandbox.sandbox.worker.process.pid)
+    assert len(helpers) == 1
+
+
+def test_a_helper_that_the_system_refuses_is_asked_for_again(
+    large: BoundedValidation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refusals = subprocess.Popen, [1, 1]
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        if refusals:
+            refusals.pop()
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return start(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(sandbox, "START_ATTEMPTS", 2)
+    with pytest.raises(OSError, match=r"cannot start the process that .*Allow more processes"):
+        large.fault(GOOD, None)
+    refusals.append(1)
+    assert large.fault(GOOD, None) is None
 
 
 def test_a_decimal_of_more_digits_than_python_writes() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,15 @@ from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.schemas import linking
 from catalog.schemas.validation import PayloadValidation
-from tests.support.web import Reply, Web, serving
+from tests.support.cases import read_cases
+from tests.support.web import Reply, Web
 
 GROUP = "/schemagroups/G.Data/schemas"
 OBJECT: dict[str, Any] = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
 STRING: dict[str, Any] = {"type": "string"}
 JSON = "JsonSchema/draft-07"
 PLACE = "/messagegroups/g/messages/m"
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving() as server:
-        yield server
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "schemas" / "linking.yaml")
 
 
 def registry(**schemas: Any) -> dict[str, Any]:
@@ -64,64 +59,13 @@ TWO = registry(
 )
 
 
-@pytest.mark.parametrize(
-    ("reference", "link"),
-    [
-        (f"#{GROUP}/S", (f"{GROUP}/S/versions/1", "", "")),
-        (f"{GROUP}/S", (f"{GROUP}/S/versions/1", "", "")),
-        (f"{GROUP}/S/versions/v2.0", (f"{GROUP}/S/versions/v2.0", "", "")),
-        (f"{GROUP}/S/versions/v2.0$details", (f"{GROUP}/S/versions/v2.0", "", "")),
-        ("#/schemagroups/g.data/schemas/s/versions/V2.0", (f"{GROUP}/S/versions/v2.0", "", "")),
-        ("#/schemaGroups/G.Data/schema/S", (f"{GROUP}/S/versions/1", "", "")),
-        (f"https://registry.example.com{GROUP}/T", (f"{GROUP}/T", "", "")),
-        (f"{GROUP}/T/versions/3", (f"{GROUP}/T", "", "")),
-        ("#/schemagroups/G%2EData/schemas/S", (f"{GROUP}/S/versions/1", "", "")),
-    ],
-)
-@pytest.mark.parametrize("attribute", ["dataschemauri", "dataschemaxid"])
-def test_references_into_the_registry(tmp_path: Path, attribute: str, reference: str, link: Any) -> None:
-    catalog = catalog_of(tmp_path, TWO, m=one(**{attribute: reference}))
-    assert (link_of(catalog), said(catalog)) == (link, [])
-
-
-@pytest.mark.parametrize(
-    ("reference", "link"),
-    [
-        (f"{GROUP}/a:b", (f"{GROUP}/a:b", "", "")),
-        (f"{GROUP}/a:b:C", (f"{GROUP}/a:b", "C", "")),
-        (f"{GROUP}/a:b:C/D", (f"{GROUP}/a:b", "C/D", "")),
-        (f"{GROUP}/V/versions/v1.0:C", (f"{GROUP}/V/versions/v1.0", "C", "")),
-        (f"{GROUP}/V/versions/v1.0:C/D", (f"{GROUP}/V/versions/v1.0", "C/D", "")),
-        (f"#{GROUP}/V#/definitions/C", (f"{GROUP}/V/versions/v1.0", "", "/definitions/C")),
-        (f"#{GROUP}/V#C", (f"{GROUP}/V/versions/v1.0", "C", "")),
-    ],
-)
-def test_deep_links(tmp_path: Path, reference: str, link: Any) -> None:
-    document = {"definitions": {"C": STRING}, "C": {"D": STRING}}
-    schemas = registry(**{"a:b": {"schema": document}, "V": {"versions": {"v1.0": {"schema": document}}}})
-    catalog = catalog_of(tmp_path, schemas, m=one(dataschemauri=reference))
-    assert (link_of(catalog), said(catalog)) == (link, [])
-
-
-@pytest.mark.parametrize(
-    ("schema", "key", "document"),
-    [
-        ({"versions": {"9": {"schema": STRING}, "10": {"schema": OBJECT}}}, "S/versions/10", OBJECT),
-        ({"defaultversionid": "9", "versions": {"9": {"schema": STRING}, "10": {}}}, "S/versions/9", STRING),
-        ({"versions": {"9": {"isdefault": True, "schema": STRING}, "10": {}}}, "S/versions/9", STRING),
-        ({"versionid": "1", "schemabase64": "eyJ0eXBlIjogInN0cmluZyJ9"}, "S", STRING),
-        ({"versions": {"1": {"schemaObject": OBJECT}}}, "S/versions/1", OBJECT),
-        ({"schema": json.dumps(OBJECT)}, "S", OBJECT),
-        ({"xref": "/schemagroups/G.Data/schemas/other"}, "other", OBJECT),
-        ({"meta": {"xref": "#/schemagroups/g.data/schemas/Other"}}, "other", OBJECT),
-        ({"schemauri": "/schemagroups/G.Data/schemas/other"}, "other", OBJECT),
-    ],
-)
-def test_which_document_counts(tmp_path: Path, schema: Any, key: str, document: Any) -> None:
-    schemas = registry(S={"format": JSON, **schema}, other={"format": JSON, "schema": OBJECT})
-    catalog = catalog_of(tmp_path, schemas, m={"dataschemauri": f"{GROUP}/S"})
-    assert (link_of(catalog), said(catalog)) == ((f"{GROUP}/{key}", "", ""), [])
-    assert catalog.schemas[f"{GROUP}/{key}"] == {"format": JSON, "document": document}
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_links(case: dict[str, Any], tmp_path: Path) -> None:
+    catalog = catalog_of(tmp_path, case["schemas"], m=case["message"])
+    assert said(catalog) == case.get("told", [])
+    assert link_of(catalog) == tuple(case.get("link", link_of(catalog)))
+    if "document" in case:
+        assert catalog.schemas[case["link"][0]] == {"format": JSON, "document": case["document"]}
 
 
 def test_inline_and_inherited(tmp_path: Path) -> None:
@@ -153,15 +97,6 @@ def test_danglers_are_told_once_and_where_they_are_written(tmp_path: Path) -> No
     assert link_of(catalog) == (None, "", "")
     near = catalog_of(tmp_path, TWO, m=one(dataschemaxid="/schemagroups/G.Dato/schemas/S"))
     assert [f.hint for f in near.findings if f.rule == "unresolvable-schema"] == [f"did you mean {GROUP}/S?"]
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [{}, {"xref": f"{GROUP}/S"}, {"schemauri": f"{GROUP}/S"}, {"xref": "/gone"}, {"versions": {}}, {"versions": 7}],
-)
-def test_schemas_without_a_document(tmp_path: Path, schema: Any) -> None:
-    catalog = catalog_of(tmp_path, registry(S=schema), m=one(dataschemauri=f"{GROUP}/S"))
-    assert said(catalog) == [f"error unresolvable-schema {PLACE}/dataschemauri"]
 
 
 def test_files_are_relative_to_the_document_that_names_them(tmp_path: Path) -> None:
@@ -268,25 +203,6 @@ def test_cycles_of_documents_end(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"properties": {"b": {"$ref": "b.json"}}}))
     (tmp_path / "b.json").write_text(json.dumps({"properties": {"a": {"$ref": "a.json"}}}))
     assert said(catalog_of(tmp_path, m=one(dataschemauri="a.json"))) == []
-
-
-@pytest.mark.parametrize(
-    ("message", "schema", "found"),
-    [
-        ({"dataschemaformat": "JTD/1"}, {}, [f"warning unknown-schema-format {PLACE}/dataschemaformat"]),
-        ({}, {}, [f"warning unknown-schema-format {PLACE}/dataschemauri"]),
-        ({}, {"format": "JTD/1"}, ["warning unknown-schema-format /schemagroups/G.Data/schemas/S/schema"]),
-        (
-            {"dataschemaformat": "Avro/1.9"},
-            {"format": JSON},
-            [f"warning schema-format-conflict {PLACE}/dataschemaformat"],
-        ),
-        ({"dataschemaformat": JSON}, {"format": "JSONSCHEMA"}, []),
-    ],
-)
-def test_formats(tmp_path: Path, message: Any, schema: Any, found: list[str]) -> None:
-    schemas = registry(S={"schema": {"type": "object"}, **schema})
-    assert said(catalog_of(tmp_path, schemas, m={"dataschemauri": f"{GROUP}/S", **message})) == found
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def rows() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("family", "case"), list(cases()))
 def test_types_and_findings(family: str, case: Mapping[str, Any]) -> None:
-    catalog = catalog_of(family, case["schema"])
+    catalog = catalog_of(family, case["schema"], **case.get("of", {}))
     column = payload_column(catalog, XID)
     assert (str(column.type) if column else None) == case.get("type")
     assert payload_findings(catalog, XID) == tuple(case.get("findings", ()))
@@ -60,7 +60,7 @@ def test_types_and_findings(family: str, case: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize(("family", "case", "row"), list(rows()))
 def test_values(family: str, case: Mapping[str, Any], row: Mapping[str, Any]) -> None:
-    column = payload_column(catalog_of(family, case["schema"]), XID)
+    column = payload_column(catalog_of(family, case["schema"], **case.get("of", {})), XID)
     assert column is not None
     for body, content_type in bodies(family, case["schema"], row):
         found, why, unfit = decoded(column, body, content_type)
@@ -71,10 +71,10 @@ def test_values(family: str, case: Mapping[str, Any], row: Mapping[str, Any]) ->
 
 @pytest.mark.parametrize(("family", "case"), list(cases()))
 def test_one_bad_row_leaves_the_others_be(family: str, case: Mapping[str, Any]) -> None:
-    column = payload_column(catalog_of(family, case["schema"]), XID)
+    column = payload_column(catalog_of(family, case["schema"], **case.get("of", {})), XID)
     if column is None:
         return
-    told = [(row, *given) for row in case["rows"] for given in bodies(family, case["schema"], row)]
+    told = [(row, *given) for row in case.get("rows", ()) for given in bodies(family, case["schema"], row)]
     array, undecoded = column.decode(
         pa.array([body for _, body, _ in told], pa.binary()), [each for _, _, each in told]
     )
@@ -172,72 +172,6 @@ def test_single_objects_and_containers() -> None:
     assert told is not None and told.endswith("2 values, not one")
     crc = bytes.fromhex(fastavro.schema.fingerprint(fastavro.schema.to_parsing_canonical_form(parsed), "CRC-64-AVRO"))
     assert decoded(column, b"\xc3\x01" + crc + b"\x02", "avro/single-object") == ({"x": 1}, None, {})
-
-
-TYPES: Final[Mapping[str, Any]] = {
-    "$defs": {"Size": {"type": "integer"}, "Box": {"title": "Crate", "properties": {"size": {"$ref": "#/$defs/Size"}}}}
-}
-STRUCTURE: Final[Mapping[str, Any]] = {
-    "$id": "https://example.com/boxes",
-    "name": "Boxes",
-    "type": "object",
-    "properties": {"box": {"type": {"$ref": "#/definitions/Box"}}},
-}
-BOX: Final[Mapping[str, Any]] = {
-    "$id": "https://example.com/box",
-    "name": "Box",
-    "type": "object",
-    "properties": {"size": {"type": "int32"}},
-}
-
-
-@pytest.mark.parametrize(
-    ("catalog", "expected"),
-    [
-        (catalog_of("JsonSchema", TYPES, name="Box"), "struct<size: int64>"),
-        (catalog_of("JsonSchema", TYPES, name="Crate"), "struct<size: int64>"),
-        (catalog_of("JsonSchema", TYPES, pointer="/$defs/Box"), "struct<size: int64>"),
-        (
-            catalog_of(
-                "JsonSchema", {"properties": {"b": {"$ref": "other.json#/$defs/Box"}}}, others={"other.json": TYPES}
-            ),
-            "struct<b: struct<size: int64>>",
-        ),
-        (
-            catalog_of("JsonStructure", {**STRUCTURE, "definitions": {"Box": BOX}}, name="Box"),
-            "struct<size: int32>",
-        ),
-        (
-            catalog_of("JsonStructure", {**STRUCTURE, "$import": "https://example.com/box"}, others={BOX["$id"]: BOX}),
-            "struct<box: struct<size: int32>>",
-        ),
-        (
-            catalog_of(
-                "Avro",
-                [
-                    {"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]},
-                    {"type": "record", "name": "B", "fields": [{"name": "a", "type": "A"}]},
-                ],
-                name="B",
-            ),
-            "struct<a: struct<x: int32>>",
-        ),
-        (
-            catalog_of(
-                "Protobuf",
-                'syntax = "proto3"; import "box.proto"; message A { int32 x = 1; } message B { Box box = 1; }',
-                name="B",
-                others={"box.proto": 'syntax = "proto3"; message Box { int32 size = 1; }'},
-            ),
-            "struct<box: struct<size: int32>>",
-        ),
-    ],
-    ids=["a name", "a title", "a pointer", "another document", "a type", "an import", "a record", "a message"],
-)
-def test_the_type_that_is_meant(catalog: Catalog, expected: str) -> None:
-    column = payload_column(catalog, XID)
-    assert column is not None, payload_findings(catalog, XID)
-    assert str(column.type) == expected
 
 
 def test_without_a_schema_there_is_no_column() -> None:

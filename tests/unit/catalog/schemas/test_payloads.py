@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -17,123 +18,16 @@ from json_structure import InstanceValidator
 from catalog.schemas.contract import SchemaError, SchemaSource
 from catalog.schemas.families import compile_schema, family_of
 from catalog.schemas.filling import Chooser, UnsupportedSchema, make_matching_text
+from tests.support.cases import read_cases
 from tests.support.schemas import ANY_SCHEMA, NOTHING, NOW, Documents, fillings, payloads_of
 
-TREE: dict[str, Any] = {
-    "type": "object",
-    "required": ["name", "children"],
-    "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#"}}},
-}
-JSON_SCHEMAS: dict[str, dict[str, Any]] = {
-    "members": {
-        "type": "object",
-        "required": ["a", "unlisted"],
-        "properties": {"a": {"type": "integer"}, "b": {"type": ["string", "null"]}, "never": False},
-        "additionalProperties": {"type": "boolean"},
-    },
-    "closed": {"properties": {"a": {"const": 1}, "b": {"enum": ["x", 2]}}, "additionalProperties": False},
-    "bounds": {
-        "type": "array",
-        "prefixItems": [
-            {"type": "integer", "minimum": 5, "exclusiveMaximum": 7},
-            {"type": "number", "exclusiveMinimum": 0, "maximum": 0.001},
-            {"type": "number", "multipleOf": 0.1, "minimum": 3},
-            {"type": "integer", "multipleOf": 7, "maximum": -7},
-            {"type": "number", "minimum": 4, "maximum": 4},
-        ],
-        "items": False,
-        "minItems": 5,
-    },
-    "texts": {
-        "type": "object",
-        "required": ["code", "long", "short", "when", "id", "odd"],
-        "properties": {
-            "code": {"type": "string", "pattern": "^[A-Z]{3}-\\d{2,4}$", "maxLength": 7},
-            "long": {"type": "string", "minLength": 40},
-            "short": {"type": "string", "maxLength": 2},
-            "when": {"type": "string", "format": "date-time"},
-            "id": {"type": "string", "format": "uuid"},
-            "odd": {"type": "string", "pattern": "^(?=x)x+$", "examples": ["xx", "xxx"]},
-        },
-    },
-    "all-of": {
-        "allOf": [{"$ref": "#/$defs/base"}, {"properties": {"a": {"minimum": 10}}, "required": ["b"]}],
-        "properties": {"b": {"type": "string"}},
-        "$defs": {"base": {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}},
-    },
-    "one-of": {
-        "type": "object",
-        "required": ["kind"],
-        "oneOf": [
-            {"properties": {"kind": {"const": "circle"}, "r": {"type": "number"}}, "required": ["r"]},
-            {"properties": {"kind": {"const": "square"}, "side": {"type": "number"}}, "required": ["side"]},
-        ],
-    },
-    "any-of": {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "string", "minLength": 30}]},
-    "tree": TREE,
-    "endless-branch": {
-        "$ref": "#/$defs/node",
-        "$defs": {
-            "node": {
-                "oneOf": [
-                    {"type": "object", "required": ["next"], "properties": {"next": {"$ref": "#/$defs/node"}}},
-                    {"type": "null"},
-                ]
-            }
-        },
-    },
-    "dependents": {
-        "type": "object",
-        "properties": {"card": {"type": "string"}, "address": {"type": "string"}, "zip": {"type": "string"}},
-        "required": ["card"],
-        "dependentRequired": {"card": ["address"]},
-        "dependentSchemas": {"address": {"required": ["zip"]}},
-    },
-    "map": {
-        "type": "object",
-        "minProperties": 2,
-        "maxProperties": 3,
-        "propertyNames": {"pattern": "^[a-z]{4}$"},
-        "additionalProperties": {"type": "integer"},
-    },
-    "patterned-names": {"patternProperties": {"^x-[a-z]+$": {"type": "integer"}}, "additionalProperties": False},
-    "unique": {"type": "array", "items": {"enum": [1, 2, 3]}, "uniqueItems": True, "minItems": 3},
-    "contains": {"type": "array", "contains": {"const": 7}, "items": {"type": "integer"}, "minContains": 2},
-    "anchor": {"$ref": "#thing", "$defs": {"t": {"$anchor": "thing", "type": "integer"}}},
-    "embedded-id": {
-        "$id": "https://example.com/root",
-        "properties": {"a": {"$ref": "part"}},
-        "required": ["a"],
-        "$defs": {"p": {"$id": "part", "$ref": "#/$defs/x", "$defs": {"x": {"type": "boolean"}}}},
-    },
-    "draft-04": {
-        "$schema": "http://json-schema.org/draft-04/schema#",
-        "type": "integer",
-        "minimum": 3,
-        "exclusiveMinimum": True,
-        "maximum": 4,
-    },
-    "draft-07-tuple": {
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "type": "array",
-        "items": [{"type": "string"}, {"type": "integer"}],
-        "additionalItems": False,
-        "minItems": 2,
-    },
-    "draft-07-ref-alone": {
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "definitions": {"n": {"type": "integer"}},
-        "$ref": "#/definitions/n",
-        "type": "string",
-    },
-    "wants-nothing": {},
-}
+CASES: dict[str, dict[str, Any]] = read_cases(Path(__file__).parents[3] / "cases" / "schemas" / "samples.yaml")
 
 
-@pytest.mark.parametrize("name", JSON_SCHEMAS)
+@pytest.mark.parametrize("name", CASES["JsonSchema"])
 def test_json_schema(name: str) -> None:
-    validator = jsonschema_rs.validator_for(JSON_SCHEMAS[name])
-    for payload in payloads_of("JsonSchema", JSON_SCHEMAS[name]):
+    validator = jsonschema_rs.validator_for(CASES["JsonSchema"][name])
+    for payload in payloads_of("JsonSchema", CASES["JsonSchema"][name]):
         validator.validate(msgspec.json.decode(payload))
 
 
@@ -193,78 +87,10 @@ def test_references_that_multiply_are_given_up() -> None:
         next(payloads_of("JsonSchema", document))
 
 
-SCALARS = (
-    "string number boolean null int8 uint8 int16 uint16 int32 uint32 integer int64 uint64 int128 uint128 float8 float "
-    "double decimal date datetime time duration uuid uri binary jsonpointer any"
-).split()
-JSON_STRUCTURES: dict[str, dict[str, Any]] = {
-    "scalars": {
-        "type": "object",
-        "properties": {name: {"type": name} for name in SCALARS},
-        "required": SCALARS,
-    },
-    "compounds": {
-        "type": "object",
-        "required": ["set", "map", "tuple", "tagged", "inline"],
-        "properties": {
-            "set": {"type": "set", "items": {"type": "int8"}},
-            "map": {"type": "map", "values": {"type": ["string", "null"]}},
-            "tuple": {
-                "type": "tuple",
-                "properties": {"x": {"type": "int32"}, "y": {"type": "string"}},
-                "tuple": ["y", "x"],
-            },
-            "tagged": {"type": "choice", "choices": {"n": {"type": "int32"}, "s": {"type": "string"}}},
-            "inline": {
-                "type": "choice",
-                "$extends": "#/definitions/Shape",
-                "selector": "kind",
-                "choices": {"circle": {"type": {"$ref": "#/definitions/Circle"}}},
-            },
-        },
-        "definitions": {
-            "Shape": {"abstract": True, "type": "object", "properties": {"name": {"type": "string"}}},
-            "Circle": {
-                "type": "object",
-                "$extends": "#/definitions/Shape",
-                "properties": {"r": {"type": "double"}},
-                "required": ["r"],
-            },
-        },
-    },
-    "root": {
-        "$root": "#/definitions/A/B",
-        "definitions": {
-            "A": {
-                "B": {
-                    "type": "object",
-                    "properties": {"c": {"type": [{"$ref": "#/definitions/C"}, "null"]}, "b": {"type": "string"}},
-                    "required": ["b"],
-                    "additionalProperties": False,
-                }
-            },
-            "C": {"type": "object", "properties": {"up": {"type": {"$ref": "#/definitions/A/B"}}}},
-        },
-    },
-    "facets": {
-        "$uses": ["JSONStructureValidation"],
-        "type": "object",
-        "required": ["code", "level", "list"],
-        "properties": {
-            "code": {"type": "string", "pattern": "^[a-z]{2}$|^xx$"},
-            "level": {"type": "int32", "minimum": 3, "maximum": 5},
-            "list": {"type": "array", "items": {"type": "boolean"}, "minItems": 3},
-            "const": {"type": "string", "const": "k"},
-            "enum": {"type": "int32", "enum": [1, 4]},
-        },
-    },
-}
-
-
-@pytest.mark.parametrize("name", JSON_STRUCTURES)
+@pytest.mark.parametrize("name", CASES["JsonStructure"])
 def test_json_structure(name: str) -> None:
-    validator = InstanceValidator(JSON_STRUCTURES[name])
-    for payload in payloads_of("JsonStructure", JSON_STRUCTURES[name]):
+    validator = InstanceValidator(CASES["JsonStructure"][name])
+    for payload in payloads_of("JsonStructure", CASES["JsonStructure"][name]):
         assert validator.validate(json.loads(payload)) == []
 
 

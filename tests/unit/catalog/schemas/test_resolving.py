@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -21,7 +22,7 @@ from catalog.schemas.families import compile_schema
 from catalog.schemas.ids.client import WrittenSchema
 from catalog.schemas.ids.deciding import PLAIN
 from catalog.schemas.validation import BoundedValidation
-from tests.support.cases import examples
+from tests.support.cases import examples, read_cases
 from tests.support.schemas import NOTHING
 
 
@@ -58,33 +59,9 @@ def f(name: str, kind: Any, **more: Any) -> dict[str, Any]:
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 WIDER = {"type": "enum", "name": "E", "symbols": ["C", "B", "A"]}
+CASES: dict[str, list[dict[str, Any]]] = read_cases(Path(__file__).parents[3] / "cases" / "schemas" / "resolution.yaml")
 READ = [
-    pytest.param(
-        record(f("x", "int"), f("y", "string")),
-        {"x": 1, "y": "t"},
-        record(f("y", "string"), f("x", "int")),
-        {"y": "t", "x": 1},
-        id="order",
-    ),
-    pytest.param(
-        record(f("x", "int"), f("old", {"type": "array", "items": "string"})),
-        {"x": 1, "old": ["a"]},
-        record(f("x", "int")),
-        {"x": 1},
-        id="a field that the reader has not",
-    ),
-    pytest.param(
-        record(f("x", "int")),
-        {"x": 1},
-        record(
-            f("x", "int"),
-            f("n", ["null", "string"], default=None),
-            f("d", "double", default=2),
-            f("l", {"type": "array", "items": "int"}, default=[1]),
-        ),
-        {"x": 1, "n": None, "d": 2.0, "l": [1]},
-        id="defaults",
-    ),
+    *(pytest.param(c["written"], c["value"], c["schema"], c["due"], id=c["name"]) for c in CASES["read"]),
     pytest.param(
         record(f("x", "int")),
         {"x": 1},
@@ -92,33 +69,8 @@ READ = [
         {"x": 1, "u": {"long": 4}, "b": b"\xff"},
         id="defaults of unions and bytes",
     ),
-    pytest.param("int", 5, "long", 5, id="int to long"),
-    pytest.param("int", 5, "double", 5.0, id="int to double"),
-    pytest.param("long", 5, "float", 5.0, id="long to float"),
-    pytest.param("float", 0.5, "double", 0.5, id="float to double"),
     pytest.param("string", "é", "bytes", "é".encode(), id="string to bytes"),
     pytest.param(record(f("x", "bytes")), {"x": b"ab"}, record(f("x", "string")), {"x": "ab"}, id="bytes to string"),
-    pytest.param(
-        record(f("x", "int"), name="a.Old"),
-        {"x": 1},
-        record(f("y", "long", aliases=["x"]), name="b.New", aliases=["a.Old"]),
-        {"y": 1},
-        id="aliases",
-    ),
-    pytest.param(
-        record(f("in", record(f("x", "int"), name="Old"))),
-        {"in": {"x": 1}},
-        record(f("in", record(f("x", "int"), name="New", aliases=["Old"]))),
-        {"in": {"x": 1}},
-        id="an alias of an inner record",
-    ),
-    pytest.param(ENUM, "A", WIDER, "A", id="an enum by its symbols"),
-    pytest.param(WIDER, "C", {**ENUM, "default": "B"}, "B", id="an enum's default"),
-    pytest.param("int", 1, ["null", "int"], 1, id="into a union"),
-    pytest.param("int", 1, ["string", "long", "int"], {"int": 1}, id="into the very branch of a union"),
-    pytest.param("int", 1, ["string", "long"], {"long": 1}, id="into the first branch that takes it"),
-    pytest.param(["null", "int"], 1, ["int", "null"], 1, id="a union in another order"),
-    pytest.param(["null", "int"], 1, "long", 1, id="a branch that was written"),
     pytest.param(
         [record(f("x", "int"), name="A"), record(f("x", "int"), name="B")],
         ("B", {"x": 1}),
@@ -126,63 +78,8 @@ READ = [
         {"x": 1},
         id="a union of records",
     ),
-    pytest.param({"type": "map", "values": "int"}, {"k": 1}, {"type": "map", "values": "long"}, {"k": 1}, id="maps"),
-    pytest.param(
-        record(f("x", "int"), f("next", ["null", "a.R"])),
-        {"x": 1, "next": {"x": 2, "next": None}},
-        record(f("next", ["null", "a.R"]), f("x", "long"), f("z", "int", default=0)),
-        {"x": 1, "z": 0, "next": {"x": 2, "z": 0, "next": None}},
-        id="a type within itself",
-    ),
 ]
-NEVER = [
-    pytest.param(
-        record(f("amount", "long")),
-        record(f("amount", "string")),
-        "field amount: long was written, the definition has string",
-        id="types",
-    ),
-    pytest.param(
-        record(f("x", "int")),
-        record(f("x", "int"), f("y", "int")),
-        "field y: it was not written, and the definition has no default",
-        id="no default",
-    ),
-    pytest.param(
-        record(f("in", record(f("x", "double"), name="I"))),
-        record(f("in", record(f("x", "int"), name="I"))),
-        "field in.x: double was written, the definition has int",
-        id="inside",
-    ),
-    pytest.param(
-        record(f("in", record(f("x", "int"), name="I"))),
-        record(f("in", record(f("x", "int"), name="J"))),
-        "field in: record a.I was written, the definition has record a.J",
-        id="names of records",
-    ),
-    pytest.param(
-        record(f("l", {"type": "array", "items": "int"})),
-        record(f("l", {"type": "array", "items": "string"})),
-        "field l[]: int was written, the definition has string",
-        id="items",
-    ),
-    pytest.param(
-        {"type": "fixed", "name": "F", "size": 2},
-        {"type": "fixed", "name": "F", "size": 3},
-        "2 bytes were written, the definition has 3",
-        id="sizes",
-    ),
-    pytest.param(
-        {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
-        {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3},
-        "decimal(9, 2) was written, the definition has decimal(9, 3)",
-        id="decimals",
-    ),
-    pytest.param(
-        ["int", "string"], "boolean", "one of int, string was written, the definition has boolean", id="no branch"
-    ),
-    pytest.param({"type": "record"}, "int", "the registry's schema is not valid", id="no schema"),
-]
+NEVER = [pytest.param(c["written"], c["schema"], c["says"], id=c["name"]) for c in CASES["never"]]
 
 
 @pytest.mark.parametrize(("written", "value", "schema", "due"), READ)

@@ -9,7 +9,7 @@ import pytest
 
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from catalog.schemas.validation import BoundedValidation
-from catalog.schemas.xsd.validating import MAX_LOCATED_BYTES, XsdValidator, compile_schema, references_of
+from catalog.schemas.xsd.validating import MAX_LOCATED_BYTES, XsdValidator, compile_schema
 from tests.support.schemas import NOTHING, Documents
 
 XS = 'xmlns:xs="http://www.w3.org/2001/XMLSchema"'
@@ -28,15 +28,6 @@ def schema(inner: str, attributes: str = "") -> str:
     return f"<xs:schema {XS} {attributes}>{inner}</xs:schema>"
 
 
-def element(content: str) -> str:
-    return schema(f'<xs:element name="r"><xs:complexType>{content}</xs:complexType></xs:element>')
-
-
-def pattern(value: str) -> str:
-    facet = f'<xs:restriction base="xs:string"><xs:pattern value="{value}"/></xs:restriction>'
-    return schema(f'<xs:element name="r"><xs:simpleType>{facet}</xs:simpleType></xs:element>')
-
-
 def validator(text: Any, name: str = "", version: str = "1.0", library: Documents = NOTHING) -> XsdValidator:
     return compile_schema(SchemaSource("XSD", version, text, name, uri="main.xsd"), library)
 
@@ -47,35 +38,6 @@ def told(fault: SchemaFault | None) -> str:
 
 def reading(marks: str, more: str = "", attributes: str = "") -> bytes:
     return f'<Reading xmlns="urn:plant" {attributes}><device>d</device>{marks}{more}</Reading>'.encode()
-
-
-def test_bodies() -> None:
-    held = validator(READING)
-    assert held.fault(reading("<mark>1</mark>"), "application/xml") is None
-    assert (
-        held.fault(
-            '<?xml version="1.0" encoding="UTF-16"?><Other xmlns="urn:plant">2026-01-02</Other>'.encode("utf-16"), None
-        )
-        is None
-    )
-    fault = held.fault(reading("<mark>1</mark><mark>x</mark>"), None)
-    assert fault is not None
-    assert fault.path == "/*/*[3]"
-    assert "'x' is not a valid value of the atomic type 'xs:int'" in fault.message
-    assert "No matching global declaration" in told(held.fault(b"<Reading/>", None))
-    assert told(held.fault(b"<Reading", None)).startswith("not XML: ")
-    assert "body is missing" in told(held.fault(None, "application/xml"))
-    assert "body is missing" in told(held.fault(b"", "application/xml"))
-    assert "DOCTYPE" in told(held.fault(b'<!DOCTYPE Other><Other xmlns="urn:plant">2026-01-02</Other>', None))
-
-
-def test_the_root_may_be_named() -> None:
-    held = validator(READING, "Other")
-    assert held.fault(b'<Other xmlns="urn:plant">2026-01-02</Other>', None) is None
-    assert told(held.fault(reading("<mark>1</mark>"), None)) == "/*: the root element is Reading and not Other"
-    with pytest.raises(SchemaError) as caught:
-        validator(READING, "Nothing")
-    assert caught.value.hint == "it declares Other, Reading"
 
 
 @pytest.mark.parametrize("count", [1, 50_000])
@@ -106,28 +68,6 @@ def test_a_body_cannot_bring_a_schema_or_a_file(tmp_path: Path, padding: int) ->
     assert held.fault(entity + reading("<mark>&e;</mark>"), None) is not None
 
 
-def test_other_documents_come_from_the_library() -> None:
-    main = schema(
-        '<xs:include schemaLocation="types.xsd"/><xs:import namespace="urn:o" schemaLocation="http://host/o.xsd"/>'
-        '<xs:import namespace="http://www.w3.org/XML/1998/namespace" schemaLocation="http://www.w3.org/2001/xml.xsd"/>'
-        '<xs:element name="r"><xs:complexType><xs:sequence><xs:element name="k" type="Kind"/><xs:element ref="o:o"/>'
-        '</xs:sequence><xs:attribute ref="xml:lang"/></xs:complexType></xs:element>',
-        'xmlns:o="urn:o"',
-    )
-    types = schema(
-        '<xs:include schemaLocation="main.xsd"/><xs:simpleType name="Kind"><xs:restriction base="xs:string">'
-        '<xs:enumeration value="A"/></xs:restriction></xs:simpleType>'
-    )
-    other = schema('<xs:element name="o" type="xs:int"/>', 'targetNamespace="urn:o"')
-    library = Documents({"types.xsd": types, "http://host/o.xsd": other, "main.xsd": main})
-    held = validator(main, library=library)
-    assert held.fault(b'<r xml:lang="en"><k>A</k><o xmlns="urn:o">1</o></r>', None) is None
-    assert "'B'" in told(held.fault(b'<r><k>B</k><o xmlns="urn:o">1</o></r>', None))
-    assert list(references_of(SchemaSource("XSD", "", main)))[:2] == ["types.xsd", "http://host/o.xsd"]
-    with pytest.raises(SchemaError, match=r"refers to .*types\.xsd.*, which is not known"):
-        validator(main)
-
-
 def test_nothing_is_read_from_files(tmp_path: Path) -> None:
     present = tmp_path / "types.xsd"
     present.write_text(schema('<xs:simpleType name="T"><xs:restriction base="xs:int"/></xs:simpleType>'))
@@ -140,14 +80,6 @@ def test_nothing_is_read_from_files(tmp_path: Path) -> None:
     )
     with pytest.raises(SchemaError):
         validator(hidden)
-
-
-def test_what_only_xsd_1_1_has_is_named() -> None:
-    with pytest.raises(SchemaError) as caught:
-        validator(element('<xs:sequence/><xs:assert test="true()"/>'), version="1.1")
-    assert "do without assert, which is of XSD 1.1" in caught.value.hint
-    versioned = 'xmlns:vc="http://www.w3.org/2007/XMLSchema-versioning" vc:minVersion="1.1"'
-    assert validator(schema('<xs:element name="r"/>', versioned), version="1.1").fault(b"<r/>", None) is None
 
 
 HOSTILE = """

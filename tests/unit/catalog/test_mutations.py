@@ -1,0 +1,168 @@
+"""Mutations of valid documents, schemas and bodies: every reader accepts or refuses them, and none raises or hangs."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import pytest
+import yaml
+
+from catalog.documents.documents import Document
+from catalog.findings import DocumentError, Findings
+from catalog.load import build_catalog
+from catalog.parsing.texts import parse_text
+from catalog.schemas.contract import CostExceeded, SchemaError, SchemaSource, Validator
+from catalog.schemas.families import FAMILIES, compile_schema, family_of, references_of
+from tests.support.cases import examples, read_cases
+from tests.support.schemas import Documents
+from tests.unit.catalog.documents.test_malformed import DATA, ODD, places_of
+from tests.unit.catalog.schemas.test_verdicts import body_of
+
+MUTATIONS: Final = 20_000
+SLOW: Final = {"schemas of Protobuf": 100, "schemas of XSD": 10}
+"""Compiled in a process of their own, so there are so many fewer."""
+SECONDS: Final = 60.0
+"""Far more than any takes on an idle core."""
+PIECES: Final = b'{ } [ ] < > " : , ; = & * $ # / \\ \n \t \x00 \xff \xef\xbb\xbf - 0 9 1e9 NaN null true'.split(b" ")
+
+
+class Held(NamedTuple):
+    """A valid schema of the cases, its documents, and bodies for it."""
+
+    source: SchemaSource
+    library: Documents
+    validator: Validator
+    bodies: Sequence[tuple[bytes, str | None]]
+
+
+@cache
+def trees() -> list[Any]:
+    names = ("dialects", "hybrids")
+    return [case["document"] for name in names for case in read_cases(DATA / f"catalog/{name}.yaml").values()]
+
+
+@cache
+def schemas(family: str) -> list[Held]:
+    held = []
+    for case in read_cases(DATA / f"schemas/{family}.yaml"):
+        if "error" not in case:
+            kind, pointer = case.get("type", ""), case.get("pointer", "")
+            source = SchemaSource(family, case.get("version", ""), case["schema"], kind, pointer, "main.xsd")
+            library = Documents(case.get("documents", {}))
+            written = [*case.get("valid", ()), *(each for each, _ in case.get("invalid", ()))]
+            bodies = [(body, kind) for body, kind in (body_of(family, each) for each in written) if body]
+            held.append(Held(source, library, compile_schema(source, library), bodies or [(b"{}", None)]))
+    return held
+
+
+def mutate_bytes(chance: random.Random, data: bytes) -> bytes:
+    """Return *data* with some parts dropped, doubled, exchanged or strewn with pieces."""
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        start = chance.randrange(len(data) + 1)
+        end = min(len(data), start + chance.choice((0, 1, 1, 4, 30)))
+        other = chance.randrange(len(data) + 1)
+        new = (b"", data[start:end] * 2, chance.choice(PIECES), chance.randbytes(2), data[other : other + 20])
+        data = data[:start] + chance.choice(new) + data[end:]
+    return data
+
+
+def mutate_tree(chance: random.Random, tree: Any) -> Any:
+    """Return *tree* with odd values, or values of other places, at some places; a text is mutated as one."""
+    if isinstance(tree, str):
+        return mutate_bytes(chance, tree.encode()).decode("utf-8", "replace")
+    tree = deepcopy(tree)
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        places = list(places_of(tree))
+        if not places:
+            break
+        (holder, key), (_, name), value = (*chance.choices(places, k=2), chance.choice(ODD))
+        if chance.random() < 0.5:
+            there, place = chance.choice(places)
+            value = there[place]
+        if isinstance(holder, dict) and chance.random() < 0.3:
+            holder[str(name)] = holder.pop(key)
+        else:
+            holder[key] = deepcopy(value)
+    return tree
+
+
+@cache
+def texts(name: str) -> list[bytes]:
+    if name == "a.yaml":
+        return [yaml.dump(tree, encoding="utf-8", Dumper=yaml.CSafeDumper) for tree in trees()]
+    return [json.dumps(tree, indent=indent).encode() for tree in trees() for indent in (None, 1)]
+
+
+def read_text(name: str) -> Callable[[random.Random], None]:
+    def read(chance: random.Random) -> None:
+        with suppress(DocumentError):
+            tree = parse_text(name, mutate_bytes(chance, chance.choice(texts(name)))).tree
+            if isinstance(tree, dict):
+                build_catalog([Document(name, tree)], Findings())
+
+    return read
+
+
+def read_tree(chance: random.Random) -> None:
+    with suppress(DocumentError):
+        build_catalog([Document("a.json", mutate_tree(chance, chance.choice(trees())))], Findings())
+
+
+def read_schema(family: str) -> Callable[[random.Random], None]:
+    def read(chance: random.Random) -> None:
+        held = chance.choice(schemas(family))
+        source = replace(held.source, document=mutate_tree(chance, held.source.document))
+        with suppress(SchemaError, CostExceeded):
+            list(references_of(source))
+            family_of(family).find_ignored_parts(source)
+            compile_schema(source, held.library).fault(*held.bodies[0])
+
+    return read
+
+
+def read_body(family: str) -> Callable[[random.Random], None]:
+    def read(chance: random.Random) -> None:
+        held = chance.choice(schemas(family))
+        body, kind = chance.choice(held.bodies)
+        with suppress(CostExceeded):
+            held.validator.fault(mutate_bytes(chance, body), kind)
+
+    return read
+
+
+READERS: Final[dict[str, Callable[[random.Random], None]]] = {
+    "JSON": read_text("a.json"),
+    "YAML": read_text("a.yaml"),
+    "documents": read_tree,
+    **{f"schemas of {each.name}": read_schema(each.name) for each in FAMILIES},
+    **{f"bodies of {each.name}": read_body(each.name) for each in FAMILIES},
+}
+
+
+def read_mutations(reader: str, count: int) -> float:
+    """Return the seconds that the slowest of so many mutations takes."""
+    slowest = 0.0
+    for number in range(count):
+        begun = time.monotonic()
+        try:
+            READERS[reader](random.Random(f"{reader} {number}"))
+        except BaseException as error:
+            error.add_note(f"mutation {number} of {reader}")
+            raise
+        slowest = max(slowest, time.monotonic() - begun)
+    return slowest
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("reader", READERS)
+def test_no_mutation_raises_or_hangs(reader: str) -> None:
+    assert read_mutations(reader, examples(MUTATIONS // SLOW.get(reader, 1))) < SECONDS
