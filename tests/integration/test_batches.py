@@ -206,12 +206,12 @@ def test_set_aside_before_any_write_and_after_some(spark: SparkSession, state: S
         notes = state.batches
         line.until_held(rows, 3, "sink lake")
         # By the order of the routes: the files have theirs, the hook all but one, the table nothing.
-        held = notes.held(INBOX, 3, generation.id)
+        held = notes.noted(Hold, INBOX, 3, generation.id)
         assert held is not None and line.reason.startswith(
             f"{held.reason}; this blocks all endpoints of the query: /endpoints/shop, /endpoints/empty"
         )
         assert held == Hold(generation.id, held.since, held.reason, "lake", ("files",))
-        notes.park(INBOX, 3, Park(generation.id, "2026-01-02T03:04:05Z"))
+        notes.note(INBOX, 3, Park(generation.id, "2026-01-02T03:04:05Z"))
         line.go_on()
         line.pipeline.batch(rows, 3)
     found = letters_of(tmp_path)
@@ -219,8 +219,8 @@ def test_set_aside_before_any_write_and_after_some(spark: SparkSession, state: S
     assert found == {f"u-0-{n}": ("hook", "lake") if n == 7 else ("lake",) for n in range(10)}
     told = {row["position"]: row["detail"] for row in shop.rows_of(tmp_path / "dead")}
     assert "set aside" not in told["u-0-7"].partition("; ")[0]
-    assert notes.held(INBOX, 3, generation.id) is None
-    order = notes.parked(INBOX, 3, generation.id)
+    assert notes.noted(Hold, INBOX, 3, generation.id) is None
+    order = notes.noted(Park, INBOX, 3, generation.id)
     assert order is not None and set(order.lacking or ()) == {"hook", "lake"}
     assert len(list((tmp_path / "files").glob("*.jsonl"))) == 1
 
@@ -230,14 +230,14 @@ def test_set_aside_before_any_write_and_after_some(spark: SparkSession, state: S
     assert set(letters_of(tmp_path)) == {f"u-0-{n}" for n in range(11)}
 
     # An order for a batch that nothing has been written of; and the notes of old batches go with their pins.
-    notes.park(INBOX, 5, Park(generation.id, "2026-01-02T03:04:05Z"))
+    notes.note(INBOX, 5, Park(generation.id, "2026-01-02T03:04:05Z"))
     line.pipeline.batch(rows, 5)
     assert len(shop.rows_of(tmp_path / "dead")) == 22
     named = Counter(tuple(sorted(parse_sinks(row["detail"]))) for row in shop.rows_of(tmp_path / "dead"))
     assert named == Counter(
         {("lake",): 9, ("hook", "lake"): 1, ("files", "lake"): 5, ("files", "hook", "lake"): 5, (): 2}
     )
-    assert state.batches.parked(INBOX, 3, generation.id) is None
+    assert state.batches.noted(Park, INBOX, 3, generation.id) is None
 
 
 @pytest.mark.spark
@@ -272,8 +272,8 @@ def test_an_order_is_for_one_generation_only(tmp_path: Path) -> None:
         batch = order_parking(state, INBOX)
         assert (batch.batch, batch.generation) == (0, first.id)
         notes = state.batches
-        order = notes.parked(INBOX, 0, first.id)
+        order = notes.noted(Park, INBOX, 0, first.id)
         assert order is not None
         second = generations.begin(state, INBOX, ())
-        notes.park(INBOX, 0, order)  # As by a command that looked before the new generation began.
-        assert notes.parked(INBOX, 0, second.id) is None
+        notes.note(INBOX, 0, order)  # As by a command that looked before the new generation began.
+        assert notes.noted(Park, INBOX, 0, second.id) is None

@@ -29,7 +29,7 @@ from router.replay.replay import ReplayOptions
 from router.settings import settings_from_dict
 from router.sources import INBOX
 from router.state.ledger import HELD, LetterLedger, PendingReplay
-from router.state.state import Park, StateFolder
+from router.state.state import Hold, Park, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from router.writing.outcomes import parse_sinks
@@ -265,10 +265,12 @@ def test_a_batch_that_is_set_aside_blocks_its_keys(spark: SparkSession, state: S
     thread = threading.Thread(target=_until_drained, args=(line.pipeline, rows))
     thread.start()
     notes = state.batches
-    wait_until(lambda: notes.held(INBOX, 0, generation.id), LIMIT, "the batch to be held by a webhook that is away")
+    wait_until(
+        lambda: notes.noted(Hold, INBOX, 0, generation.id), LIMIT, "the batch to be held by a webhook that is away"
+    )
     line.pipeline.drain()
     thread.join(LIMIT)
-    notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
+    notes.note(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
     Line(spark, state, plan, generation).pipeline.batch(rows, 0)
     # The one that was held back is nowhere; the others are in the folder.
     assert letters_of(tmp_path) == {0: (), 1: ("lake", "hook"), 2: ("hook",), 3: ("hook",)}

@@ -137,7 +137,7 @@ def test_crashes_between_and_inside_parts_double_nothing(
     spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = rows_of(spark, COUNT, {8: RAISES}, WRONG)
-    written, noted = Splitting.written, BatchStore.note_parts
+    written, noted = Splitting.written, BatchStore.note
     generation = generations.begin(state, INBOX, ())
     points = 0
     deaths = 0
@@ -160,7 +160,7 @@ def test_crashes_between_and_inside_parts_double_nothing(
             meet()
 
         monkeypatch.setattr(Splitting, "written", dying)
-        monkeypatch.setattr(BatchStore, "note_parts", dying_after)
+        monkeypatch.setattr(BatchStore, "note", dying_after)
         for _ in range(len(DEADLY) + 1):
             line = Line(spark, state, plan, generation)
             try:

@@ -18,7 +18,7 @@ from router.rendering.texts import INSTANT
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import StagedCommit, StagedFile
 from router.sinks.jsonlines import WIDE, WIDE_WITH_AMBIGUOUS
-from router.sinks.tables.staging import make_file_prefix
+from router.sinks.tables.staging import add_partition_columns, make_file_prefix
 from tests.support.tables import by_delta, by_duckdb
 
 NO_CATALOG = Catalog()
@@ -116,8 +116,7 @@ def test_partitions_are_those_that_delta_itself_writes(tmp_path: Path) -> None:
     sink = DeltaSink("lake", str(tmp_path / "ours"), WIDE, partition_by=PARTITIONS)
     commit = Commit("a", 0)
     assert sink.commit_staged(staged(sink, commit, table), commit).rows == table.num_rows
-    driver = DeltaSink("lake", str(tmp_path / "theirs"), WIDE, partition_by=PARTITIONS)
-    driver.write(table, Commit("a", 0))
+    write_deltalake(tmp_path / "theirs", add_partition_columns(table, PARTITIONS), partition_by=list(PARTITIONS))
 
     def content(name: str) -> list[str]:
         read = DeltaTable(tmp_path / name).to_pyarrow_table()
