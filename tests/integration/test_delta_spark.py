@@ -41,7 +41,7 @@ COLUMNS: Final = {
     "clustering": ("", "CLUSTER BY (type, id)"),
     "liquid and more": (", seen TIMESTAMP_NTZ, n INT", "CLUSTER BY (id)"),
 }
-OFTEN: Final = ("all at once", "deletion vectors", "column mapping", "clustering")
+OFTEN: Final = ("all at once", "deletion vectors")
 REFUSED: Final = {
     "identityColumns": ("k BIGINT GENERATED ALWAYS AS IDENTITY", ""),
     "icebergCompatV2": ("", "'delta.enableIcebergCompatV2' = 'true', 'delta.columnMapping.mode' = 'name'"),

@@ -212,7 +212,7 @@ def test_other_engines_beside_a_router_for_a_while(
 ) -> None:
     with delta_spark(tmp_path / "spark") as spark:
         spark.sql("SELECT 1")
-        judge(kafka, topic_factory("readings"), router, spark, seconds=20, rate=200, kills=2, pause=0.2)
+        judge(kafka, topic_factory("readings"), router, spark, seconds=10, rate=200, kills=1, pause=0.2)
 
 
 @pytest.mark.full

@@ -70,7 +70,7 @@ def test_an_import_that_dies_at_any_statement_is_begun_again(root: Path, tmp_pat
         if not dead:
             break
         shutil.rmtree(copy)
-        step += 1
+        step += 3
     assert step > 40
 
 

@@ -183,16 +183,6 @@ def test_statistics_bound_what_is_in_the_file(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).to_pyarrow_table(filters=[("n", ">", 3)]).num_rows == 0
 
 
-@pytest.mark.parametrize("micros", [-62167219200000000, -62135596800000001, 253402300800000000, (1 << 62) - 1])
-def test_an_odd_time_never_stops_a_table(micros: int, tmp_path: Path) -> None:
-    place = WIDE.get_field_index("time")
-    times = pa.array([micros, 0], pa.int64()).cast(INSTANT)
-    sink, commit = DeltaSink("lake", str(tmp_path), WIDE), Commit("a", 0)
-    table = rows("1", "2").set_column(place, WIDE.field(place), times)
-    assert sink.commit_staged(staged(sink, commit, table), commit).rows == 2
-    assert DeltaTable(tmp_path).to_pyarrow_table()["time"].cast(pa.int64()).to_pylist() == [micros, 0]
-
-
 def test_an_error_of_the_rows_is_no_error_of_the_table(tmp_path: Path) -> None:
     sink = DeltaSink("lake", str(tmp_path), WIDE, partition_by=["source"])
     staging = sink.make_stager(Commit("a", 0))
