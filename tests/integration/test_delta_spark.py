@@ -124,6 +124,7 @@ def test_what_nobody_here_can_write_is_named(name: str, theirs: DeltaSpark, tmp_
         write(DeltaSink("lake", str(tmp_path / "t"), WIDE, grows=True), 0)
 
 
+@pytest.mark.full
 def test_a_rewrite_of_spark_and_ours_never_double_a_row(
     theirs: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,15 +17,11 @@ from catalog.load import load
 from router.batches.batch import KeyOrdering, position_sort_key
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanCache
-from router.dead_letters.reading import DeadLetterFilter
 from router.evaluation.plan import Plan
 from router.reading import generations
-from router.replay import replay
-from router.replay.batches import Summary
-from router.replay.replay import ReplayOptions
 from router.settings import settings_from_dict
 from router.sources import INBOX
-from router.state.ledger import HELD, LetterLedger, PendingReplay
+from router.state.ledger import HELD, LetterLedger
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
@@ -250,49 +245,6 @@ def test_a_batch_that_is_repeated_holds_back_the_same_records(
         found = letters_of(tmp_path)
         assert {n: found[n] for n in found if n > 8} == {10: both, 11: ("hook",), 13: both}
         assert in_lake(tmp_path) == [0, 2, 6, 9, 11, 12]
-
-
-class Quiet:
-    """A watcher that says nothing."""
-
-    def resumed(self, pending: PendingReplay) -> None:
-        """Say nothing."""
-
-    def progress(self, summary: Summary) -> None:
-        """Say nothing."""
-
-    def held(self, reason: str, seconds: float) -> None:
-        """Nothing should be held."""
-        raise AssertionError(reason)
-
-
-@pytest.mark.full
-@pytest.mark.spark
-def test_a_replay_catches_up_with_what_is_held_back_beside_it(
-    spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replay, "open_spark_session", lambda *_: contextlib.nullcontext(spark))
-    with Webhook(lambda request: Answer()) as hook:
-        plan = plan_of(tmp_path, hook.url)
-        line = Line(spark, state, plan, generations.begin(state, INBOX, ()))
-        line.pipeline.batch(rows_of(spark, "A:no-match A:good B:invalid-cloudevent"), 0)
-        finish = LetterLedger.finish
-
-        def beside(ledger: LetterLedger, number: int, *told: Any) -> None:
-            """Hold one more record back, once, when the replay has written and not freed the key."""
-            monkeypatch.setattr(LetterLedger, "finish", finish)
-            line.pipeline.batch(rows_of(spark, "A:good", 3), 1)
-            finish(ledger, number, *told)
-
-        monkeypatch.setattr(LetterLedger, "finish", beside)
-        shop.write_catalog(tmp_path, mended=True)
-        result = replay.replay(tmp_path / "router.yaml", DeadLetterFilter(), ReplayOptions(), Quiet())
-        assert result.summary.routed.total() == 3
-        assert (result.summary.dead.total(), result.skipped) == (1, Counter())
-        line.pipeline.batch(rows_of(spark, "A:good B:good", 4), 2)
-        assert [request.header("ce-id") for request in hook.taken] == ["id-0", "id-1", "id-3", "id-4"]
-    assert sorted(in_lake(tmp_path)) == [0, 1, 3, 4]
-    assert set(letters_of(tmp_path)) == {0, 1, 2, 3, 5}
 
 
 def test_a_batch_waits_for_a_replay_that_is_about_to_free_its_key(tmp_path: Path) -> None:

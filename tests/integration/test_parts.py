@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from router.batches import waiting
-from router.errors import Fault
 from router.reading import generations
-from router.reading.backlogs import extents
 from router.sources import INBOX
 from router.state.state import StateFolder
 from tests.support import shop
@@ -97,29 +95,6 @@ def test_the_records_that_fail_are_found_and_the_rest_goes_on(
     assert line.counted("xrouter_records_total", outcome="dead-letter", reason="undecodable") == 2
     assert line.counted("xrouter_records_total", outcome="dead-letter", reason="no-match") == 1
     assert line.status.check_readiness()[1]["queries"][INBOX]["state"] == "running"
-
-
-def test_a_condemned_record_that_is_gone_has_no_outcome_and_its_batch_ends(
-    spark: SparkSession, state: StateFolder, tmp_path: Path
-) -> None:
-    rows = rows_of(spark, 1, {})
-    generation = generations.begin(state, INBOX, ())
-    fault = Fault("error", "ValueError: it cannot be judged", "it cannot be judged")
-    with Webhook() as hook:
-        line = Line(spark, state, plan_of(tmp_path, hook.url), generation)
-        for batch, condemned in enumerate((1, 2)):  # The second leaves out what Python would have to render.
-            parts = line.pipeline._splitting
-            parts.begin(batch)
-            for _ in range(condemned):
-                while not parts.failed(fault):
-                    pass
-                assert parts.divide(extents(rows, "inbox"), fault)
-            assert parts.part is not None and parts.part.condemned and parts.part.bare is (condemned == 2)
-            line.pipeline.batch(rows.where("false"), batch)
-            assert line.pipeline.last == batch
-        assert hook.taken == []
-    assert not (tmp_path / "dead").exists() or letters_of(tmp_path) == {}
-    assert line.counted("xrouter_records_total") == 0
 
 
 def test_a_batch_that_runs_out_of_memory_is_cut_until_it_fits(
