@@ -108,6 +108,7 @@ def test_topics_say_what_waits_behind_a_position_and_how_old_it_is(kafka: Kafka,
         assert topics.read_until.seconds >= asked
 
 
+@pytest.mark.full
 def test_a_broker_that_is_away_gives_no_figure_and_one_that_is_back_does(tmp_path: Path, state: StateFolder) -> None:
     broker = KafkaBroker(tmp_path / "broker")
     broker.start()
