@@ -73,7 +73,7 @@ def test_the_oldest_go_until_the_rest_fits(tmp_path: Path, sink: str) -> None:
 
 def test_a_file_of_damaged_lines_alone_goes_too(tmp_path: Path) -> None:
     settings = three_days(tmp_path, "lines")
-    *_, newest = sorted(Path(str(settings.sinks["lines"].path)).glob("*.jsonl"))
+    *_, newest = sorted((tmp_path / "lines").glob("*.jsonl"))
     newest.write_bytes(b'{"letter": 3\n' * 3)
     os.utime(newest, (0, 0))
     [gone] = purge(settings, RetentionLimits(age=DAY * 100), now=NOW)
