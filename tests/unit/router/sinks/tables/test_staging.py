@@ -18,6 +18,7 @@ from router.rendering.texts import INSTANT
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import StagedCommit, StagedFile
 from router.sinks.jsonlines import WIDE, WIDE_WITH_AMBIGUOUS
+from router.sinks.tables import delta, head
 from router.sinks.tables.staging import add_partition_columns, make_file_prefix
 from tests.support.tables import by_delta, by_duckdb
 
@@ -210,5 +211,13 @@ def test_a_table_of_another_form_is_refused_before_anything_is_offered(tmp_path:
     assert not files.offered
 
 
-def test_an_object_store_is_not_staged() -> None:
+def test_a_table_in_an_object_store_gets_rows_of_the_driver_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert DeltaSink("lake", "s3://bucket/t", WIDE).make_stager(Commit("a", 0)) is None
+    for module in (delta, head):
+        monkeypatch.setattr(module, "local_folder", lambda uri: None)
+    for version in (0, 0, 1):
+        DeltaSink("lake", str(tmp_path), WIDE, partition_by=["id"]).write(rows("1", "2"), Commit("a", version))
+    assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["id"].to_pylist()) == ["1", "1", "2", "2"]
+    assert DeltaTable(tmp_path).version() == 2
