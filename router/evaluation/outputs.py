@@ -112,8 +112,10 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as JSON, without ``routes``: route numbers belong to a plan."""
-        counts = {name: [[key, count] for key, count in getattr(self, name).items()] for name in _COUNTERS}
-        return {**counts, **{name: getattr(self, name) for name in _NUMBERS}}
+        lists = {name: [[*_members(key), count] for key, count in getattr(self, name).items()] for name in _LISTED}
+        delivered = [[*key, count, self.delivered_bytes[key]] for key, count in self.delivered.items()]
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return {**lists, **numbers, "ties": dict(self.ties), "delivered": delivered}
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Tally:
@@ -125,9 +127,12 @@ class Tally:
         total = cls()
         for name in _NUMBERS:
             setattr(total, name, int(form[name]))
-        for name in _COUNTERS:
-            for key, count in form[name]:
-                getattr(total, name)[tuple(key) if isinstance(key, list) else key] = int(count)
+        for name in _LISTED:
+            for *key, count in form[name]:
+                getattr(total, name)[tuple(key) if len(key) > 1 else key[0]] = int(count)
+        total.ties.update(form["ties"])
+        for *key, count, size in form["delivered"]:
+            total.delivered[tuple(key)], total.delivered_bytes[tuple(key)] = int(count), int(size)
         return total
 
     def reject(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
@@ -138,8 +143,13 @@ class Tally:
             self.definitions[endpoint, message] -= count
 
 
-_COUNTERS: Final = ("records", "definitions", "arrivals", "ties", "delivered", "delivered_bytes", "shadow", "ids")
+_LISTED: Final = ("records", "definitions", "arrivals", "shadow", "ids")
+_COUNTERS: Final = (*_LISTED, "ties", "delivered", "delivered_bytes")
 _NUMBERS: Final = ("spilled", "bytes", "rows", "missing")
+
+
+def _members(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
 
 
 def encode_tally(
