@@ -219,11 +219,13 @@ class SizeLimits:
 
     def __init__(self, settings: Settings) -> None:
         self._routes = np.array([_smallest_limit(settings, route.to) for route in settings.routes], np.int64)
-        self._letters = SpillLimits(settings)
+        self._default = _smallest_limit(settings, settings.dead_letters.sinks)
 
     def max_bytes(self, route: int) -> int:
-        """Return the maximum bytes that all sinks of an event route accept."""
-        return int(self._routes[route])
+        """Return the maximum bytes that all sinks of a route accept, with the numbers of :class:`Routes`."""
+        if route == DEFAULT_DEAD_LETTER_ROUTE:
+            return self._default
+        return int(self._routes[route if route >= 0 else to_dead_letter_route(route)])
 
     def reject_oversized(self, outcomes: MatchOutcomes, sizes: IntArray, routes: RouteNumbers) -> None:
         """Turn routed rows that are too large for their sinks into dead letters."""
@@ -238,20 +240,7 @@ class SizeLimits:
     def find_spilled(self, outcomes: MatchOutcomes, sizes: IntArray, routes: pa.Array) -> list[int]:
         """Return the dead letters that are too large for a sink of their route."""
         numbers = routes.to_numpy(zero_copy_only=False)
-        return [row for row in outcomes.reasons if sizes[row] > self._letters.max_bytes(int(numbers[row]))]
-
-
-class SpillLimits:
-    """The maximum bytes of key and body of a dead letter that is not spilled, by its route."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._limits = {DEFAULT_DEAD_LETTER_ROUTE: _smallest_limit(settings, settings.dead_letters.sinks)}
-        for number, route in dead_letter_routes(settings.routes):
-            self._limits[to_dead_letter_route(number)] = _smallest_limit(settings, route.to)
-
-    def max_bytes(self, route: int) -> int:
-        """Return the limit for dead letters of a route, with the numbers of :class:`router.routing.Routes`."""
-        return self._limits[route]
+        return [row for row in outcomes.reasons if sizes[row] > self.max_bytes(int(numbers[row]))]
 
 
 def row_sizes(facts: RecordColumns, sizes: IntArray) -> IntArray:

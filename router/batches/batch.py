@@ -35,7 +35,7 @@ from router.logs import get_logger
 from router.request_reply import NAME as PAIRS
 from router.request_reply import Pairing
 from router.state.ledger import LetterLedger
-from router.state.state import Park, StateFolder
+from router.state.state import BlockedKeys, Hold, Park, StateFolder
 from router.writing.outcomes import SINK_REJECTED, HeldBack, Outcomes, RecordOutcome, Rejections
 from router.writing.staging import BatchId, create_commit
 from router.writing.writer import BatchWriter
@@ -171,7 +171,7 @@ class KeyOrdering:
             keys = {each.key for each in suspects}
             blocked = self._find_blocked_keys(keys)
             blocking = {key: blocked[key] for key in keys & blocked.keys()}
-            self._notes.block(batch.query, batch.number, batch.generation, blocking, batch.label)
+            self._notes.note(batch.query, batch.number, BlockedKeys(batch.generation, blocking, batch.label))
         held = _find_held_back(suspects, blocked)
         self.block_keys(each for each in suspects if each.route < 0 or each in held)
         if held:
@@ -196,7 +196,8 @@ class KeyOrdering:
             self._ledger.order.append_letters((each.key, each.letter) for each in ordered)
 
     def _stored_keys(self, batch: BatchId) -> dict[str, str] | None:
-        return self._notes.blocked(batch.query, batch.number, batch.generation, batch.label)
+        note = self._notes.noted(BlockedKeys, batch.query, batch.number, batch.generation)
+        return dict(note.blocked) if note is not None and note.part == batch.label else None
 
     def _find_blocked_keys(self, keys: Collection[str]) -> dict[str, str]:
         """Return the blocked keys with their first dead letters; wait for a replay about to unblock one of *keys*."""
@@ -302,7 +303,7 @@ class StoredBatch(Batch):
             return self.park.lacking
         lacking = self._lacking()
         noted = replace(self.park, lacking=lacking, part=self.id.label)
-        self.state.batches.park(self.id.query, self.id.number, noted)
+        self.state.batches.note(self.id.query, self.id.number, noted)
         return lacking
 
     def hold_back(self) -> HeldBack:
@@ -347,7 +348,7 @@ class StoredBatch(Batch):
     def _lacking(self) -> dict[str, str]:
         if self.writer.has_dead_letters(self.id):
             return {}
-        held = self.state.batches.held(self.id.query, self.id.number, self.id.generation)
+        held = self.state.batches.noted(Hold, self.id.query, self.id.number, self.id.generation)
         noted = held.taken if held and held.part == self.id.label else ()
         taken = self.writer.finished_sinks(self.id).union(noted)
         why = {held.sink: f"{PARKED}: {held.reason.removeprefix(f'sink {held.sink}: ')}"} if held and held.sink else {}

@@ -34,7 +34,7 @@ from router.reading.backlogs import first_of
 from router.reading.generations import Generation, Spans, bounds, cluster_of, offsets_of, reads, records_in, turned_back
 from router.reading.streams import Losses, ReadTopics, places_of
 from router.request_reply import Pairing
-from router.state.state import Accounts, StateFolder
+from router.state.state import Accounts, Park, StateFolder
 from router.watching.batches import BatchWatch
 from router.watching.coverage import count_by_endpoint
 from router.writing.staging import BatchId
@@ -381,7 +381,7 @@ class Pipeline:
                 raise Draining
             now = datetime.now(UTC).isoformat(timespec="microseconds")
             id = BatchId(self.kind, self.name, self.generation.id, number, now, part.path, self._came_by)
-            park = self._notes.parked(self.name, number, self.generation.id)
+            park = self._notes.noted(Park, self.name, number, self.generation.id)
             began = time.monotonic()
             if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
                 epoch = loaded.plan.catalog.epoch

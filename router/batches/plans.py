@@ -28,7 +28,7 @@ from router.logs import get_logger
 from router.state.state import BatchStore
 from router.watching.metrics import Metrics
 from router.watching.shadow import EpochPair
-from router.writing.kafka_records import KafkaRecords, SingleWrite
+from router.writing.kafka_records import KafkaRecords, create_single_write, to_kafka_records
 from router.writing.outcomes import Outcomes, save_to_kafka
 from router.writing.staging import BatchId, RowsForSink, SinkRows, collect_results
 from router.writing.writer import BatchWriter
@@ -61,7 +61,7 @@ class LoadedPlan:
     writer: BatchWriter
     tallies: dict[str, Accumulator[dict[str, str]]] = field(default_factory=dict)
     """Counts of the workers, by query. Spark never frees accumulators, so attempts and plans share them."""
-    once: dict[_ColumnsKey, SingleWrite] = field(default_factory=dict)
+    once: dict[_ColumnsKey, WorkerPass] = field(default_factory=dict)
     """The pass of a single write to all sinks, cached across batches; per query, since queries run in parallel."""
     passes: dict[tuple[_ColumnsKey, bool], WorkerPass] = field(default_factory=dict)
     """The passes that evaluate batches, cached likewise; with the original records or without."""
@@ -100,7 +100,7 @@ class LoadedPlan:
         batch = BatchId(kind, "", "", 0, datetime.now(UTC).isoformat(timespec="microseconds"))
         if self.one_pass:
             key = _ColumnsKey("", kind, "", needs_milliseconds(rows, kind))
-            outgoing = alone._columns(key, alone._reset_counts(rows, "")).to_records(rows, batch.failed)
+            outgoing = to_kafka_records(alone._columns(key, alone._reset_counts(rows, "")), rows, batch.failed)
             name = next(iter(routes.dead_letter_sinks))
             sink = plan.settings.sinks[name].topics
             assert sink is not None
@@ -148,7 +148,7 @@ class LoadedPlan:
         texts = self._reset_counts(rows, batch.query)
         counted = partial(_counts, texts, self.plan)
         key = _ColumnsKey(batch.query, kind, batch.first_query, needs_milliseconds(rows, kind))
-        outgoing = self._columns(key, texts).to_records(rows, batch.failed) if at_once else None
+        outgoing = to_kafka_records(self._columns(key, texts), rows, batch.failed) if at_once else None
 
         def unify() -> DataFrame:
             outcomes = self._outcome_pass(key, rows, texts, arrived=arrived).apply(rows)
@@ -177,11 +177,11 @@ class LoadedPlan:
         tallies.value = {}
         return tallies
 
-    def _columns(self, key: _ColumnsKey, tallies: Accumulator[dict[str, str]]) -> SingleWrite:
+    def _columns(self, key: _ColumnsKey, tallies: Accumulator[dict[str, str]]) -> WorkerPass:
         known = self.once.get(key)
         if known is None:
             records = KafkaRecords.for_all_sinks(self.plan, key.kind, key.first_query)
-            known = self.once[key] = SingleWrite.create(records, self.judge, tallies, converts=key.converts)
+            known = self.once[key] = create_single_write(records, self.judge, tallies, converts=key.converts)
         return known
 
     def _outcome_pass(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-import msgspec
 import pyarrow as pa
 
 from router.errors import Fault
@@ -16,7 +16,7 @@ from router.machine import BatchSizing
 from router.reading.backlogs import BYTES, Range, Ranges, cut, extents, within
 from router.reading.generations import Generation, planned, ranges_of, records_in, spans_of
 from router.reading.streams import QueryReader
-from router.state.state import BatchStore
+from router.state.state import BatchNote, BatchStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,13 +68,25 @@ class Failures:
         self.all += 1
 
 
-@dataclass(frozen=True, slots=True)
-class _PartsNote:
-    generation: str
+@dataclass(frozen=True)
+class PartsNote(BatchNote):
+    """How a batch is split, and what is left of it; ``tally`` is that of the parts already written, as JSON."""
+
+    kind: ClassVar[str] = "parts"
+    without: ClassVar[str] = "the batch is then written from its start, and tables may double"
     left: list[BatchPart]
     tally: dict[str, Any]
     failures: Failures
     known: list[str]
+
+    @cached_property
+    def counts(self) -> Tally:
+        """The tally."""
+        return Tally.from_json(self.tally)
+
+    def __post_init__(self) -> None:
+        """Check the tally."""
+        _ = self.counts
 
 
 # A batch may be planned too large: Spark limits records, not bytes, and a range in the checkpoint stays, whatever the
@@ -126,13 +138,13 @@ class Splitting:
         Raises:
             StateError: the note is damaged.
         """
-        self._set_parts(number, read_parts(self._store, self._query, number, self._generation.id))
+        self._set_parts(number, self._store.noted(PartsNote, self._query, number, self._generation.id))
 
-    def _set_parts(self, number: int, note: _PartsNote | None) -> None:
+    def _set_parts(self, number: int, note: PartsNote | None) -> None:
         self.number = number
         self._noted = note is not None
         self.left = [BatchPart()] if note is None else note.left
-        self.tally = Tally() if note is None else Tally.from_json(note.tally)
+        self.tally = Tally() if note is None else note.counts
         self.failures = Failures() if note is None else note.failures
         self._known = set(() if note is None else note.known)
 
@@ -280,23 +292,8 @@ class Splitting:
     def note(self) -> None:
         """Store what is left, durably."""
         self._noted = True
-        note = _PartsNote(self._generation.id, self.left, self.tally.to_json(), self.failures, sorted(self._known))
-        self._store.note_parts(self._query, self.number, self._generation.id, note)
-
-
-def read_parts(store: BatchStore, query: str, number: int, generation: str) -> _PartsNote | None:
-    """Return how a batch is split; None if it is not.
-
-    Raises:
-        StateError: the note is damaged.
-    """
-
-    def parse(form: Any) -> _PartsNote:
-        note = msgspec.convert(form, _PartsNote)
-        Tally.from_json(note.tally)
-        return note
-
-    return store.parts(query, number, generation, parse)
+        note = PartsNote(self._generation.id, self.left, self.tally.to_json(), self.failures, sorted(self._known))
+        self._store.note(self._query, self.number, note)
 
 
 def single_range(places: pa.Table) -> Ranges:

@@ -14,7 +14,7 @@ from router.batches.plans import LoadedPlan, PlanCache
 from router.errors import RouterError, SinkError, find_lost_registry
 from router.logs import get_logger
 from router.reading.generations import reads
-from router.state.state import BatchStore, Hold
+from router.state.state import BatchStore, Hold, Park
 from router.watching.batches import HELD
 from router.writing.staging import BatchId
 
@@ -136,13 +136,13 @@ class BatchWaiting:
             _log.error("batch blocked", **facts, **({} if error else {"held_seconds": round(lasts)}))
 
     def _note(self, batch: BatchId, reason: str, sink: str, known: frozenset[str]) -> None:
-        before = self.store.held(self.query, batch.number, batch.generation)
+        before = self.store.noted(Hold, self.query, batch.number, batch.generation)
         taken = tuple(sorted(known.union(before.taken if before and before.part == batch.label else ())))
         note = Hold(batch.generation, before.since if before else batch.failed, reason, sink, taken, batch.label)
         if note == before:
             return
         try:
-            self.store.hold(self.query, batch.number, note)
+            self.store.note(self.query, batch.number, note)
         except RouterError as error:  # A full disk may be what blocks the batch; the note is not essential.
             _log.warning("cannot store why a batch is blocked", query=self.query, error=str(error))
 
@@ -152,7 +152,7 @@ class BatchWaiting:
         deadline = float("inf") if seconds is None else time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self.pause(min(left, PARK_CHECK_SECONDS))
-            if not parked and self.store.parked(self.query, batch.number, batch.generation) is not None:
+            if not parked and self.store.noted(Park, self.query, batch.number, batch.generation) is not None:
                 return
             if plan and self.plans.active.id != plan:
                 return

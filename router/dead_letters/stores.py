@@ -148,6 +148,10 @@ class LetterFolder(_StoreOnDisk):
         """Yield the letters of a file."""
 
     @abstractmethod
+    def is_empty(self, path: Path) -> bool:
+        """Whether a file is as :meth:`empty_file` leaves it: without letters and without damaged ones."""
+
+    @abstractmethod
     def empty_file(self, path: Path) -> None:
         """Replace a file by one without letters, in one step."""
 
@@ -170,8 +174,9 @@ class LetterFolder(_StoreOnDisk):
                 written = self.find_time(path) or datetime.fromtimestamp(path.stat().st_mtime, UTC)
                 if (before is not None and written < before) or (limit and total > limit):
                     total -= sizes[path]
-                    counts[path] = sum(1 for _ in self.read_file(path, bodies=False))
-        old = [path for path, count in counts.items() if count or path not in last.values()]
+                    if path not in last.values() or not self.is_empty(path):
+                        counts[path] = sum(1 for _ in self.read_file(path, bodies=False))
+        old = list(counts)
         if not old:
             return None
 
@@ -239,6 +244,9 @@ class LineLetters(LetterFolder):
     def read_file(self, path: Path, *, bodies: bool) -> Iterator[DeadLetter]:
         with path.open("rb") as file:
             yield from self._parse_lines(enumerate(file, 1), path)
+
+    def is_empty(self, path: Path) -> bool:
+        return path.stat().st_size == 0
 
     def empty_file(self, path: Path) -> None:
         write_atomically(path, lambda file: None)
@@ -384,6 +392,9 @@ class ParquetLetters(_TableLetters, LetterFolder):
     def read_file(self, path: Path, *, bodies: bool) -> Iterator[DeadLetter]:
         fragment = self._open_file(path)
         yield from read_rows(self.name, fragment, fragment.physical_schema, bodies=bodies)
+
+    def is_empty(self, path: Path) -> bool:
+        return bool(pq.read_metadata(path).num_rows == 0)
 
     def empty_file(self, path: Path) -> None:
         write_atomically(path, lambda file: pq.write_table(DEAD_LETTER.empty_table(), file))

@@ -24,7 +24,7 @@ from router.evaluation.forwarding import PARTITION_KEY
 from router.evaluation.outputs import DEAD_LETTER, RoutedOutcomes, Tally
 from router.evaluation.plan import Plan
 from router.matching.inbox_columns import kafka_instants, kafka_positions
-from router.routing import SpillLimits
+from router.routing import SizeLimits
 from router.settings.routes import make_dead_letter_values
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def make_poison_outcome(
     size: Column = F.lit(0)
     for name in ("key", "value") if kind == "kafka" else ("body",):
         size = size + F.coalesce(F.length(name), F.lit(0))
-    spilled = size > F.lit(SpillLimits(plan.settings).max_bytes(route))
+    spilled = size > F.lit(SizeLimits(plan.settings).max_bytes(route))
     values: dict[str, Column] = {
         "endpoint": F.lit(endpoint),
         "reason": F.lit(UNDECODABLE),

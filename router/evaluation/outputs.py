@@ -98,20 +98,12 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         """Add the counts of another part of the same batch."""
-        self.records.update(other.records)
-        self.definitions.update(other.definitions)
-        self.arrivals.update(other.arrivals)
-        self.spilled += other.spilled
-        self.bytes += other.bytes
-        self.ties.update(other.ties)
-        self.rows += other.rows
+        for name in _COUNTERS:
+            getattr(self, name).update(getattr(other, name))
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for (endpoint, route), (count, size) in other.routes.items():
             self.add_route(endpoint, route, count, size)
-        self.delivered.update(other.delivered)
-        self.delivered_bytes.update(other.delivered_bytes)
-        self.missing += other.missing
-        self.shadow.update(other.shadow)
-        self.ids.update(other.ids)
 
     def add_route(self, endpoint: str, route: int, count: int, size: int) -> None:
         """Add outcomes of an endpoint on a route."""
@@ -120,34 +112,27 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as JSON, without ``routes``: route numbers belong to a plan."""
-        return {
-            "records": [[*key, count] for key, count in self.records.items()],
-            "definitions": [[*pair, count] for pair, count in self.definitions.items()],
-            "arrivals": [[at, count] for at, count in self.arrivals.items()],
-            "spilled": self.spilled,
-            "bytes": self.bytes,
-            "ties": dict(self.ties),
-            "rows": self.rows,
-            "delivered": [[*key, count, self.delivered_bytes[key]] for key, count in self.delivered.items()],
-            "missing": self.missing,
-            "shadow": [[*key, count] for key, count in self.shadow.items()],
-            "ids": [[*key, count] for key, count in self.ids.items()],
-        }
+        lists = {name: [[*_members(key), count] for key, count in getattr(self, name).items()] for name in _LISTED}
+        delivered = [[*key, count, self.delivered_bytes[key]] for key, count in self.delivered.items()]
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return {**lists, **numbers, "ties": dict(self.ties), "delivered": delivered}
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Tally:
-        """Return the tally that :meth:`to_json` wrote."""
-        records = Counter({(endpoint, outcome, reason): count for endpoint, outcome, reason, count in form["records"]})
-        arrivals = Counter({at: count for at, count in form["arrivals"]})
-        definitions = Counter({(endpoint, message): count for endpoint, message, count in form["definitions"]})
-        total = cls(records, definitions, arrivals, spilled=form["spilled"], bytes=form["bytes"])
-        total.ties.update(form.get("ties", {}))
-        total.rows, total.missing = form.get("rows", 0), form.get("missing", 0)
-        for sink, endpoint, count, size in form.get("delivered", ()):
-            total.delivered[sink, endpoint] = count
-            total.delivered_bytes[sink, endpoint] = size
-        total.shadow.update(_shadow_counts(form))
-        total.ids.update({(message, name, by): count for message, name, by, count in form.get("ids", ())})
+        """Return the tally that :meth:`to_json` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: it did not.
+        """
+        total = cls()
+        for name in _NUMBERS:
+            setattr(total, name, int(form[name]))
+        for name in _LISTED:
+            for *key, count in form[name]:
+                getattr(total, name)[tuple(key) if len(key) > 1 else key[0]] = int(count)
+        total.ties.update(form["ties"])
+        for *key, count, size in form["delivered"]:
+            total.delivered[tuple(key)], total.delivered_bytes[tuple(key)] = int(count), int(size)
         return total
 
     def reject(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
@@ -156,6 +141,15 @@ class Tally:
             self.records[(endpoint, ROUTED, "")] -= count
             self.records[(endpoint, DEAD_LETTER, reason)] += count
             self.definitions[endpoint, message] -= count
+
+
+_LISTED: Final = ("records", "definitions", "arrivals", "shadow", "ids")
+_COUNTERS: Final = (*_LISTED, "ties", "delivered", "delivered_bytes")
+_NUMBERS: Final = ("spilled", "bytes", "rows", "missing")
+
+
+def _members(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
 
 
 def encode_tally(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,9 +24,7 @@ from catalog.values import media_type_of
 from router.rendering.texts import (
     ATTRIBUTE_COLUMNS,
     EVENT_TYPE,
-    NO_ROWS,
     TEXT_MAP,
-    Bytes,
     SourceKind,
     TextPieces,
     attribute_of_header,
@@ -35,7 +33,6 @@ from router.rendering.texts import (
     decode_texts,
     escape_json,
     event_attributes,
-    find_owners,
     join_entries,
     join_runs,
     merge_texts,
@@ -527,19 +524,15 @@ def _extension_maps(attributes: Attributes) -> pa.MapArray:
 
 # Routed events in structured mode: JSON that includes the data.
 #
-# Bodies that are JSON are embedded unchanged. msgspec decodes many bodies as the items of one array, which proves that
-# each is JSON. ``bindings.events`` also rejects objects with a repeated key: the positions of quotes and braces show
-# whether there is one. The exact codec decides the rest.
+# Bodies that are JSON are embedded unchanged. ``bindings.events`` rejects objects with a repeated key, which msgspec
+# accepts: a body that decoding and encoding leave as it is has none. The exact codec decides the rest. A body of 200
+# bytes takes 1.6 us (1.1 with arrays of quotes and braces), one of 2 kB 12 us (31), one with escaped letters 8 us (4).
 
 _ARRAY_DECODER: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_QUOTE, _BACKSLASH, _COLON, _OPEN, _CLOSE, _BRACKET = (ord(each) for each in '"\\:{}[')
-_SPACE: Final = 0x20
-_WHITESPACE: Final = np.frombuffer(b" \t\r\n", np.uint8)
-_WORD_BYTES: Final = 8
-"""Number of bytes at the begin and at the end of a key that its hash covers."""
-_MASKS: Final = np.array([(1 << 8 * length) - 1 for length in range(_WORD_BYTES + 1)], np.uint64)
-_FACTORS: Final = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
-UInt64s = npt.NDArray[np.uint64]
+_DECODER: Final = msgspec.json.Decoder(float_hook=lambda text: msgspec.Raw(text.encode()))
+_ENCODER: Final = msgspec.json.Encoder()
+_WHITESPACE: Final = (b" ", b"\t", b"\r", b"\n")
+_SPACED: Final = re.compile(rb'": |[,\[{\]}][ \n\r\t]')
 
 
 def data_members(data: pa.BinaryArray, types: pa.StringArray, barred: Bool | None = None) -> TextPieces:
@@ -571,18 +564,19 @@ def data_members(data: pa.BinaryArray, types: pa.StringArray, barred: Bool | Non
 
 def can_embed(bodies: pa.BinaryArray) -> Bool:
     """Return which bodies :func:`bindings.events.build_data_member` would embed as ``data``; false for null."""
-    texts, _ = decode_texts(bodies)
-    embedded = np.zeros(len(bodies), bool)
-    rows = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
-    rows = rows[_is_trimmed(take_rows(texts, rows))]
-    candidates = take_rows(texts, rows)
-    proven = is_plain_json(candidates) & ~_has_double_backslash(candidates)
-    plain = np.flatnonzero(proven)
-    proven[plain[_find_doubtful(take_rows(candidates, plain))]] = False
-    embedded[rows[proven]] = True
-    for row in rows[~proven].tolist():
-        embedded[row] = "data" in build_data_member(DEFAULT_CONTENT_TYPE, bodies[row].as_py())
-    return embedded
+    return np.fromiter((body is not None and _can_embed(body) for body in bodies.to_pylist()), bool, len(bodies))
+
+
+def _can_embed(body: bytes) -> bool:
+    try:
+        compact = msgspec.json.format(body, indent=-1) if _SPACED.search(body) else body
+        if _ENCODER.encode(_DECODER.decode(compact)) == compact and compact != b"null":
+            trimmed = body[:1] not in _WHITESPACE and body[-1:] not in _WHITESPACE
+            if trimmed and compact.count(b"{") + compact.count(b"[") < MAX_DEPTH:
+                return True
+    except (ValueError, RecursionError, OverflowError):
+        pass
+    return "data" in build_data_member(DEFAULT_CONTENT_TYPE, body)
 
 
 def is_plain_json(texts: pa.StringArray) -> Bool:
@@ -614,120 +608,6 @@ def _split_array(array: bytes) -> list[msgspec.Raw]:
         return _ARRAY_DECODER.decode(array)
     except (msgspec.DecodeError, RecursionError):
         return []
-
-
-def _is_trimmed(texts: pa.StringArray) -> Bool:
-    """Return which texts are not empty and neither begin nor end with whitespace."""
-    data, places = bytes_and_offsets(texts)
-    trimmed = np.diff(places) > 0
-    edges = np.stack((places[:-1][trimmed], places[1:][trimmed] - 1))
-    trimmed[trimmed] = ~np.isin(data[edges], _WHITESPACE).any(axis=0)
-    return trimmed
-
-
-def _has_double_backslash(texts: pa.StringArray) -> Bool:
-    """Return which texts have adjacent backslashes, so that a quote after them may end a string or not."""
-    data, places = bytes_and_offsets(texts)
-    doubled = np.zeros(len(texts), bool)
-    escapes = _find_backslashes(data)
-    doubled[find_owners(places, escapes[1:][np.diff(escapes) == 1])] = True
-    return doubled
-
-
-def _find_doubtful(texts: pa.StringArray) -> Int:
-    """Find the JSON texts that may not be embedded: those that are ``null``, nest deeply or repeat a key."""
-    data, places = bytes_and_offsets(texts)
-    levels = np.diff(np.searchsorted(np.flatnonzero((data == _OPEN) | (data == _BRACKET)), places))
-    null = (np.diff(places) == len("null")) & (data[places[:-1]] == ord("n"))
-    strings = _JsonStrings(data)
-    keys = strings.keys
-    rows = np.repeat(np.arange(len(texts)), np.diff(np.searchsorted(keys[0], places)))
-    repeated = _find_repeats(_hash_keys(data, *keys, rows))
-    if len(repeated):
-        # The same key may be in different objects of a text; finding the object of a key takes longer.
-        again = np.zeros(len(texts), bool)
-        again[rows[repeated]] = True
-        at = np.flatnonzero(again[rows])
-        begins, ends = keys[0][at], keys[1][at]
-        repeated = at[_find_repeats(_hash_keys(data, begins, ends, strings.object_numbers(begins)))]
-    doubts = np.concatenate((strings.doubts, keys[0][repeated]))
-    return np.union1d(find_owners(places, doubts), np.flatnonzero((levels >= MAX_DEPTH) | null))
-
-
-def _find_backslashes(data: Bytes) -> Int:
-    marks = data == _BACKSLASH
-    return np.flatnonzero(marks) if marks.any() else NO_ROWS
-
-
-class _JsonStrings:
-    """The positions of strings in adjacent JSON texts without escaped backslashes.
-
-    ``keys`` are the begins and ends of keys, ``doubts`` positions in texts whose keys are uncertain.
-    """
-
-    def __init__(self, data: Bytes) -> None:
-        self._data = data
-        escapes = _find_backslashes(data)
-        quotes = np.flatnonzero(data == _QUOTE)
-        if len(escapes):
-            quotes = quotes[data[quotes - 1] != _BACKSLASH]
-        self._opened, self._closed = quotes[::2], quotes[1::2]
-        # A text that is a string ends with a quote, but has no colon after it: the next text begins otherwise.
-        after = data[np.minimum(self._closed + 1, len(data) - 1)]
-        are_keys = after == _COLON
-        self.keys = self._opened[are_keys] + 1, self._closed[are_keys]
-        self.doubts = np.concatenate((self._closed[after <= _SPACE], self._select_in_keys(escapes)))
-
-    def _select_in_keys(self, places: Int) -> Int:
-        begins, ends = self.keys
-        if not len(begins) or not len(places):
-            return places[:0]
-        within = np.searchsorted(begins, places, "right") - 1
-        inside: Int = places[(within >= 0) & (places < ends[within])]
-        return inside
-
-    def object_numbers(self, keys: Int) -> Int:
-        """Return the number of the object that each of these keys is in."""
-        data = self._data
-        braces = np.flatnonzero((data == _OPEN) | (data == _CLOSE))
-        braces = braces[np.searchsorted(self._opened, braces) == np.searchsorted(self._closed, braces)]
-        opens = data[braces] == _OPEN
-        depths = np.cumsum(np.where(opens, 1, -1))
-        before = np.searchsorted(braces, keys) - 1
-        # After a closing brace it is the object that opened last at the remaining depth.
-        later = np.flatnonzero(~opens[before])
-        if len(later):
-            begins = np.flatnonzero(opens)
-            order = begins[np.argsort(depths[begins], kind="stable")]
-            ranks = depths[order] * len(data) + braces[order]
-            ranked = depths[before[later]] * len(data) + keys[later]
-            before[later] = order[np.searchsorted(ranks, ranked) - 1]
-        return before
-
-
-def _hash_keys(data: Bytes, begins: Int, ends: Int, groups: Int) -> UInt64s:
-    """Hash keys with their groups: equal keys of a group have equal hashes, others rarely."""
-    padded = np.concatenate((data, np.zeros(_WORD_BYTES, np.uint8)))
-    words = np.ndarray(len(padded) - _WORD_BYTES + 1, "<u8", padded, strides=(1,))
-    lengths = ends - begins
-    marks = words[begins]
-    marks &= _MASKS[np.minimum(lengths, _WORD_BYTES)]
-    marks *= _FACTORS[0]
-    long = np.flatnonzero(lengths > _WORD_BYTES)
-    marks[long] += words[ends[long] - _WORD_BYTES] * _FACTORS[1]
-    lengths += groups << 32
-    marks += lengths.view(np.uint64) * _FACTORS[2]
-    return marks
-
-
-def _find_repeats(marks: UInt64s) -> Int:
-    """Find the positions of numbers that occur more than once."""
-    ordered = np.sort(marks)
-    repeats = ordered[1:][ordered[1:] == ordered[:-1]]
-    if not len(repeats):
-        return NO_ROWS
-    nearest = repeats[np.minimum(np.searchsorted(repeats, marks), len(repeats) - 1)]
-    return np.flatnonzero(nearest == marks)
 
 
 _DATA: Final = ("data", "data_base64")

@@ -30,7 +30,7 @@ from bindings.inbox.space import InboxDamaged, InboxError
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from catalog.load import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
-from router.batches.splitting import read_parts
+from router.batches.splitting import PartsNote
 from router.errors import BatchPinError, CatalogUnavailable, RouterError, StateError
 from router.evaluation.plan import VERSION, Plan, read_catalog
 from router.logs import get_logger, shorten_list
@@ -43,7 +43,7 @@ from router.settings import Settings
 from router.sinks.tables.head import local_folder
 from router.sources import INBOX, REST, Source, make_inbox_client, make_rest_client, make_source_client
 from router.state.durable import RESTORE, CheckpointProgress, damaged, missing, progress_of, unreadable, write_durably
-from router.state.state import StateFolder
+from router.state.state import BatchNote, BlockedKeys, Hold, Park, StateFolder
 from router.telemetry.configured import send_telemetry
 from router.watching.backlogs import Backlog, Backlogs
 from router.watching.metrics import DiskCollector, Metrics, make_certificate_collector
@@ -249,9 +249,9 @@ def _require_pins(state: StateFolder, query: str, generation: Generation, progre
     pinned = state.batches.pinned(query, batch)
     if pinned is not None:
         _require_plan(state, query, batch, pinned)
-    for note in (state.batches.held, state.batches.parked, state.batches.blocked):
-        note(query, batch, generation.id)
-    read_parts(state.batches, query, batch, generation.id)
+    kinds: tuple[type[BatchNote], ...] = (Hold, Park, BlockedKeys, PartsNote)
+    for kind in kinds:
+        state.batches.noted(kind, query, batch, generation.id)
 
 
 def _require_plan(state: StateFolder, query: str, batch: int, plan: str) -> None:

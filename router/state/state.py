@@ -14,13 +14,12 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 import msgspec
 
@@ -130,26 +129,33 @@ def _make_private(root: Path) -> None:
 # whole batch. A note belongs to a checkpoint generation, so that no batch of the same number in another one is taken
 # for it.
 
-Note = TypeVar("Note")
-Parse = Callable[[Any], Note | None]
-Key = tuple[str, int, str, str]
-"""Query, batch, kind of note, generation."""
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{32}")
-_REPEAT: Final = "the batch is then tried again"
-_REWRITE: Final = "the batch is then written from its start, and tables may double"
 _UNPIN: Final = (
     "the batch is then evaluated by the active catalog and settings; tables that have it already keep what they have"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+@dataclass(frozen=True)
+class BatchNote:
+    """A note about a batch of a checkpoint generation."""
+
+    kind: ClassVar[str]
+    without: ClassVar[str] = "the batch is then tried again"
+    """What follows if a damaged one is removed."""
+    generation: str
+
+
+Note = TypeVar("Note", bound=BatchNote)
+
+
+@dataclass(frozen=True)
+class Hold(BatchNote):
     """Why a batch is not finished: ``since`` when (RFC 3339), the ``sink`` in the way ('' for the circuit breaker).
 
     ``taken`` are the sinks that have all of their events of the batch, or of that ``part`` of it.
     """
 
-    generation: str
+    kind: ClassVar[str] = "held"
     since: str
     reason: str
     sink: str = ""
@@ -157,8 +163,8 @@ class Hold:
     part: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
+@dataclass(frozen=True)
+class Park(BatchNote):
     """An order to set a batch aside, given at ``asked`` (RFC 3339).
 
     ``lacking`` is the router's answer, with the reason for each sink that does not have the batch: None until it has
@@ -166,15 +172,17 @@ class Park:
     one ``part``, and the router looks again for the next.
     """
 
-    generation: str
+    kind: ClassVar[str] = "park"
     asked: str
     lacking: Mapping[str, str] | None = None
     part: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _BlockedKeys:
-    generation: str
+@dataclass(frozen=True)
+class BlockedKeys(BatchNote):
+    """Which keys of a batch, or of a ``part`` of it, its first attempt found blocked, by which letter."""
+
+    kind: ClassVar[str] = "order"
     blocked: Mapping[str, str]
     part: str = ""
 
@@ -230,59 +238,31 @@ class BatchStore:
         """Return a plan's document; None if it is not stored."""
         return self._database.plan(plan)
 
-    def hold(self, query: str, batch: int, note: Hold) -> None:
-        """Note that a batch is blocked."""
-        self._write_note((query, batch, "held", note.generation), note)
-
-    def held(self, query: str, batch: int, generation: str) -> Hold | None:
-        """Return why a batch of that generation is blocked; None if it is not noted to be."""
-        return self._read_note((query, batch, "held", generation), partial(msgspec.convert, type=Hold))
-
-    def release(self, query: str, batch: int) -> None:
-        """Note that a batch is not blocked any more."""
-        with self._database.transaction() as connection:
-            connection.execute("DELETE FROM notes WHERE query = ? AND batch = ? AND kind = 'held'", (query, batch))
-
-    def park(self, query: str, batch: int, note: Park) -> None:
-        """Order a batch to be moved to dead letters, or note what was found when it was."""
-        self._write_note((query, batch, "park", note.generation), note)
-
-    def parked(self, query: str, batch: int, generation: str) -> Park | None:
-        """Return the order to move a batch of that generation to dead letters; None if there is none."""
-        return self._read_note((query, batch, "park", generation), partial(msgspec.convert, type=Park))
-
-    def block(self, query: str, batch: int, generation: str, blocked: Mapping[str, str], part: str = "") -> None:
-        """Note which keys of a batch, or of that part of it, are blocked, by which letter."""
-        self._write_note((query, batch, "order", generation), _BlockedKeys(generation, blocked, part))
-
-    def blocked(self, query: str, batch: int, generation: str, part: str = "") -> dict[str, str] | None:
-        """Return which keys of a batch of that generation were found blocked; None before that was noted."""
-        key = (query, batch, "order", generation)
-        note = self._read_note(key, partial(msgspec.convert, type=_BlockedKeys))
-        return dict(note.blocked) if note is not None and note.part == part else None
-
-    def note_parts(self, query: str, batch: int, generation: str, note: object) -> None:
-        """Note how a batch is split, and what is left of it."""
-        self._write_note((query, batch, "parts", generation), note)
-
-    def parts(self, query: str, batch: int, generation: str, parse: Parse[Note]) -> Note | None:
-        """Return how a batch of that generation is split, as *parse* reads it; None if it is not."""
-        return self._read_note((query, batch, "parts", generation), parse, _REWRITE)
-
-    def _write_note(self, key: Key, note: object) -> None:
-        row = (*key, json.dumps(msgspec.to_builtins(note), separators=(",", ":")))
+    def note(self, query: str, batch: int, note: BatchNote) -> None:
+        """Store a note of a batch, in place of one of its kind and generation."""
+        text = json.dumps(msgspec.to_builtins(note), separators=(",", ":"))
+        row = (query, batch, note.kind, note.generation, text)
         with self._database.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?, ?, ?, ?)", row)
 
-    def _read_note(self, key: Key, parse: Parse[Note], without: str = _REPEAT) -> Note | None:
+    def noted(self, type_: type[Note], query: str, batch: int, generation: str) -> Note | None:
+        """Return the note of that type about a batch of that generation; None if there is none."""
+        key = (query, batch, type_.kind, generation)
         rows = self._database.read("SELECT note FROM notes WHERE (query, batch, kind, generation) = (?, ?, ?, ?)", key)
         if not rows:
             return None
         try:
-            return parse(json.loads(rows[0][0]))
+            return msgspec.convert(json.loads(rows[0][0]), type_)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            fault = f"{key[2]!r} is no such note ({error!r})"
-            raise self._row_error("notes", *key[:2], fault, without) from error
+            fault = f"{type_.kind!r} is no such note ({error!r})"
+            raise self._row_error("notes", query, batch, fault, type_.without) from error
+
+    def release(self, query: str, batch: int) -> None:
+        """Note that a batch is not blocked any more."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                "DELETE FROM notes WHERE query = ? AND batch = ? AND kind = ?", (query, batch, Hold.kind)
+            )
 
     def _row_error(self, table: str, query: str, batch: int, fault: str, without: str) -> StateError:
         statement = f"DELETE FROM {table} WHERE query = '{query}' AND batch = {batch}"

@@ -1,6 +1,6 @@
 """Render outcomes as Kafka records in the workers: events and dead letters as topic, key, value and headers.
 
-If one write serves all sinks, :class:`SingleWrite` evaluates source rows and renders them in one pass; otherwise
+If one write serves all sinks, :func:`create_single_write` evaluates source rows and renders them in one pass; otherwise
 :class:`KafkaRecords` renders the outcomes for one sink.
 """
 
@@ -435,49 +435,38 @@ def _is_attribute_header(name: str) -> bool:
     return name.startswith("ce_") or name == CONTENT_TYPE
 
 
-@dataclass(frozen=True, slots=True)
-class SingleWrite:
-    """The pass that turns source rows into Kafka records, both events and dead letters, for one write to all sinks."""
+def create_single_write(
+    records: KafkaRecords,
+    judge: Broadcast[Evaluator],
+    tallies: Accumulator[dict[str, str]],
+    *,
+    converts: bool = False,
+) -> WorkerPass:
+    """Create the pass of a query that turns source rows into Kafka records, events and dead letters, in one write.
 
-    records: WorkerPass
-
-    @classmethod
-    def create(
-        cls,
-        records: KafkaRecords,
-        judge: Broadcast[Evaluator],
-        tallies: Accumulator[dict[str, str]],
-        *,
-        converts: bool = False,
-    ) -> SingleWrite:
-        """Create the pass of a query with the plan *judge*; its tallies go to *tallies*.
-
-        *converts* is the result of :func:`router.evaluation.outcome_rows.needs_milliseconds`.
-        """
-        kind = records.kind
-        type_ = judge.value.outputs.outcome_type
-        if not records.needs_context:
-            # Context attributes are costly, and no header has them.
-            type_ = pa.struct([field for field in type_ if field.name != "context"])
-        function = partial(_evaluate_and_render, records, type_, judge, tallies)
-        columns = source_columns(kind, converts=converts)
-        return cls(WorkerPass.create(columns, RAW_COLUMNS[kind], function, _record_spark_type()))
-
-    def to_records(self, rows: DataFrame, failed: str) -> DataFrame:
-        """Return the Kafka records (topic, key, value, headers) of the source's *rows*.
-
-        This thread must write them before the next attempt. *failed* is the time of the dead letters.
-        """
-        # A task property: the function is the same for all attempts.
-        spark_context().setLocalProperty(FAILED_AT, failed)
-        return self.records.apply(rows)
-
-
-def _record_spark_type() -> StructType:
+    Its tallies go to *tallies*; *converts* is the result of
+    :func:`router.evaluation.outcome_rows.needs_milliseconds`.
+    """
     from pyspark.sql.types import _parse_datatype_string
 
-    parsed = _parse_datatype_string(RECORD_TYPE)
-    return cast("StructType", parsed)
+    kind = records.kind
+    type_ = judge.value.outputs.outcome_type
+    if not records.needs_context:
+        # Context attributes are costly, and no header has them.
+        type_ = pa.struct([field for field in type_ if field.name != "context"])
+    function = partial(_evaluate_and_render, records, type_, judge, tallies)
+    columns, schema = source_columns(kind, converts=converts), _parse_datatype_string(RECORD_TYPE)
+    return WorkerPass.create(columns, RAW_COLUMNS[kind], function, cast("StructType", schema))
+
+
+def to_kafka_records(single_write: WorkerPass, rows: DataFrame, failed: str) -> DataFrame:
+    """Return the Kafka records (topic, key, value, headers) of the source's *rows*.
+
+    This thread must write them before the next attempt. *failed* is the time of the dead letters.
+    """
+    # A task property: the function is the same for all attempts.
+    spark_context().setLocalProperty(FAILED_AT, failed)
+    return single_write.apply(rows)
 
 
 def _evaluate_and_render(

@@ -27,7 +27,7 @@ from router.evaluation.outcome_rows import (
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Evaluator, Plan
 from router.matching.record_columns import EVENT_MEDIA
-from router.routing import Routes, SpillLimits
+from router.routing import Routes, SizeLimits
 from router.settings import KafkaSink, dead_letter_sinks
 from router.settings.routes import make_dead_letter_values
 from router.sinks.contract import RejectedRow, StagedCommit, WriteResult
@@ -112,7 +112,7 @@ class Rejections:
     complete too: the sink only knows that it has the commit, and reports the rows of this attempt.
     """
 
-    def __init__(self, routes: Routes, limits: SpillLimits) -> None:
+    def __init__(self, routes: Routes, limits: SizeLimits) -> None:
         self._routes = routes
         self._limits = limits
         self._reported_rows: dict[tuple[str, bool], int] = {}

@@ -22,7 +22,7 @@ from catalog.templates import TEMPLATE_TYPES, parse_template
 from catalog.values import to_text
 from router.errors import SinkError
 from router.evaluation.plan import Plan
-from router.routing import Routes, SpillLimits
+from router.routing import Routes, SizeLimits
 from router.settings import KafkaSink, Settings, dead_letter_sinks, event_sinks, plain_options
 from router.settings.routes import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, DestinationTemplate, full_variable_name
 from router.sinks import ArrowSink, WriteResult, open_sink
@@ -173,7 +173,7 @@ class BatchWriter:
 
     def new_rejections(self) -> Rejections:
         """Return what sinks say of an attempt, before they say anything."""
-        return Rejections(self._plan.routes, SpillLimits(self._plan.settings))
+        return Rejections(self._plan.routes, SizeLimits(self._plan.settings))
 
     def send_events(
         self,

@@ -134,32 +134,3 @@ def test_a_changed_catalog_is_prepared_beside_the_batches(
     assert plans.current().plan is second
     assert plans.current().once.keys() == columns.keys()
     assert attempt() == 0
-
-
-@pytest.mark.full
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("settings", "queries"),
-    [
-        pytest.param(ONE, {"other"}, id="for a query that has ended"),
-        pytest.param(
-            {**ONE, "dead_letters": {"sinks": ["dead"], "max_ratio": 0.5}}, {"q"}, id="by a plan of several writes"
-        ),
-    ],
-)
-def test_nothing_is_prepared_that_nobody_takes(
-    spark: SparkSession, tmp_path: Path, state: StateFolder, settings: dict[str, Any], queries: set[str]
-) -> None:
-    catalog = catalog_for(7, "KAFKA")
-    first = kafka_plan_of(catalog, ONE, tmp_path)
-    second = kafka_plan_of(replace(catalog, epoch="changed"), settings, tmp_path)
-    lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
-    rows = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
-    plans = PlanCache(spark, state.batches, first, Metrics())
-    plans.activate(first)
-    plans.current().outcomes(
-        rows, BatchId("kafka", "q", "g", 0, "2026-01-02T03:04:05+00:00"), BatchPart(), arrived=False, at_once=True
-    )
-    assert plans.current().once
-    plans.activate(second, queries)
-    assert not plans.current().once

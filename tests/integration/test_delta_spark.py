@@ -41,7 +41,7 @@ COLUMNS: Final = {
     "clustering": ("", "CLUSTER BY (type, id)"),
     "liquid and more": (", seen TIMESTAMP_NTZ, n INT", "CLUSTER BY (id)"),
 }
-OFTEN: Final = ("all at once", "deletion vectors", "column mapping", "clustering")
+OFTEN: Final = ("all at once",)
 REFUSED: Final = {
     "identityColumns": ("k BIGINT GENERATED ALWAYS AS IDENTITY", ""),
     "icebergCompatV2": ("", "'delta.enableIcebergCompatV2' = 'true', 'delta.columnMapping.mode' = 'name'"),
@@ -116,7 +116,9 @@ def test_batches_upkeep_and_spark_in_turn(name: str, theirs: DeltaSpark, tmp_pat
         assert times == sorted(times, reverse=True)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] * (n > 0)) for n, name in enumerate(REFUSED)]
+)
 def test_what_nobody_here_can_write_is_named(name: str, theirs: DeltaSpark, tmp_path: Path) -> None:
     column, properties = REFUSED[name]
     create(theirs, tmp_path / "t", more=f", {column}" if column else "", properties=properties)
@@ -124,6 +126,7 @@ def test_what_nobody_here_can_write_is_named(name: str, theirs: DeltaSpark, tmp_
         write(DeltaSink("lake", str(tmp_path / "t"), WIDE, grows=True), 0)
 
 
+@pytest.mark.full
 def test_a_rewrite_of_spark_and_ours_never_double_a_row(
     theirs: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

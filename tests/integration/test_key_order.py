@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -19,17 +17,12 @@ from catalog.load import load
 from router.batches.batch import KeyOrdering, position_sort_key
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanCache
-from router.batches.waiting import Draining
-from router.dead_letters.reading import DeadLetterFilter
 from router.evaluation.plan import Plan
 from router.reading import generations
-from router.replay import replay
-from router.replay.batches import Summary
-from router.replay.replay import ReplayOptions
 from router.settings import settings_from_dict
 from router.sources import INBOX
-from router.state.ledger import HELD, LetterLedger, PendingReplay
-from router.state.state import Park, StateFolder
+from router.state.ledger import HELD, LetterLedger
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from router.writing.outcomes import parse_sinks
@@ -254,72 +247,6 @@ def test_a_batch_that_is_repeated_holds_back_the_same_records(
         assert in_lake(tmp_path) == [0, 2, 6, 9, 11, 12]
 
 
-@pytest.mark.spark
-@pytest.mark.full
-def test_a_batch_that_is_set_aside_blocks_its_keys(spark: SparkSession, state: StateFolder, tmp_path: Path) -> None:
-    with Webhook(lambda request: Answer()) as hook:
-        plan = plan_of(tmp_path, hook.url)
-    generation = generations.begin(state, INBOX, ())
-    rows = rows_of(spark, "A:no-match A:good B:good :good")
-    line = Line(spark, state, plan, generation)
-    thread = threading.Thread(target=_until_drained, args=(line.pipeline, rows))
-    thread.start()
-    notes = state.batches
-    wait_until(lambda: notes.held(INBOX, 0, generation.id), LIMIT, "the batch to be held by a webhook that is away")
-    line.pipeline.drain()
-    thread.join(LIMIT)
-    notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
-    Line(spark, state, plan, generation).pipeline.batch(rows, 0)
-    # The one that was held back is nowhere; the others are in the folder.
-    assert letters_of(tmp_path) == {0: (), 1: ("lake", "hook"), 2: ("hook",), 3: ("hook",)}
-    with LetterLedger.open(tmp_path / "state", create=False) as ledger:
-        assert len(ledger.order.positions()) == 3
-        assert len(ledger.order.first_letters()) == 2
-
-
-class Quiet:
-    """A watcher that says nothing."""
-
-    def resumed(self, pending: PendingReplay) -> None:
-        """Say nothing."""
-
-    def progress(self, summary: Summary) -> None:
-        """Say nothing."""
-
-    def held(self, reason: str, seconds: float) -> None:
-        """Nothing should be held."""
-        raise AssertionError(reason)
-
-
-@pytest.mark.full
-@pytest.mark.spark
-def test_a_replay_catches_up_with_what_is_held_back_beside_it(
-    spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replay, "open_spark_session", lambda *_: contextlib.nullcontext(spark))
-    with Webhook(lambda request: Answer()) as hook:
-        plan = plan_of(tmp_path, hook.url)
-        line = Line(spark, state, plan, generations.begin(state, INBOX, ()))
-        line.pipeline.batch(rows_of(spark, "A:no-match A:good B:invalid-cloudevent"), 0)
-        finish = LetterLedger.finish
-
-        def beside(ledger: LetterLedger, number: int, *told: Any) -> None:
-            """Hold one more record back, once, when the replay has written and not freed the key."""
-            monkeypatch.setattr(LetterLedger, "finish", finish)
-            line.pipeline.batch(rows_of(spark, "A:good", 3), 1)
-            finish(ledger, number, *told)
-
-        monkeypatch.setattr(LetterLedger, "finish", beside)
-        shop.write_catalog(tmp_path, mended=True)
-        result = replay.replay(tmp_path / "router.yaml", DeadLetterFilter(), ReplayOptions(), Quiet())
-        assert result.summary.routed.total() == 3
-        assert (result.summary.dead.total(), result.skipped) == (1, Counter())
-        line.pipeline.batch(rows_of(spark, "A:good B:good", 4), 2)
-        assert [request.header("ce-id") for request in hook.taken] == ["id-0", "id-1", "id-3", "id-4"]
-    assert sorted(in_lake(tmp_path)) == [0, 1, 3, 4]
-    assert set(letters_of(tmp_path)) == {0, 1, 2, 3, 5}
-
-
 def test_a_batch_waits_for_a_replay_that_is_about_to_free_its_key(tmp_path: Path) -> None:
     pauses: list[float] = []
 
@@ -339,11 +266,6 @@ def test_a_batch_waits_for_a_replay_that_is_about_to_free_its_key(tmp_path: Path
             assert not pauses
             assert ordering._find_blocked_keys({"A"}) == {"B": "b1"}
         assert len(pauses) == 2
-
-
-def _until_drained(pipeline: Pipeline, rows: DataFrame) -> None:
-    with pytest.raises(Draining):
-        pipeline.batch(rows, 0)
 
 
 def _die(*_: object, **__: object) -> None:

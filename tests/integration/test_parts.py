@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bindings.inbox.source import SPARK_SCHEMA
 from router.batches import waiting
-from router.batches.splitting import Splitting
-from router.errors import Fault
 from router.reading import generations
-from router.reading.backlogs import extents
-from router.sinks.messages.sink import TemplateComposer
 from router.sources import INBOX
-from router.state.state import BatchStore, StateFolder
+from router.state.state import StateFolder
 from tests.support import shop
 from tests.support.poison import CROWDS, DIES, RAISES, Line, plan_of, poisoned, rows_of
 from tests.support.web import Webhook
@@ -30,10 +25,6 @@ pytestmark = pytest.mark.spark
 COUNT: Final = 12
 WRONG: Final = {5: "no-match"}
 """A dead letter that is nobody's fault."""
-
-
-DEADLY: Final = {3, 4, 7, 15, 16}
-"""Points at which the process dies: after a cut, before and after a part is noted as written, after a condemnation."""
 
 
 class Died(BaseException):
@@ -106,119 +97,6 @@ def test_the_records_that_fail_are_found_and_the_rest_goes_on(
     assert line.status.check_readiness()[1]["queries"][INBOX]["state"] == "running"
 
 
-@pytest.mark.full
-def test_what_has_the_whole_batch_does_not_get_its_parts(
-    spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compose = TemplateComposer.compose
-
-    def failing(self: TemplateComposer, events: Any) -> Any:
-        if any(event.attributes["id"] == "id-7" for event in events):
-            raise KeyError("no such thing in a record")
-        return compose(self, events)
-
-    monkeypatch.setattr(TemplateComposer, "compose", failing)
-    rows = rows_of(spark, COUNT, {}, WRONG)
-    with Webhook() as hook:
-        generation = generations.begin(state, INBOX, ())
-        Line(spark, state, plan_of(tmp_path, hook.url), generation).pipeline.batch(rows, 0)
-    # The other sinks had the record before this one failed at it; nothing is there twice.
-    good = [n for n in range(COUNT) if n not in WRONG]
-    assert in_tables(tmp_path) == {"lake": good, "kinds": good, "lines": good}
-    letters = letters_of(tmp_path)
-    assert {n: row["reason"] for n, row in letters.items()} == {7: "undecodable", **WRONG}
-    assert letters[7]["detail"].startswith("KeyError: 'no such thing")
-    sent = Counter(number(request.header("ce-id") or "") for request in hook.taken)
-    assert sent == Counter(n for n in good if n != 7)
-
-
-@pytest.mark.full
-def test_crashes_between_and_inside_parts_double_nothing(
-    spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = rows_of(spark, COUNT, {8: RAISES}, WRONG)
-    written, noted = Splitting.written, BatchStore.note_parts
-    generation = generations.begin(state, INBOX, ())
-    points = 0
-    deaths = 0
-    with Webhook() as hook:
-        plan = poisoned(plan_of(tmp_path, hook.url))
-
-        def meet() -> None:
-            """Die at some points of all that the chain of routers meets."""
-            nonlocal points
-            points += 1
-            if points in DEADLY:
-                raise Died
-
-        def dying(self: Splitting, tally: Any) -> None:
-            meet()
-            written(self, tally)
-
-        def dying_after(self: BatchStore, *told: Any) -> None:
-            noted(self, *told)
-            meet()
-
-        monkeypatch.setattr(Splitting, "written", dying)
-        monkeypatch.setattr(BatchStore, "note_parts", dying_after)
-        for _ in range(len(DEADLY) + 1):
-            line = Line(spark, state, plan, generation)
-            try:
-                line.pipeline.batch(rows, 0)
-            except Died:
-                deaths += 1
-                continue
-            break
-        else:
-            raise AssertionError("it never ended")
-    assert deaths == len(DEADLY)
-    assert_all_but(tmp_path, {8})
-    # The counts of the batch are whole, whatever process counted them.
-    assert line.counted("xrouter_records_total") == COUNT
-    assert {number(request.header("ce-id") or "") for request in hook.taken} == set(range(COUNT)) - {5, 8}
-
-
-@pytest.mark.full
-def test_a_batch_too_large_is_cut_before_its_first_write(
-    spark: SparkSession, state: StateFolder, tmp_path: Path
-) -> None:
-    count = 4 * CROWDS
-    rows = rows_of(spark, count, {}, WRONG)
-    generation = generations.begin(state, INBOX, ())
-    with Webhook() as hook:
-        line = Line(spark, state, poisoned(plan_of(tmp_path, hook.url), crowds=True), generation)
-        line.pipeline._splitting.begin(0)
-        line.pipeline._splitting.cut(extents(rows, "inbox"), 5, by_bytes=True)
-        line.pipeline.batch(rows, 0)
-    good = [n for n in range(count) if n not in WRONG]
-    assert in_tables(tmp_path) == {"lake": good, "kinds": good, "lines": good}
-    assert {n: row["reason"] for n, row in letters_of(tmp_path).items()} == WRONG
-    assert line.counted("xrouter_records_total") == count
-
-
-def test_a_condemned_record_that_is_gone_has_no_outcome_and_its_batch_ends(
-    spark: SparkSession, state: StateFolder, tmp_path: Path
-) -> None:
-    rows = rows_of(spark, 1, {})
-    generation = generations.begin(state, INBOX, ())
-    fault = Fault("error", "ValueError: it cannot be judged", "it cannot be judged")
-    with Webhook() as hook:
-        line = Line(spark, state, plan_of(tmp_path, hook.url), generation)
-        for batch, condemned in enumerate((1, 2)):  # The second leaves out what Python would have to render.
-            parts = line.pipeline._splitting
-            parts.begin(batch)
-            for _ in range(condemned):
-                while not parts.failed(fault):
-                    pass
-                assert parts.divide(extents(rows, "inbox"), fault)
-            assert parts.part is not None and parts.part.condemned and parts.part.bare is (condemned == 2)
-            line.pipeline.batch(rows.where("false"), batch)
-            assert line.pipeline.last == batch
-        assert hook.taken == []
-    assert not (tmp_path / "dead").exists() or letters_of(tmp_path) == {}
-    assert line.counted("xrouter_records_total") == 0
-
-
 def test_a_batch_that_runs_out_of_memory_is_cut_until_it_fits(
     spark: SparkSession, state: StateFolder, tmp_path: Path
 ) -> None:
@@ -231,7 +109,3 @@ def test_a_batch_that_runs_out_of_memory_is_cut_until_it_fits(
         line.pipeline.batch(rows, 0)
     assert {n: row["reason"] for n, row in letters_of(tmp_path).items()} == WRONG
     assert line.counted("xrouter_records_total", outcome="routed") == count - 1
-
-
-def test_the_schema_of_rows_is_that_of_the_inbox(spark: SparkSession) -> None:
-    assert rows_of(spark, 1, {}).schema.names == SPARK_SCHEMA.names

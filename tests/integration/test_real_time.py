@@ -110,6 +110,7 @@ def test_outcomes_are_those_of_batches_and_a_reload_takes_effect(
     assert "Aborting" not in router.log and "Traceback" not in router.log
 
 
+@pytest.mark.full
 def test_records_of_aborted_and_open_transactions_are_not_sent_on(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def _wanted(bootstrap: str, *topics: str) -> dict[int, str]:
     return {value["n"]: value["want"] for value in values}
 
 
+@pytest.mark.full
 def test_too_few_cores_and_a_rest_topic_that_is_not_there_are_refused(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -56,7 +55,7 @@ class Exchange:
     """A router that pairs what the two topics have."""
 
     def __init__(
-        self, router: RouterProcess, kafka: Kafka, topics: tuple[str, str], pairs: dict[str, Any], *, wait: str = "20s"
+        self, router: RouterProcess, kafka: Kafka, topics: tuple[str, str], pairs: dict[str, Any], *, wait: str = "5s"
     ) -> None:
         self.router = router
         self._kafka = kafka
@@ -114,25 +113,6 @@ class Exchange:
         self.until("unasked", 1)
         assert self.router.stop() == 0, self.router.log[-3000:]
 
-    def through_kills(self, kills: int, each: int) -> None:
-        """In each life ask so often, and answer the first half of it and the second of the life before; die meanwhile.
-
-        Some die with the first pair, others with the last, or before there is one.
-        """
-        chance = Random(kills)
-        for life in range(kills):
-            begin, half = life * each, each // 2
-            self.ask(range(begin, begin + each))
-            self.answer(range(max(0, begin - half), begin + half))
-            self.router.start()
-            self.until("paired", chance.choice((0, 1, half, chance.randrange(1, half))))
-            self.router.kill()
-        last = kills * each
-        self.answer(range(last - each // 2, last))
-        self.router.start()
-        wait_until(lambda: len(rows_of(self.router.folder / "pairs")) >= last, LIMIT, lambda: self.router.log[-3000:])
-        assert self.router.stop() == 0, self.router.log[-3000:]
-
     def once_more(self) -> None:
         """Repeat a batch."""
         self.repeat_last_batch()
@@ -180,24 +160,6 @@ def test_a_table_has_each_pair_once(
         {"correlation": "placed-7"},
     )
     assert (lineage["placed-7"]["relation"], lineage["placed-7"]["relatedto"]) == (None, None)
-
-
-@pytest.mark.full
-@pytest.mark.timeout(3600)
-def test_a_table_has_each_pair_once_after_twenty_kills(
-    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
-) -> None:
-    kills, each = 20, 200
-    pairs = {"type": "table", "path": str(router.folder / "pairs")}
-    exchange = Exchange(router, kafka, (topic_factory("asks"), topic_factory("answers")), pairs, wait="1h")
-    exchange.through_kills(kills, each)
-    ended = told(rows_of(router.folder / "pairs"))
-    last = kills * each
-    print(Counter(outcome for outcome, *_ in ended.elements()))  # noqa: T201
-    assert ended == Counter(("paired", f"placed-{number}", f"accepted-{number}") for number in range(last))
-    events = Counter(row["id"] for row in rows_of(router.folder / "events"))
-    assert events == Counter(f"{kind}-{number}" for kind in ("placed", "accepted") for number in range(last))
-    assert not (router.folder / "dead").exists()
 
 
 @pytest.mark.full

@@ -225,9 +225,9 @@ def kinds(before: Outcome, after: Outcome) -> Iterator[str]:
     [
         pytest.param(of_samples, 1_500, id="samples"),
         *(
-            pytest.param(of_feeders, number, id=f"feeders-{number}", marks=[pytest.mark.shared, *marks])
-            for number, marks in ((1_500, ()), (20_000, (pytest.mark.full,)))
+            [pytest.param(of_feeders, 20_000, id="feeders", marks=[pytest.mark.shared, pytest.mark.full])]
             if SHARED
+            else []
         ),
     ],
 )

@@ -59,49 +59,33 @@ def test_doctor_knows_the_topics_of_the_routes(
     assert "takes 100000 bytes" not in said(small, max_message_bytes=100_000)
 
 
-def test_a_topic_that_is_lacking_is_named_and_waited_for(
-    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+def test_topics_are_waited_for_or_created_where_the_sink_says_so(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Those that routes and catalog tell are created at the start, and one that only a record names when it comes."""
     source = topic_factory("in")
-    out = f"{source}.out"
-    create_topics(kafka.bootstrap, [f"{source}.dead"])
-    router.configure(settings(kafka, router.folder, source, out))
+    lacking = f"{source}.out"
+    create = {"partitions": 3, "replication": 1, "config": {"max.message.bytes": 200_000, "retention.ms": 86_400_000}}
+    told = settings(kafka, router.folder, source, f"{source}." + "{subject|none}", create_topics=create)
+    told["sinks"]["apart"] = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": lacking}
+    router.configure({**told, "routes": [{"to": ["bus", "apart"]}]})
+    run_command_line(["doctor", str(router.config)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"has no topic {source}.dead: create_topics creates it" in said
     produce(kafka.bootstrap, source, load.records(5, 3, bad=0))
     router.launch()
     wait_until(lambda: "batch blocked" in router.log, LIMIT, lambda: router.log[-3000:])
     started = router.log[: router.log.index("batch blocked")]
-    assert f"has no topic {out}" in started and "create it, or set create_topics" in started
-    reason = json.dumps(router.readiness()["queries"])
-    assert f"has no topic {out}" in reason
-    assert f"create topic {out}" in router.log and "batches park" not in router.log
-    create_topics(kafka.bootstrap, [out])
-    wait_until(lambda: len(read_all(kafka.bootstrap, out)) == 5, LIMIT, lambda: router.log[-3000:])
-    assert router.stop() == 0, router.log[-3000:]
-
-
-def test_topics_are_created_where_the_sink_says_so(
-    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Those that routes and catalog tell at the start, and one that only a record names when it comes."""
-    source = topic_factory("in")
-    create = {"partitions": 3, "replication": 1, "config": {"max.message.bytes": 200_000, "retention.ms": 86_400_000}}
-    out = f"{source}." + "{subject|none}"
-    router.configure(settings(kafka, router.folder, source, out, create_topics=create))
-    run_command_line(["doctor", str(router.config)])
-    assert f"has no topic {source}.dead: create_topics creates it" in " ".join(capsys.readouterr().out.split())
-    router.start()
+    assert f"has no topic {lacking}" in started and "create it, or set create_topics" in started
+    assert f"has no topic {lacking}" in json.dumps(router.readiness()["queries"])
+    assert f"create topic {lacking}" in router.log and "batches park" not in router.log
+    create_topics(kafka.bootstrap, [lacking])
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-
-    def made(topic: str) -> bool:
-        return topic in admin.list_topics(timeout=60).topics
-
-    wait_until(lambda: made(f"{source}.dead"), LIMIT, lambda: router.log[-3000:])
-    produce(kafka.bootstrap, source, load.records(5, 3, bad=0))
-    wait_until(lambda: made(f"{source}.none"), LIMIT, lambda: router.log[-3000:])
-    wait_until(lambda: len(read_all(kafka.bootstrap, f"{source}.none")) >= 5, LIMIT, lambda: router.log[-3000:])
+    for topic in (f"{source}.none", lacking):
+        wait_until(lambda topic=topic: len(read_all(kafka.bootstrap, topic)) == 5, LIMIT, lambda: router.log[-3000:])  # type: ignore[misc]
     for topic in (f"{source}.dead", f"{source}.none"):
         assert len(admin.list_topics(topic, timeout=60).topics[topic].partitions) == 3
         (options,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
-        told = options.result(60)
-        assert (told["max.message.bytes"].value, told["retention.ms"].value) == ("200000", "86400000")
-    assert router.stop() == 0 and "batch blocked" not in router.log and router.readiness() == {}
+        made = options.result(60)
+        assert (made["max.message.bytes"].value, made["retention.ms"].value) == ("200000", "86400000")
+    assert router.stop() == 0, router.log[-3000:]

@@ -22,7 +22,7 @@ from router.sinks.jsonlines import DEAD_LETTER, WIDE_WITH_AMBIGUOUS
 from router.watching.metrics import Metrics
 from router.writing import outcomes as spark_outcomes
 from router.writing.outcomes import Outcomes
-from router.writing.staging import BatchId, RowsForSink, collect_results
+from router.writing.staging import BatchId, collect_results
 from tests.integration.test_match_equals_run import (
     HTTP_MEMBERS,
     KAFKA_MEMBERS,
@@ -102,25 +102,6 @@ def test_no_record_passes_the_driver(spark: SparkSession, tmp_path: Path, monkey
     assert given and not any(b"mark" in told for told in given)
     rows = DeltaTable(tmp_path / "lake").to_pyarrow_table()["data"].to_pylist()
     assert any(body is not None and body.startswith(b"mark") for body in rows)
-
-
-def test_tries_of_tasks_that_failed_double_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """What tries wrote that came to nothing is in no commit."""
-    loaded, frame = loaded_plan(spark, tmp_path, "kafka", 7)
-    batch = BatchId("kafka", "q", "g", 0, FAILED)
-    shares = loaded.writer.staged_shares(batch)
-    assert shares is not None
-    for share in shares:
-        for task in ("0-failed", "1-failed"):
-            share.staging.write(_rows_of(share), task, loaded.plan.catalog)
-    assert len(list(tmp_path.rglob("*-failed-*.parquet"))) == 4
-    Batch(batch, loaded.outcomes(frame, batch, BatchPart(), arrived=False), loaded.writer).write()
-    table = DeltaTable(tmp_path / "lake").to_pyarrow_table()
-    assert table.num_rows == len(set(table["position"].to_pylist())) > 0
-
-
-def _rows_of(share: RowsForSink) -> pa.Table:
-    return pa.Table.from_pylist([{"position": "written before"}], share.schema)
 
 
 @pytest.mark.parametrize(

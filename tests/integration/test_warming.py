@@ -86,6 +86,7 @@ def test_nothing_is_written_and_nothing_is_counted(
     assert set(spark.sparkContext._jsc.getPersistentRDDs()) <= kept
 
 
+@pytest.mark.full
 def test_a_ready_router_has_its_workers_and_no_record(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
 ) -> None:

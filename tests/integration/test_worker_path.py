@@ -22,7 +22,6 @@ from catalog.load import load
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
 from router.spark import worker_daemon
-from router.spark.session import use_driver_pyspark
 from tests.support.cases import FOLDER
 from tests.support.processes import below, command_of
 
@@ -91,22 +90,6 @@ class Given(Exception):
     """Ends the process that would become another."""
 
 
-def test_a_process_that_has_threads_becomes_the_one_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, list[str], str | None]] = []
-
-    def execv(program: str, arguments: list[str]) -> None:
-        asked.append((program, arguments, os.environ.get("OPENBLAS_NUM_THREADS")))
-        raise Given
-
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
-    monkeypatch.setattr(worker_daemon, "count_threads", lambda: 2)
-    monkeypatch.setattr(os, "execv", execv)
-    monkeypatch.setattr(sys, "argv", ["daemon", "pyspark.serializers"])
-    with pytest.raises(Given):
-        worker_daemon.main()
-    assert asked == [(sys.executable, [sys.executable, "-m", "pyspark.daemon", "pyspark.serializers"], "3")]
-
-
 LOADING: Final = """
 import importlib, json, os, pathlib, pickle, sys
 from router.spark.worker_daemon import NEEDED, QUIET, count_threads
@@ -119,23 +102,3 @@ before = set(sys.modules)
 judge = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 print(json.dumps({"new": sorted(set(sys.modules) - before), **there}))
 """
-
-
-class Untouched:
-    """A session of which nothing may be asked but its master."""
-
-    def __init__(self, master: str) -> None:
-        self.sparkContext = type("Context", (), {"master": master})
-
-
-@pytest.mark.parametrize(
-    ("master", "home"), [("spark://host:7077", None), ("local-cluster[1,1,512]", None), ("local[2]", "/opt/spark")]
-)
-def test_other_machines_and_a_spark_that_was_named_are_left_alone(
-    master: str, home: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SPARK_HOME", raising=False)
-    if home:
-        monkeypatch.setenv("SPARK_HOME", home)
-    session: Any = Untouched(master)
-    use_driver_pyspark(session)

@@ -93,14 +93,6 @@ def router_said(router: RouterProcess) -> Any:
 
 
 @pytest.mark.full
-def test_no_record_is_lost_when_the_router_is_killed(
-    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
-) -> None:
-    topics = (topic_factory("in", 4), topic_factory("out", 2), topic_factory("dead"))
-    crash_and_account(kafka, topics, router, 12_000, kills=1)
-
-
-@pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_two_hundred_thousand_records_survive_three_kills(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
@@ -181,6 +173,7 @@ def check_pinned(kafka: Kafka, second: str, dead: str, topics: list[str], folder
         assert (n in letters) == (n % 50 == 49 or (n >= 1_000 and gone)), n
 
 
+@pytest.mark.full
 def test_a_broker_that_is_killed_and_comes_back_needs_no_hand(router: RouterProcess, tmp_path: Path) -> None:
     broker = KafkaBroker(tmp_path / "broker")
     broker.start()

@@ -66,20 +66,19 @@ def expire(kafka: Kafka, topic: str, before: int) -> None:
 def test_records_lost_at_the_broker(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, away: bool
 ) -> None:
-    """By retention, and by topics that are made again with fewer records than were read of the old ones."""
-    expiring, renewed = topic_factory("expiring"), topic_factory("renewed")
-    both = catalog(kafka.bootstrap, [expiring, renewed])
+    """By retention, by a topic that is deleted, and by one that is made again with fewer records than were read."""
+    expiring, renewed, deleted = (topic_factory(name) for name in ("expiring", "renewed", "deleted"))
+    whole = catalog(kafka.bootstrap, [expiring, renewed, deleted])
     wanted: set[int] = set()
 
     def arrives(sent: set[int]) -> None:
         wanted.update(sent)
         wait_until(partial(has, router, wanted), LIMIT, said(router))
 
-    def stops(problem: str) -> None:
-        router.launch()
+    def stopped(*problems: str) -> None:
         assert router.wait(LIMIT) == LOST, router.log[-3000:]
         last = router.log[router.log.rindex("xrouter: error:") :]
-        assert "records were lost at the broker" in last and problem in last
+        assert all(problem in last for problem in problems), last
 
     def lost_while_away() -> None:
         # What a topic gets while nobody reads it is read once it is back, from where it was left.
@@ -87,7 +86,7 @@ def test_records_lost_at_the_broker(
         wait_until(lambda: RELOADED in router.log, LIMIT, said(router))
         arrives(send(kafka, expiring, 50, 1))
         sent = send(kafka, renewed, 55, 1)
-        change(router, both)
+        change(router, whole)
         arrives(sent)
 
         # It is lost while nobody reads it.
@@ -97,23 +96,28 @@ def test_records_lost_at_the_broker(
         arrives(send(kafka, expiring, 57, 1))
         make_again(kafka, renewed)
         sent = send(kafka, renewed, 60, 1)
-        change(router, both)
+        change(router, whole)
         arrives(sent)
 
     router.configure(settings(kafka, router.folder))
-    change(router, both)
+    change(router, whole)
     router.start()
-    arrives(send(kafka, expiring, 0, 10) | send(kafka, renewed, 10, 10))
-    assert router.stop() == 0, router.log[-3000:]
+    arrives(send(kafka, expiring, 0, 10) | send(kafka, renewed, 10, 10) | send(kafka, deleted, 90, 5))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics([deleted])[deleted].result(LIMIT)
+    stopped(f"topic {deleted} is gone", "up to offset 5")
     make_again(kafka, renewed)
     sent = send(kafka, renewed, 30, 5)
-    stops(f"{renewed}-0 was read up to offset 10, and now ends at 5")
     send(kafka, expiring, 20, 5)
     expire(kafka, expiring, 13)
-    stops(f"{expiring}-0 no longer has offsets 10 to 12")
+    router.launch()
+    problems = [f"{renewed}-0 was read up to offset 10, and now ends at 5", f"{expiring}-0 no longer has offsets 10 to"]
+    stopped("records were lost at the broker", *problems)
     router.configure(settings(kafka, router.folder, on_data_loss="continue"))
     router.start()
     arrives({23, 24} | sent)
+    up = 'xrouter_source_up{endpoint="/endpoints/plant%s-%s"}'
+    assert (router.metrics()[up % (1, renewed)], router.metrics()[up % (2, deleted)]) == (1, 0)
 
     # It is named when the batch is accounted for, a moment after its records are there.
     wait_until(lambda: f"{expiring}-0: offsets 10 to 12" in router.log, LIMIT, said(router))
@@ -121,7 +125,8 @@ def test_records_lost_at_the_broker(
     # While it is read.
     make_again(kafka, renewed)
     arrives(send(kafka, renewed, 40, 3))
-    arrives(send(kafka, renewed, 45, 1))
+    create_topics(kafka.bootstrap, [deleted])
+    arrives(send(kafka, renewed, 45, 1) | send(kafka, deleted, 95, 1))
 
     if away:
         lost_while_away()
@@ -130,8 +135,9 @@ def test_records_lost_at_the_broker(
     assert numbers(router.folder / "wide") == Counter(wanted)
 
 
+@pytest.mark.parametrize("stopped", [False, pytest.param(True, marks=pytest.mark.full)], ids=["read", "stopped"])
 def test_a_topic_made_again_is_known_by_its_id(
-    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, stopped: bool
 ) -> None:
     """Also where it has more records by then than were read of the old one, so that no offset shows it."""
     topic, other = topic_factory("again"), topic_factory("other")
@@ -142,6 +148,11 @@ def test_a_topic_made_again_is_known_by_its_id(
     def arrives(sent: set[int]) -> None:
         wanted.update(sent)
         wait_until(partial(has, router, wanted), LIMIT, said(router))
+
+    def lost(*problems: str) -> None:
+        assert router.wait(LIMIT) == LOST, router.log[-3000:]
+        last = router.log[router.log.rindex("xrouter: error:") :]
+        assert all(problem in last for problem in (f"topic {topic} was deleted and made again", *problems)), last
 
     router.start()
     arrives(send(kafka, topic, 0, 5) | send(kafka, other, 100, 3))
@@ -157,51 +168,20 @@ def test_a_topic_made_again_is_known_by_its_id(
     assert router.stop() == 0, router.log[-3000:]
     make_again(kafka, topic)
     sent = send(kafka, topic, 30, 12)
-    for _ in range(2):
+    for _ in range(2 if stopped else 1):
         router.configure(settings(kafka, router.folder))
         router.launch()
-        assert router.wait(LIMIT) == LOST, router.log[-3000:]
-        last = router.log[router.log.rindex("xrouter: error:") :]
-        assert f"topic {topic} was deleted and made again" in last and "read up to offset 9" in last, last
-    router.configure(settings(kafka, router.folder, on_data_loss="continue"))
-    router.start()
-    arrives(sent)
-    assert router.stop() == 0, router.log[-3000:]
-    # A loss that was named once is none of the next start.
-    router.configure(settings(kafka, router.folder))
-    router.start()
-    arrives(send(kafka, topic, 50, 1))
-    make_again(kafka, topic)
-    send(kafka, topic, 60, 20)
-    assert router.wait(LIMIT) == LOST, router.log[-3000:]
-    assert f"topic {topic} was deleted and made again" in router.log[router.log.rindex("xrouter: error:") :]
+        lost("read up to offset 9")
+    if stopped:
+        router.configure(settings(kafka, router.folder, on_data_loss="continue"))
+        router.start()
+        arrives(sent)
+        assert router.stop() == 0, router.log[-3000:]
+        # A loss that was named once is none of the next start.
+        router.configure(settings(kafka, router.folder))
+        router.start()
+        arrives(send(kafka, topic, 50, 1))
+        make_again(kafka, topic)
+        send(kafka, topic, 60, 20)
+        lost()
     assert numbers(router.folder / "wide") == Counter(wanted)
-
-
-def test_a_topic_that_is_deleted_ends_what_may_lose_nothing(
-    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
-) -> None:
-    topic, other = topic_factory("deleted"), topic_factory("other")
-    router.configure(settings(kafka, router.folder))
-    change(router, catalog(kafka.bootstrap, [topic, other]))
-    router.start()
-    sent = send(kafka, topic, 0, 5) | send(kafka, other, 100, 1)
-    wait_until(partial(has, router, sent), LIMIT, said(router))
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_topics([topic])[topic].result(LIMIT)
-    assert router.wait(LIMIT) == LOST, router.log[-3000:]
-    last = router.log[router.log.rindex("xrouter: error:") :]
-    assert f"topic {topic} is gone" in last and "up to offset 5" in last
-    router.configure(settings(kafka, router.folder, on_data_loss="continue"))
-    router.start()
-    sent |= send(kafka, other, 110, 1)
-    wait_until(partial(has, router, sent), LIMIT, said(router))
-    up = 'xrouter_source_up{endpoint="/endpoints/plant%s-%s"}'
-    assert router.metrics()[up % (0, topic)] == 0
-    assert router.metrics()[up % (1, other)] == 1
-    assert router.total("xrouter_conservation_gap") == 0
-    create_topics(kafka.bootstrap, [topic])
-    sent |= send(kafka, topic, 200, 2)
-    wait_until(partial(has, router, sent), LIMIT, said(router))
-    assert router.stop() == 0, router.log[-3000:]
-    assert numbers(router.folder / "wide") == Counter(sent)

@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -212,7 +211,7 @@ def test_other_engines_beside_a_router_for_a_while(
 ) -> None:
     with delta_spark(tmp_path / "spark") as spark:
         spark.sql("SELECT 1")
-        judge(kafka, topic_factory("readings"), router, spark, seconds=20, rate=200, kills=2, pause=0.2)
+        judge(kafka, topic_factory("readings"), router, spark, seconds=10, rate=200, kills=1, pause=0.2)
 
 
 @pytest.mark.full
@@ -314,28 +313,3 @@ def judge(
 
 def is_table(folder: Path) -> bool:
     return DeltaTable.is_deltatable(str(folder))
-
-
-@pytest.mark.slow
-def test_deaths_within_commits_and_merges(tmp_path: Path) -> None:
-    die(tmp_path / "t", 12)
-
-
-@pytest.mark.full
-def test_two_hundred_deaths_within_commits_and_merges(tmp_path: Path) -> None:
-    die(tmp_path / "t", 260)
-    with delta_spark(tmp_path / "spark") as spark:
-        spark.sql("SELECT 1")
-        assert by_spark(spark, tmp_path / "t") == by_duckdb_delta(tmp_path / "t") == by_deltalake(tmp_path / "t")
-
-
-def die(folder: Path, deaths: int) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.reliability.commit_kills", str(folder), str(deaths)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=1800)
-    told = json.loads(done.stdout.splitlines()[-1])
-    sys.stdout.write(f"{told}\n")
-    assert told["last"] == 0 and told["killed"] >= deaths * 3 // 4, done.stderr[-2000:]
-    last = DeltaTable(folder).transaction_version("generation/events")
-    assert last is not None and last > deaths // 8
-    assert by_deltalake(folder) == Counter({f"{version}-{row}": 1 for version in range(last + 1) for row in range(2)})

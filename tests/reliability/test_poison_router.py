@@ -185,16 +185,6 @@ def poison(router: RouterProcess, chosen: Sequence[Case], elsewhere: int = 0, *,
 
 
 @pytest.mark.full
-def test_poison_and_files(router: RouterProcess, tmp_path: Path) -> None:
-    with Webhook() as hook, Mosquitto(tmp_path / "source") as source:
-        configure(router, source.uri, {"hook": {"type": "http", "url": f"{hook.url}/{{type}}/{{context.a}}"}})
-        most = poison(router, [case for case in cases() if case.small], timed=False)
-        # What becomes of them is decided by rules, not by batches that fail.
-        assert "batch fail" not in router.log, router.log[-6000:]
-    assert most < 1.5 * GIB
-
-
-@pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_poison_and_every_sink(
     router: RouterProcess, kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path

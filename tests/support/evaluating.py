@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.evaluation.evaluator import Kind, TallyAccumulator, evaluate
+from router.evaluation.evaluator import Kind, TallyAccumulator, WorkerPass, evaluate
 from router.evaluation.outcome_rows import add_dead_letter_ids, create_outcome_pass, needs_milliseconds
 from router.evaluation.outputs import RoutedOutcomes
 from router.evaluation.plan import Evaluator, Plan
 from router.rendering.events import event_columns
-from router.writing.kafka_records import KafkaRecords, SingleWrite
+from router.writing.kafka_records import KafkaRecords, create_single_write, to_kafka_records
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -54,13 +54,23 @@ def evaluated(
     return add_dead_letter_ids(made.apply(frame), kind, query)
 
 
+class SingleWrite:
+    """The pass of one write to all sinks of a plan, for rows like these."""
+
+    def __init__(self, made: WorkerPass) -> None:
+        self.made = made
+
+    def to_records(self, rows: DataFrame, failed: str) -> DataFrame:
+        return to_kafka_records(self.made, rows, failed)
+
+
 def single_write(
     frame: DataFrame, kind: Kind, plan: Plan, tallies: Accumulator[dict[str, str]] | None = None
 ) -> SingleWrite:
-    """Return the pass of one write to all sinks of a plan, for rows like these."""
     workers = frame.sparkSession.sparkContext.broadcast(plan.evaluator)
     records = KafkaRecords.for_all_sinks(plan, kind, "q")
-    return SingleWrite.create(records, workers, tallies or tallies_of(frame), converts=needs_milliseconds(frame, kind))
+    counts = tallies or tallies_of(frame)
+    return SingleWrite(create_single_write(records, workers, counts, converts=needs_milliseconds(frame, kind)))
 
 
 def with_events(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:

@@ -169,18 +169,6 @@ def written(row: Mapping[str, Any], form: str, schema: Any, content_type: str) -
     return body.encode()
 
 
-def read(body: bytes, form: str, schema: Any, name: str) -> dict[str, Any]:
-    """Return the members of a body of plain values: scalars and lists, and unions of Avro as one member per branch."""
-    family = form.partition("/")[0]
-    if family == "Avro":
-        return _avro(body, schema, name)
-    if family == "Protobuf":
-        message = message_class(schema, name).FromString(body)
-        return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
-    members: dict[str, Any] = json.loads(body)
-    return members
-
-
 @cache
 def message_class(text: str, name: str = "") -> type[Message]:
     """Compile a proto file; return the class of the message of that name, else of the first."""
@@ -197,17 +185,6 @@ def message_class(text: str, name: str = "") -> type[Message]:
     own = files[-1]
     prefix = f"{own.package}." if own.package else ""
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(prefix + (name or own.message_type[0].name)))
-
-
-def _avro(body: bytes, schema: Any, name: str) -> dict[str, Any]:
-    if isinstance(schema, list) and name:
-        schema = next(each for each in schema if each["name"] == name)
-    parsed = fastavro.parse_schema(schema)
-    value: Any = fastavro.schemaless_reader(io.BytesIO(body), parsed, None, return_record_name=isinstance(schema, list))
-    if not isinstance(schema, list):
-        return dict(value)
-    branch, members = value
-    return {each["name"]: members if branch.endswith(f".{each['name']}") else None for each in schema}
 
 
 def _without_logical_types(schema: Any) -> Any:

@@ -92,8 +92,8 @@ def _read_unfinished_batch(state: StateFolder, query: str, generation: Generatio
         generation.id,
         notes.pinned(query, batch),
         notes.since(query, batch) or planned,
-        notes.held(query, batch, generation.id),
-        notes.parked(query, batch, generation.id),
+        notes.noted(Hold, query, batch, generation.id),
+        notes.noted(Park, query, batch, generation.id),
         tuple(_iter_ranges(state, query, generation, batch)),
     )
 
@@ -131,7 +131,7 @@ def order_parking(state: StateFolder, query: str) -> UnfinishedBatch:
     batch = batches[query]
     if batch.park is None:
         order = Park(batch.generation, datetime.now(UTC).isoformat(timespec="microseconds"))
-        state.batches.park(query, batch.batch, order)
+        state.batches.note(query, batch.batch, order)
     return batch
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -30,7 +29,7 @@ from router.sinks.tables.head import (
     make_durable,
     to_sink_error,
 )
-from router.sinks.tables.requirements import FilesOfCommit, RowsOfCommit, add_columns, find_missing_files, read_rows
+from router.sinks.tables.requirements import FilesOfCommit, add_columns, find_missing_files, read_rows
 from router.sinks.tables.staging import (
     TableFileStager,
     add_partition_columns,
@@ -43,37 +42,6 @@ from router.sinks.tables.staging import (
 
 if TYPE_CHECKING:
     from router.sinks.tables.upkeep import Upkeep
-
-# Finding out whether the rows cause an error of delta-rs, so that no Delta table would accept them.
-#
-# An invalid value and a full disk raise the same class of error, and its text may quote a record. So the rows are
-# written to a new table in a temporary folder. If that fails too, and writing a row of nulls does not, the rows are the
-# cause.
-
-_ROOM: Final = 64 << 20
-"""Bytes that must be free in addition to the rows, so that a full disk is not mistaken for invalid rows."""
-
-
-def fails_in_new_table(rows: pa.Table, partition_by: Sequence[str]) -> bool:
-    """Whether writing the rows to a new table fails too; False if that cannot be tried here."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="xrouter-") as folder:
-            if shutil.disk_usage(folder).free < 2 * rows.nbytes + _ROOM:
-                return False
-            nulls = pa.table([pa.nulls(1, field.type) for field in rows.schema], names=rows.schema.names)
-            return _accepts(Path(folder, "nulls"), nulls, ()) and not _accepts(Path(folder, "rows"), rows, partition_by)
-    except OSError:
-        return False
-
-
-def _accepts(folder: Path, rows: pa.Table, partition_by: Sequence[str]) -> bool:
-    try:
-        table = DeltaTable.create(str(folder), rows.schema, partition_by=list(partition_by) or None)
-        write_deltalake(table, rows, mode="append")
-    except DeltaError:
-        return False
-    return True
-
 
 _ATTEMPTS: Final = 20
 _Write: TypeAlias = Callable[[TableHead], TableHead]
@@ -90,10 +58,9 @@ class DeltaSink(ArrowSink):
     before ``write`` returns, which delta-rs leaves to the operating system: a reported batch survives power loss, while
     power loss during ``write`` may leave an incomplete last log entry.
 
-    A :class:`DeltaError` caused by the rows is raised unchanged, since a retry would not help. If the table is on local
-    disk, workers stage a batch and the driver commits their files; for a table in an object store, the driver writes
-    the rows. Others may write to the table as well (OPERATIONS.md#tables-that-others-write-to). Rows that break a rule
-    of the table are rejected.
+    If the table is on local disk, workers stage a batch and the driver commits their files; for a table in an object
+    store, the driver appends the rows. Others may write to the table as well
+    (OPERATIONS.md#tables-that-others-write-to). Rows that break a rule of the table are rejected.
 
     The table is created with the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
     further columns of a batch are added (:mod:`router.sinks.tables.staging`). With *rejects*, a row that breaks a rule
@@ -131,25 +98,32 @@ class DeltaSink(ArrowSink):
 
         Raises:
             SinkError: the table cannot be written, or not now.
-            DeltaError: no table could accept these rows.
+            OSError: the rows have a value that no name of a partition can have.
         """
         if rows.num_rows == 0:
             return WriteResult(0)
         rows = add_partition_columns(rows, self._partition_by)
         if not self._grows and not rows.schema.equals(self._schema):
             raise SinkError(self._name, f"batch has columns {rows.schema.names}, not the table's columns")
-        with self._naming_errors(rows), self._lock:
-            # delta-rs appends to the version that it has read.
-            self._head = None
-            batch = RowsOfCommit(self._name, rows, may_reject=self._rejects)
-            result = self._append(rows.schema, rows.num_rows, commit, partial(self._add_rows, batch, commit))
-            if result.repeated and (head := self._open_head()) is not None:
-                self._apply_rules(batch, head, evolve_schema(head.schema, rows.schema))
-            return _add_rejected(result, batch.refused)
+        with self._naming_errors(), self._lock:
+            head = self._head or self._open_head()
+        known = self.known if head is None else head.schema.serialize().to_pybytes()
+        folder = local_folder(self._uri)
+        # An object store has no folder for files: they are staged in a temporary one, and delta-rs appends their rows.
+        with nullcontext(folder) if folder is not None else TemporaryDirectory(prefix="xrouter-") as place:
+            stager = TableFileStager(str(place), commit, tuple(self._partition_by), known)
+            files = tuple(stager.write(rows, f"driver-{os.getpid()}", Catalog()))
+            staged = StagedCommit(files, may_reject=self._rejects)
+            try:
+                return self._commit(staged, commit, stager)
+            finally:
+                if not staged.offered:
+                    stager.discard(files)
 
     def make_stager(self, commit: Commit) -> FileStager | None:
         """Return the writer of files into the table's folder; None if the table is in an object store."""
-        return self._make_stager(commit)
+        folder = local_folder(self._uri)
+        return None if folder is None else self._stage_in(str(folder), commit)
 
     def commit_staged(self, staged: StagedCommit, commit: Commit) -> WriteResult:
         """Commit the files that workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
@@ -157,13 +131,19 @@ class DeltaSink(ArrowSink):
         Raises:
             SinkError: a worker could not write, or the table cannot accept the files (now).
         """
-        if staged.fault is not None:
-            raise to_sink_error(self._name, self._uri, staged.fault) from staged.fault
         if not staged.files:
             return WriteResult(0)
-        staging = self._make_stager(commit)
-        assert staging is not None
-        batch = FilesOfCommit(self._name, staging, staged)
+        folder = local_folder(self._uri)
+        assert folder is not None
+        return self._commit(staged, commit, self._stage_in(str(folder), commit))
+
+    def _stage_in(self, folder: str, commit: Commit) -> TableFileStager:
+        return TableFileStager(folder, commit, tuple(self._partition_by), self.known)
+
+    def _commit(self, staged: StagedCommit, commit: Commit, stager: TableFileStager) -> WriteResult:
+        if staged.fault is not None:
+            raise to_sink_error(self._name, self._uri, staged.fault) from staged.fault
+        batch = FilesOfCommit(self._name, stager, staged)
         try:
             with self._naming_errors(), self._lock:
                 schemas = _get_schemas(staged.files)
@@ -245,7 +225,7 @@ class DeltaSink(ArrowSink):
             self._revert_commit(head, batch.files, commit)
         return head if metadata is None else TableHead(self._uri, DeltaTable(self._uri))
 
-    def _apply_rules(self, batch: RowsOfCommit | FilesOfCommit, head: TableHead, target: pa.Schema) -> None:
+    def _apply_rules(self, batch: FilesOfCommit, head: TableHead, target: pa.Schema) -> None:
         """Remove rows that break a rule of the table from a batch.
 
         Raises:
@@ -279,9 +259,11 @@ class DeltaSink(ArrowSink):
     def _check_committed(self, batch: FilesOfCommit, commit: Commit) -> None:
         """Check a batch that is in the table's log already: its files must exist, and rejected rows are found again."""
         head = self._open_head()
-        if head is None or not head.can_append:
+        if head is None:
             return
         self._apply_rules(batch, head, functools.reduce(evolve_schema, _get_schemas(batch.staged.files), head.schema))
+        if not head.can_append:
+            return
         prefix = make_file_prefix(commit.app, commit.version)
         named = [file for file in list_table_files(head.table) if Path(file.path).name.startswith(prefix)]
         # A later version of the app implies that this one was complete.
@@ -308,26 +290,6 @@ class DeltaSink(ArrowSink):
         hint = "let VACUUM keep files younger than an hour; the batch is staged again"
         raise SinkError(self._name, f"files of a commit to {self._uri} were removed by another writer", hint=hint)
 
-    def _add_rows(self, batch: RowsOfCommit, commit: Commit, head: TableHead) -> TableHead:
-        target = evolve_schema(head.schema, batch.rows.schema) if self._grows else head.schema
-        self._apply_rules(batch, head, target)
-        if not batch.rows.num_rows:
-            return head
-        rows, grows = conform_rows(batch.rows, target), not target.equals(head.schema)
-        if (head.needs.can_use_delta_rs and not head.needs.has_rules) or not head.can_append:
-            return self._append_with_delta_rs(head.table, rows, commit, "merge" if grows else None)
-        staging = self._make_stager(commit)
-        assert staging is not None
-        files = StagedCommit(tuple(staging.write(rows, f"driver-{os.getpid()}", Catalog())))
-        if files.fault is not None:
-            raise files.fault
-        try:
-            head.append(files.files, commit, add_columns(head.metadata, target) if grows else None)
-        except CommitFailedError:
-            staging.discard(files.files)
-            raise
-        return TableHead(self._uri, DeltaTable(self._uri)) if grows else head
-
     def _append_with_delta_rs(
         self, table: DeltaTable, rows: pa.Table, commit: Commit | None, schema_mode: Literal["merge"] | None
     ) -> TableHead:
@@ -344,10 +306,6 @@ class DeltaSink(ArrowSink):
         )
         make_changes_durable(self._uri, table, before)
         return TableHead(self._uri, table)
-
-    def _make_stager(self, commit: Commit) -> TableFileStager | None:
-        folder = local_folder(self._uri)
-        return None if folder is None else TableFileStager(str(folder), commit, tuple(self._partition_by), self.known)
 
     def _open_head(self) -> TableHead | None:
         """Read the table's log, and return its head; None if there is no table."""
@@ -375,13 +333,11 @@ class DeltaSink(ArrowSink):
         return TableHead(self._uri, table)
 
     @contextmanager
-    def _naming_errors(self, rows: pa.Table | None = None) -> Iterator[None]:
-        """Turn errors of delta-rs and the disk into :class:`SinkError`, unless *rows* are the cause."""
+    def _naming_errors(self) -> Iterator[None]:
+        """Turn errors of delta-rs and the disk into :class:`SinkError`."""
         try:
             yield
         except DeltaError as error:
-            if rows is not None and fails_in_new_table(rows, self._partition_by):
-                raise
             hint = "check the path, its permissions and disk space; the batch is written again after a restart"
             raise SinkError(self._name, f"{self._uri}: {error}", hint=hint) from error
         except OSError as error:

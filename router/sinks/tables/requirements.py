@@ -223,22 +223,6 @@ _BROKEN: Final = "__broken"
 _PLACE: Final = ("position", "endpoint", "message")
 
 
-@dataclass(slots=True)
-class RowsOfCommit:
-    """Rows of a commit, and those that the table's rules reject."""
-
-    sink: str
-    rows: pa.Table
-    refused: tuple[RejectedRow, ...] = ()
-    may_reject: bool = True
-
-    def apply_rules(self, form: TableRequirements, columns: pa.Schema) -> None:
-        """Remove the rows that break a rule of the table."""
-        if form.has_rules:
-            self.rows, more = split_by_rules(self.sink, self.rows, form, columns)
-            self.refused += more
-
-
 class FilesOfCommit:
     """Files of a commit for the log: those that workers staged, or rewritten ones without rejected rows."""
 

@@ -20,7 +20,7 @@ from router.reading import generations
 from router.sinks import Commit, WriteResult
 from router.sources import INBOX
 from router.state.ledger import LetterLedger
-from router.state.state import BatchStore, Park, StateFolder
+from router.state.state import BatchStore, Hold, Park, StateFolder
 from router.watching.metrics import Metrics
 from router.writing.outcomes import SINK_REJECTED, parse_sinks
 from router.writing.writer import BatchWriter
@@ -50,7 +50,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (StoredBatch, "look", 1),
     (StoredBatch, "pin", 1),
     (StoredBatch, "set_aside", 1),
-    (BatchStore, "block", 1),
+    (BatchStore, "note", 1),
     (StoredBatch, "hold_back", 1),
     (BatchWriter, "send_events", 1),
     *((ListOutcomes, "stage", nth) for nth in (1, 2)),
@@ -165,13 +165,13 @@ def test_a_sink_that_has_its_share_is_not_asked_again_while_another_holds_the_ba
     process = Process(state, plan, world, generation)
     with dying(BatchWaiting, "_note", "after", 3), pytest.raises(Died):
         process.batch()
-    held = state.batches.held(INBOX, 0, generation.id)
+    held = state.batches.noted(Hold, INBOX, 0, generation.id)
     assert held is not None and (held.sink, held.taken) == ("hook", ("bus", "lake"))
     world.down = set()
     process.batch()
     once = Counter(set(range(8)) - {5})
     assert Counter(world.published["bus"]) == Counter(world.numbers("lake")) == once
-    assert state.batches.held(INBOX, 0, generation.id) is None
+    assert state.batches.noted(Hold, INBOX, 0, generation.id) is None
 
 
 def test_a_drain_ends_a_held_batch_and_a_batch_to_come(state: StateFolder, world: World) -> None:
@@ -190,7 +190,7 @@ def test_the_breaker_holds_a_batch_unwritten_until_it_is_pinned(state: StateFold
     process = Process(state, strict, world, generation)
     with dying(BatchWaiting, "_wait", "before"), pytest.raises(Died):
         process.batch()
-    held = state.batches.held(INBOX, 0, generation.id)
+    held = state.batches.noted(Hold, INBOX, 0, generation.id)
     assert held is not None and held.sink == "" and "1 of 8 records" in held.reason
     assert state.batches.pinned(INBOX, 0) is None and not world.published
     # Another plan judges it anew, and what is pinned to it is not looked at again.
@@ -242,7 +242,7 @@ def test_what_the_breaker_holds_is_told_until_a_plan_mends_it(
 
 ASIDE_POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     *((StoredBatch, name, 1) for name in ("look", "pin", "set_aside", "hold_back", "spill", "settle")),
-    (BatchStore, "park", 1),
+    (BatchStore, "note", 1),
     (BatchWriter, "withhold_events", 1),
     (BatchWriter, "send_dead_letters", 1),
     (ListSink, "commit_staged", 1),
@@ -262,7 +262,7 @@ def test_dying_while_a_batch_is_set_aside_names_the_same_sinks(
     with dying(BatchWaiting, "_wait", "before"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
     notes = state.batches
-    notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
+    notes.note(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
     with dying(owner, name, when, nth), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
     process = Process(state, plan, world, generation)
@@ -277,7 +277,7 @@ def test_dying_while_a_batch_is_set_aside_names_the_same_sinks(
     assert Counter(world.numbers("lake")) == Counter(world.published["bus"]) == Counter(WRITTEN)
     assert not world.numbers("hook")
     assert process.counts() == Counter({SINK_REJECTED: 7, "no-match": 1})
-    order = notes.parked(INBOX, 0, generation.id)
+    order = notes.noted(Park, INBOX, 0, generation.id)
     assert order is not None and set(order.lacking or ()) == {"hook"}
 
 
@@ -288,7 +288,7 @@ def test_an_order_ends_the_wait_for_a_sink(state: StateFolder, world: World, mon
     notes = state.batches
 
     def look(seconds: float) -> None:
-        notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
+        notes.note(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
 
     monkeypatch.setattr(BatchWaiting, "pause", lambda self, seconds: look(seconds))
     process.batch()
@@ -317,7 +317,7 @@ def test_the_record_that_fails_is_found_and_the_rest_is_written_once(state: Stat
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("owner", "name"), [(BatchStore, "note_parts"), (ListSink, "write"), (Splitting, "divide")])
+@pytest.mark.parametrize(("owner", "name"), [(BatchStore, "note"), (ListSink, "write"), (Splitting, "divide")])
 def test_dying_anywhere_between_parts_doubles_nothing(
     state: StateFolder, world: World, owner: type, name: str, when: str
 ) -> None:

@@ -71,6 +71,16 @@ def test_the_oldest_go_until_the_rest_fits(tmp_path: Path, sink: str) -> None:
     assert [each.letters for each in purge(settings, RetentionLimits(size=1))] == [2]
 
 
+def test_a_file_of_damaged_lines_alone_goes_too(tmp_path: Path) -> None:
+    settings = three_days(tmp_path, "lines")
+    *_, newest = sorted((tmp_path / "lines").glob("*.jsonl"))
+    newest.write_bytes(b'{"letter": 3\n' * 3)
+    os.utime(newest, (0, 0))
+    [gone] = purge(settings, RetentionLimits(age=DAY * 100), now=NOW)
+    assert (gone.letters, gone.bytes, newest.stat().st_size) == (0, 39, 0)
+    assert purge(settings, RetentionLimits(age=DAY * 100), now=NOW) == []
+
+
 def test_the_ledger_forgets_what_is_gone_from_every_sink(tmp_path: Path) -> None:
     settings = three_days(tmp_path, "delta", "lines")
     write_letters(settings, [row(1, failed=NOW)], 9, app="late")

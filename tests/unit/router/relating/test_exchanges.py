@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from router.errors import StateError
 from router.evaluation.forwarding import RelatedRecord
 from router.request_reply import Exchanges, Half, RecordToPair
 from router.sinks.contract import Commit
@@ -86,14 +84,6 @@ def test_a_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
     assert len(delivered(exchanges)) == 1
 
 
-def test_parts_of_a_batch_are_taken_one_by_one(tmp_path: Path) -> None:
-    exchanges = opened(tmp_path, Clock())
-    parts = [batch(0, f".{number}", ("g-relations",)) for number in range(2)]
-    assert exchanges.take(parts[0], "q", [ask("1")]) == Counter()
-    assert exchanges.take(parts[1], "q", [answer("1")]) == {"paired": 1}
-    assert exchanges.take(parts[1], "q", [answer("1")]) == Counter()
-
-
 def test_queries_count_their_batches_for_themselves(tmp_path: Path) -> None:
     exchanges = opened(tmp_path, Clock())
     exchanges.take(Commit("one-relations", 7), "one", [ask("1")])
@@ -157,19 +147,6 @@ def test_questions_of_one_key_are_answered_together(tmp_path: Path) -> None:
     assert exchanges.expire() == Counter()
 
 
-@pytest.mark.parametrize("answers_first", [False, True])
-def test_many_of_one_key_take_no_longer_each(tmp_path: Path, answers_first: bool) -> None:
-    count = 5_000
-    exchanges = opened(tmp_path, Clock(), most=2 * count)
-    asks, answers = [ask("1", n) for n in range(count)], [answer("1", n) for n in range(count)]
-    began = time.process_time()
-    told = Counter[str]()
-    for number, records in enumerate([answers, asks] if answers_first else [asks, answers]):
-        told += exchanges.take(batch(number), "q", records)
-    assert told == {"paired": count}
-    assert time.process_time() - began < 20  # A look at all of them for each would take minutes.
-
-
 def test_a_message_may_answer_one_and_ask_another(tmp_path: Path) -> None:
     exchanges = opened(tmp_path, Clock())
     middle = RecordToPair(Half(ANSWER, "m", "t-0-1", "", "e", "reply", "1"), RelatedRecord("m", ("km",), "k1", "1"))
@@ -208,17 +185,6 @@ def test_what_is_due_is_given_up_a_bounded_text_at_a_time(tmp_path: Path) -> Non
     while exchanges.overdue():
         given_up.append(exchanges.expire()["unanswered"])
     assert given_up == [3, 3, 1]
-
-
-@pytest.mark.slow
-def test_room_is_made_for_any_number_of_them(tmp_path: Path) -> None:
-    clock = Clock()
-    exchanges = opened(tmp_path, clock, most=25_000)
-    exchanges.take(batch(0), "q", [ask(str(number)) for number in range(25_000)])
-    exchanges.close()
-    exchanges = opened(tmp_path, clock, most=1)
-    assert exchanges.take(batch(1), "q", [ask("last")]) == {"unanswered": 25_000}
-    assert exchanges.open == 1
 
 
 def test_none_is_given_up_while_what_arrived_in_its_time_is_unread(tmp_path: Path) -> None:
@@ -297,10 +263,3 @@ def test_any_order_and_any_repeats_give_each_pair_once(tmp_path: Path, seed: int
             rows += delivered(exchanges)
     rows += delivered(exchanges)
     assert sorted((row.question_id, row.answer_id) for row in rows) == sorted((str(n), f"a{n}") for n in range(30))
-
-
-def test_what_is_closed_is_not_called_damaged(tmp_path: Path) -> None:
-    exchanges = opened(tmp_path, Clock())
-    exchanges.close()
-    with pytest.raises(StateError, match="closed database"):
-        exchanges.take(batch(0), "q", [ask("1")])

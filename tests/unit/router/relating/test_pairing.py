@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -145,31 +144,6 @@ def test_time_is_kept_while_the_sink_is_away(tmp_path: Path, monkeypatch: pytest
             30,
             lambda: "all to be given up",
         )
-
-
-def test_time_is_kept_while_there_is_always_more_to_deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given_up = threading.Event()
-
-    class Busy(Publisher):
-        """Has the next pair come while it sends one."""
-
-        def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
-            if any((part.text or "").endswith("unanswered") for message in messages for part in message.parts):
-                given_up.set()
-            if not given_up.is_set():
-                pairing.take([row("x", answers="")], Commit("g-relations", len(self.sent) + 1), "q", "e")
-            return super().send(messages)
-
-    publisher = Busy()
-    publisher.up = True
-    monkeypatch.setattr(KafkaSink, "publisher", lambda *_: publisher)
-    metrics = RelationMetrics(CollectorRegistry(), lambda _: None)
-    with Pairing(settings_of(tmp_path, KAFKA, wait="1s"), metrics, time.time) as pairing:
-        pairing.take([row("1", asks=("k",)), row("x", answers="")], Commit("g-relations", 0), "q", "e")
-        try:
-            assert given_up.wait(30)
-        finally:
-            given_up.set()
 
 
 def test_a_topic_gets_what_is_left_and_no_pair_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from router.state.ledger import (
     Sighting,
     write_sightings,
 )
-from router.state.state import Accounts, Hold, Park, StateFolder
+from router.state.state import Accounts, BlockedKeys, Hold, Park, StateFolder
 from tests.support.ledger import attempted
 
 WHEN: Final = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
@@ -65,9 +65,9 @@ def fill(root: Path) -> None:
         store = state.batches
         for number in (6, 7):
             store.pin(QUERY, number, ONE, DOCUMENTS[ONE])
-        store.hold(QUERY, 7, Hold(generation.id, "2026-01-02T03:04:05Z", "sink bus: is away", "bus", ("lake",)))
-        store.park(QUERY, 7, Park(generation.id, "2026-01-02T03:04:05Z", {"bus": "why"}))
-        store.block(QUERY, 7, generation.id, {"key": "letter"})
+        store.note(QUERY, 7, Hold(generation.id, "2026-01-02T03:04:05Z", "sink bus: is away", "bus", ("lake",)))
+        store.note(QUERY, 7, Park(generation.id, "2026-01-02T03:04:05Z", {"bus": "why"}))
+        store.note(QUERY, 7, BlockedKeys(generation.id, {"key": "letter"}))
         note_parts(state, 7)
         Positions(state).keep("1", {"t": {"0": 4, "1": 0}, "missing": {}})
         topics = ReadTopics(Mock(), QUERY, state, lossy=False)

@@ -6,13 +6,12 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from router.batches.splitting import read_parts
+from router.batches.splitting import PartsNote
 from router.errors import DiskError, StateError
 from router.reading.generations import Positions
 from router.request_reply import Exchanges
@@ -20,7 +19,7 @@ from router.sinks.contract import Commit
 from router.state import database as module
 from router.state.database import TABLES, StateDatabase, connect
 from router.state.ledger import DefinitionAtEndpoint, LetterLedger, Outcome, PendingReplay, Sighting, write_sightings
-from router.state.state import Accounts, Hold, Park, StateFolder
+from router.state.state import Accounts, BlockedKeys, Hold, Park, StateFolder
 from tests.support.format_1 import content_of
 from tests.support.ledger import replayed
 from tests.unit.router.state.conftest import (
@@ -80,10 +79,10 @@ WORK: Final[dict[str, Callable[[Path], None]]] = {
     "pin": batches(lambda state: state.batches.pin(QUERY, 8, ONE, DOCUMENTS[ONE])),
     "pin to a new plan": batches(lambda state: state.batches.pin(QUERY, 9, THREE, DOCUMENTS[THREE])),
     "unpin": batches(lambda state: state.batches.unpin_all(QUERY)),
-    "hold": batches(lambda state: state.batches.hold(QUERY, 8, Hold("g", "t", "why"))),
+    "hold": batches(lambda state: state.batches.note(QUERY, 8, Hold("g", "t", "why"))),
     "release": batches(lambda state: state.batches.release(QUERY, 7)),
-    "park": batches(lambda state: state.batches.park(QUERY, 8, Park("g", "t"))),
-    "block": batches(lambda state: state.batches.block(QUERY, 8, "g", {"k": "l"})),
+    "park": batches(lambda state: state.batches.note(QUERY, 8, Park("g", "t"))),
+    "block": batches(lambda state: state.batches.note(QUERY, 8, BlockedKeys("g", {"k": "l"}))),
     "parts": batches(lambda state: note_parts(state, 8)),
     "positions": batches(lambda state: Positions(state).keep("1", {"t": {"0": 9}, "u": {"0": 1, "1": 2}})),
     "counts": batches(count),
@@ -213,8 +212,8 @@ def test_what_says_something_else_is_named_with_its_row(root: Path, table: str, 
         store = state.batches
         with pytest.raises(StateError) as caught:
             store.pinned(QUERY, 7)
-            for note in (store.held, store.parked, store.blocked, partial(read_parts, store)):
-                note(QUERY, 7, generation)
+            for kind in (Hold, Park, BlockedKeys, PartsNote):
+                store.noted(kind, QUERY, 7, generation)
     assert (
         says in str(caught.value) and f"DELETE FROM {table} WHERE query = 'kafka-1' AND batch = 7" in caught.value.hint
     )

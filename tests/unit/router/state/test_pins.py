@@ -10,7 +10,7 @@ import pytest
 
 from router.errors import RouterError
 from router.state.ledger import LetterLedger, PendingReplay
-from router.state.state import Hold, Park, StateFolder
+from router.state.state import BlockedKeys, Hold, Park, StateFolder
 
 QUERIES = ("inbox", "kafka-1", "kafka-2")
 A, B, C, D = (letter * 32 for letter in "abcd")
@@ -71,20 +71,20 @@ def test_a_replay_and_a_batch_keep_the_plans_of_each_other(state: StateFolder) -
 
 def test_why_a_batch_is_held_may_name_a_path_that_is_no_text(state: StateFolder) -> None:
     held = Hold("g", "2026-01-02T03:04:05Z", "sink lake: /data/\udcff: disk full", "lake")
-    state.batches.hold("q", 3, held)
-    assert state.batches.held("q", 3, "g") == held
+    state.batches.note("q", 3, held)
+    assert state.batches.noted(Hold, "q", 3, "g") == held
 
 
 def test_notes_go_with_the_pin_and_belong_to_a_generation(state: StateFolder) -> None:
     store, park = state.batches, Park("g", "2026-01-02T03:04:05Z", {"lake": "why"}, "0.1")
     store.pin("inbox", 0, A, b"plan a")
-    store.park("inbox", 0, park)
-    store.block("inbox", 0, "g", {"key": "letter"}, "0.1")
-    assert (store.parked("inbox", 0, "g"), store.parked("inbox", 0, "h")) == (park, None)
-    assert (store.blocked("inbox", 0, "g", "0.1"), store.blocked("inbox", 0, "g")) == ({"key": "letter"}, None)
+    store.note("inbox", 0, park)
+    store.note("inbox", 0, BlockedKeys("g", {"key": "letter"}, "0.1"))
+    assert (store.noted(Park, "inbox", 0, "g"), store.noted(Park, "inbox", 0, "h")) == (park, None)
+    assert store.noted(BlockedKeys, "inbox", 0, "g") == BlockedKeys("g", {"key": "letter"}, "0.1")
     store.pin("inbox", 2, A, b"plan a")
-    assert store.parked("inbox", 0, "g") is None
-    assert store.blocked("inbox", 0, "g", "0.1") is None
+    assert store.noted(Park, "inbox", 0, "g") is None
+    assert store.noted(BlockedKeys, "inbox", 0, "g") is None
 
 
 def test_queries_that_pin_at_once_keep_what_the_others_named(state: StateFolder) -> None:

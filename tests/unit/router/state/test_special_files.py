@@ -83,14 +83,6 @@ def test_a_file_of_the_state_that_is_none(tmp_path: Path, made: Callable[[Path],
     assert str(path) in said and "it is a " in said
 
 
-def test_a_format_file_that_is_a_folder(tmp_path: Path) -> None:
-    with StateFolder.open(tmp_path / "state"):
-        pass
-    (tmp_path / "state/format.json").unlink()
-    (tmp_path / "state/format.json").mkdir()
-    assert "format.json cannot be read: it is a folder and no regular file" in opened(tmp_path / "state")
-
-
 def test_what_looks_beside_a_router_does_not_wait_either(tmp_path: Path) -> None:
     with StateFolder.open(tmp_path):
         pass

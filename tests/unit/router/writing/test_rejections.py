@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
-from router.routing import HEADER_RESERVE, Routes, SpillLimits
+from router.routing import HEADER_RESERVE, Routes, SizeLimits
 from router.settings import settings_from_dict
 from router.sinks import RejectedRow
 from router.writing.outcomes import SINK_REJECTED, Rejections
@@ -29,7 +29,7 @@ def test_a_record_rejected_by_two_sinks_counts_once_and_names_both(tmp_path: Pat
         "dead_letters": {"sinks": ["out"]},
     }
     settings = settings_from_dict(told, {}, tmp_path)
-    rejected = Rejections(Routes(settings), SpillLimits(settings))
+    rejected = Rejections(Routes(settings), SizeLimits(settings))
     assert not rejected
     rejected.add("a", [RejectedRow("t-0-1", "too odd", E, M), RejectedRow("t-0-2", "too large", E, M)])
     rejected.add("b", [RejectedRow("t-0-1", "no", E, M)])

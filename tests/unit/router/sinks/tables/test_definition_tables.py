@@ -309,19 +309,6 @@ def test_small_files_are_merged_and_no_row_is_lost_or_doubled(tmp_path: Path) ->
     assert len(DeltaTable(tmp_path / "lake").file_uris()) == 2
 
 
-@pytest.mark.slow
-def test_merging_beside_the_stream(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = TableSink(type="table", path=str(tmp_path / "lake"), compact_after=5)
-    sink = open_sink("lake", settings, "events")
-    for number in range(60):
-        sink.write(rows(row("bare", b"x", number)), Commit("a", number))
-    table = DeltaTable(tmp_path / "lake")
-    operations = [entry["operation"] for entry in table.history()]
-    assert operations.count("WRITE") == 60
-    assert "OPTIMIZE" in operations
-    assert len(read(tmp_path / "lake", "id")) == 60
-
-
 def test_files_of_other_types_than_their_table_are_staged_again(tmp_path: Path) -> None:
     def sink_of(kind: str) -> ArrowSink:
         known = catalog(tmp_path, level={"mm": {"type": kind}})

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +22,7 @@ from router.sinks.jsonlines import WIDE
 from router.sinks.tables import head
 from router.sinks.tables import upkeep as merging
 from router.sinks.tables.head import TableHead
-from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+from router.sinks.tables.upkeep import Upkeep
 from tests.unit.router.sinks.tables.tended_writer import APP, AT_ONCE, write
 from tests.unit.router.sinks.tables.test_staging import ids, rows, staged
 
@@ -112,34 +109,6 @@ def test_a_merge_that_began_before_their_change_gives_up_or_has_it(
     assert write(sink, BATCHES).rows == 2
     assert merging.merge_small_files(str(tmp_path), tmp_path, 1 << 20).before
     assert ids(tmp_path) == sorted([*expected, f"{BATCHES}-0", f"{BATCHES}-1"])
-
-
-def test_compactions_in_a_loop_beside_upkeep_at_every_batch(tmp_path: Path) -> None:
-    """The days on which 2,080 records became 469,451 rows."""
-    sink, stop, theirs = DeltaSink("lake", str(tmp_path), WIDE), threading.Event(), Counter[str]()
-    write(sink, 0)
-
-    def compact() -> None:
-        while not stop.is_set():
-            theirs[str(committed(lambda: DeltaTable(tmp_path).optimize.compact()))] += 1
-
-    def maintain() -> None:
-        upkeep = Upkeep("lake", UpkeepRules(1, 1 << 20, timedelta(hours=1)))
-        while not stop.is_set():
-            upkeep.maintain(str(tmp_path))
-
-    threads = [threading.Thread(target=each) for each in (compact, maintain)]
-    for thread in threads:
-        thread.start()
-    try:
-        for version in range(1, 60):
-            assert write(sink, version).rows == 2
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(60)
-    assert theirs["True"]
-    assert ids(tmp_path) == sorted(f"{version}-{row}" for version in range(60) for row in range(2))
 
 
 def test_a_merge_meets_appends_of_batches_and_commits_behind_them(

@@ -18,7 +18,8 @@ from router.rendering.texts import INSTANT
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import StagedCommit, StagedFile
 from router.sinks.jsonlines import WIDE, WIDE_WITH_AMBIGUOUS
-from router.sinks.tables.staging import make_file_prefix
+from router.sinks.tables import delta, head
+from router.sinks.tables.staging import add_partition_columns, make_file_prefix
 from tests.support.tables import by_delta, by_duckdb
 
 NO_CATALOG = Catalog()
@@ -116,8 +117,7 @@ def test_partitions_are_those_that_delta_itself_writes(tmp_path: Path) -> None:
     sink = DeltaSink("lake", str(tmp_path / "ours"), WIDE, partition_by=PARTITIONS)
     commit = Commit("a", 0)
     assert sink.commit_staged(staged(sink, commit, table), commit).rows == table.num_rows
-    driver = DeltaSink("lake", str(tmp_path / "theirs"), WIDE, partition_by=PARTITIONS)
-    driver.write(table, Commit("a", 0))
+    write_deltalake(tmp_path / "theirs", add_partition_columns(table, PARTITIONS), partition_by=list(PARTITIONS))
 
     def content(name: str) -> list[str]:
         read = DeltaTable(tmp_path / name).to_pyarrow_table()
@@ -184,16 +184,6 @@ def test_statistics_bound_what_is_in_the_file(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).to_pyarrow_table(filters=[("n", ">", 3)]).num_rows == 0
 
 
-@pytest.mark.parametrize("micros", [-62167219200000000, -62135596800000001, 253402300800000000, (1 << 62) - 1])
-def test_an_odd_time_never_stops_a_table(micros: int, tmp_path: Path) -> None:
-    place = WIDE.get_field_index("time")
-    times = pa.array([micros, 0], pa.int64()).cast(INSTANT)
-    sink, commit = DeltaSink("lake", str(tmp_path), WIDE), Commit("a", 0)
-    table = rows("1", "2").set_column(place, WIDE.field(place), times)
-    assert sink.commit_staged(staged(sink, commit, table), commit).rows == 2
-    assert DeltaTable(tmp_path).to_pyarrow_table()["time"].cast(pa.int64()).to_pylist() == [micros, 0]
-
-
 def test_an_error_of_the_rows_is_no_error_of_the_table(tmp_path: Path) -> None:
     sink = DeltaSink("lake", str(tmp_path), WIDE, partition_by=["source"])
     staging = sink.make_stager(Commit("a", 0))
@@ -221,5 +211,13 @@ def test_a_table_of_another_form_is_refused_before_anything_is_offered(tmp_path:
     assert not files.offered
 
 
-def test_an_object_store_is_not_staged() -> None:
+def test_a_table_in_an_object_store_gets_rows_of_the_driver_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert DeltaSink("lake", "s3://bucket/t", WIDE).make_stager(Commit("a", 0)) is None
+    for module in (delta, head):
+        monkeypatch.setattr(module, "local_folder", lambda uri: None)
+    for version in (0, 0, 1):
+        DeltaSink("lake", str(tmp_path), WIDE, partition_by=["id"]).write(rows("1", "2"), Commit("a", version))
+    assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["id"].to_pylist()) == ["1", "1", "2", "2"]
+    assert DeltaTable(tmp_path).version() == 2

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
 
-from router.errors import SinkError, find_batch_fault
+from router.errors import SinkError
 from router.rendering.texts import INSTANT
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
@@ -161,16 +160,6 @@ def test_an_odd_time_never_stops_a_sink(kind: str, micros: int, tmp_path: Path) 
         [file] = (tmp_path / "t").iterdir()
         events = [json.loads(line)["cloudevent"] for line in file.read_text().splitlines()]
         assert [event.get("time") for event in events] == [None, "1970-01-01T00:00:00Z"]
-
-
-def test_an_error_of_the_rows_is_no_error_of_the_table(tmp_path: Path) -> None:
-    kept = DeltaSink("lake", str(tmp_path), WIDE, partition_by=["subject"])
-    long = rows().set_column(WIDE.get_field_index("subject"), WIDE.field("subject"), pa.array(["s" * 300, None]))
-    with pytest.raises(DeltaError) as error:
-        kept.write(long, Commit("a", 0))
-    fault = find_batch_fault(error.value)
-    assert fault is not None and fault.kind == "error"
-    assert kept.write(rows(), Commit("a", 0)).rows == 2
 
 
 def test_an_error_of_the_table_is_no_error_of_the_rows(tmp_path: Path) -> None:
