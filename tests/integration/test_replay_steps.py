@@ -21,9 +21,9 @@ from router.dead_letters.reading import DeadLetterFilter
 from router.replay import replay as replaying
 from router.replay.batches import Summary
 from router.replay.replay import ReplayOptions, ReplayResult, replay
-from router.sinks import DeltaSink
 from router.sinks.jsonlines import dead_letter_to_json_line
 from router.sinks.messages.sink import ConfirmedSink
+from router.sinks.tables.delta import DeltaSink
 from router.state.ledger import LetterLedger, PendingReplay
 from tests.support import shop
 from tests.support.web import Answer, Webhook

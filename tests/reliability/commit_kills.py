@@ -24,8 +24,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from router.errors import SinkError
-from router.sinks import DeltaSink
 from router.sinks.jsonlines import WIDE
+from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.support.kill_points import Point
 from tests.unit.router.sinks.tables.tended_writer import APP, write
