@@ -145,10 +145,10 @@ docs: install ## the documentation as a site in build/site, self-contained; warn
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir deploy/docs --fresh-env . build/site
 
 lock: install ## write the lock files anew; LOCK_FLAGS=--upgrade takes new versions
-	$(COMPILE) pyproject.toml -o $(LOCK)
+	$(COMPILE) --extra all pyproject.toml -o $(LOCK)
 	$(COMPILE) --extra dev -c $(LOCK) pyproject.toml -o $(LOCK_DEV)
 	echo quixstreams | $(COMPILE) - -o tests/benchmarks/quix_requirements.txt
 
 clean: ## remove .venv and what tools and runs leave behind, but not the jar cache
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
-	find catalog bindings registry router tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find catalog bindings registry router xrouter tests -name __pycache__ -type d -prune -exec rm -rf {} +

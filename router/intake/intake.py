@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bindings.background import Retries, count_fault
 from bindings.gateways import (
@@ -24,11 +24,8 @@ from bindings.gateways import (
     GatewayLimits,
     RowStore,
 )
-from bindings.http.gateway import HttpGateway
-from bindings.http.gateway import HttpGatewayConfig as ServerSettings
 from bindings.http.request import HttpRoute, iter_shadowing_routes
 from bindings.inbox import Inbox, InboxError, InboxLimits
-from bindings.kafka.store import KafkaStore
 from bindings.protocols import BINDINGS
 from router.errors import ConfigError, StateError
 from router.evaluation.plan import Plan
@@ -42,6 +39,9 @@ from router.state.durable import RESTORE, disk_of
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
+
+if TYPE_CHECKING:
+    from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 
 # Broker gateways: one client per connection; opened, monitored, changed by reloads, and stopped together.
 
@@ -281,6 +281,8 @@ def open_local_store(settings: Settings, state: StateFolder) -> IntakeStore:
 
 def open_topic_store(chosen: KafkaInboxSettings) -> IntakeStore:
     """Open a Kafka topic as the inbox; its ``identity`` is made of the host name."""
+    from bindings.kafka.store import KafkaStore
+
     store = KafkaStore(make_inbox_client(chosen), chosen.topic, max_message_bytes=chosen.max_message_bytes)
     identity = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
     return IntakeStore(store, identity, lambda: 0, lambda: 0, store.refusal_reason, store.close)
@@ -430,6 +432,8 @@ class Intake:
         chosen = self._settings.http
         if port is not None:
             chosen = chosen.model_copy(update={"port": port})
+        from bindings.http.gateway import HttpGateway
+
         try:
             gateway = HttpGateway(routes, inbox, to_server_config(chosen), counters=self._metrics)
             gateway.start()
@@ -444,9 +448,11 @@ class Intake:
         return gateway
 
 
-def to_server_config(chosen: HttpSettings) -> ServerSettings:
+def to_server_config(chosen: HttpSettings) -> HttpGatewayConfig:
     """Convert the HTTP settings to the configuration of the gateway."""
-    server = ServerSettings(
+    from bindings.http.gateway import HttpGatewayConfig
+
+    server = HttpGatewayConfig(
         host=chosen.host,
         port=chosen.port,
         max_body_bytes=chosen.max_body,
