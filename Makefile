@@ -30,7 +30,7 @@ PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-start bench-definitions bench-cluster bench-registry bench-peers docs lock connectors pins weights screenshot clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-library bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-start bench-definitions bench-cluster bench-registry bench-peers docs lock connectors pins weights screenshot clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ bench: bench-catalog ## Kafka to Kafka against a bare pass-through of Spark, aft
 
 bench-match: install ## the matcher on one core at 10 to 10,000 definitions, beside AWS event-ruler (needs a JDK)
 	$(BIN)/python -m tests.benchmarks.matching
+
+bench-library: install ## one record through `xrouter.load(...).match`, for each protocol
+	$(BIN)/python -m tests.benchmarks.library
 
 bench-judging: install ## rows of the inbox, from Arrow batch to outcomes, on one core for each protocol
 	$(BIN)/python -m tests.benchmarks.judging
@@ -142,10 +145,10 @@ docs: install ## the documentation as a site in build/site, self-contained; warn
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir deploy/docs --fresh-env . build/site
 
 lock: install ## write the lock files anew; LOCK_FLAGS=--upgrade takes new versions
-	$(COMPILE) pyproject.toml -o $(LOCK)
+	$(COMPILE) --extra all pyproject.toml -o $(LOCK)
 	$(COMPILE) --extra dev -c $(LOCK) pyproject.toml -o $(LOCK_DEV)
 	echo quixstreams | $(COMPILE) - -o tests/benchmarks/quix_requirements.txt
 
 clean: ## remove .venv and what tools and runs leave behind, but not the jar cache
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
-	find catalog bindings registry router tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find catalog bindings registry router xrouter tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,17 +28,13 @@ def to_cloudevent(attributes: Mapping[str, str | int], data: bytes | None = None
     time. *data* stays bytes, JSON included: parsed and written again it could differ.
 
     Raises:
-        ModuleNotFoundError: the SDK is not installed.
+        ModuleNotFoundError: the SDK is not installed (extra ``cloudevents``).
         ValueError: ``time`` is not an RFC 3339 timestamp, or has a leap second, which :class:`datetime` lacks.
         cloudevents.core.exceptions.CloudEventValidationError: ``id``, ``source``, ``type`` or ``specversion`` is
             missing, or an attribute has a value or name that CloudEvents 1.0 forbids.
     """
-    try:
-        from cloudevents.core.v1.event import CloudEvent
-    except ModuleNotFoundError as error:
-        remedy = "pip install 'xregistry-router[cloudevents]'"
-        text = f"bindings.cloudevents: events of the SDK need the package cloudevents; {remedy}"
-        raise ModuleNotFoundError(text, name=error.name) from error
+    from cloudevents.core.v1.event import CloudEvent
+
     members: dict[str, Any] = {"id": "", "specversion": "", **attributes}  # missing ones stay invalid
     if "time" in attributes:
         members["time"] = _parse_time(str(attributes["time"]))

@@ -9,7 +9,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Literal
@@ -184,3 +184,16 @@ def hold_lock(path: Path) -> Iterator[None]:
     with open(path, "a", opener=open_regular) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
+    """Create *target* with the output of *fill*: temporary file, fsync, rename, fsync of the folder.
+
+    The temporary file is hidden and always has the same name for a target, so that a left-over is overwritten.
+
+    Raises:
+        OSError: *target* is unchanged.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(target, target.with_name(f".{target.name}.tmp"), private=False) as file:
+        fill(file)

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
+from catalog.extras import MissingExtraError
 from catalog.findings import CatalogError, DocumentError
 from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError, find_lost_registry
 from router.lazy_commands import HELP, UsageError, lazy_group
@@ -114,6 +115,8 @@ def _describe_error(error: Exception) -> tuple[str, str, int]:
     """Return message, hint and exit code of an error."""
     if isinstance(error, RouterError):
         return error.message, error.hint, error.exit_code
+    if isinstance(error, MissingExtraError):
+        return str(error), "", USAGE
     if isinstance(error, DocumentError):
         return str(error), error.hint, CatalogUnavailable("").exit_code
     if away := find_lost_registry(error):
@@ -145,7 +148,3 @@ def _open_closed_streams() -> None:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
-
-
-if __name__ == "__main__":
-    main()

@@ -25,9 +25,11 @@ or as Arrow tables, and emits sample records. :mod:`xrouter.spark` does the same
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from xrouter.packages import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from xrouter.matching import LoadedCatalog, MatchOutcome, load
 
 __all__ = ["LoadedCatalog", "MatchOutcome", "load"]

@@ -17,9 +17,9 @@ from catalog.findings import Findings, RecordError
 from catalog.load import build_catalog
 from catalog.model import Catalog, Definition, Endpoint, Finding
 from catalog.parsing.nearest import find_nearest
-from catalog.record import Record, parse_record, text_or_base64
+from catalog.record import Record, text_or_base64
 from router.matching.explanation import Explainer
-from router.matching.records import RecordMatcher
+from router.matching.records import RecordMatcher, read_line
 from xrouter.clients import data_members, to_record
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class LoadedCatalog:
         return self.match_many([record], endpoint=endpoint)[0]
 
     def match_many(self, records: Iterable[Any], *, endpoint: str | None = None) -> list[MatchOutcome]:
-        """Match records together, which is much faster than one by one; return one outcome each, in order.
+        """Match records together; return one outcome each, in order.
 
         A record is a dict in the form of MATCHING.md#records, its text as JSON, a CloudEvent of the SDK, or a message
         of confluent-kafka, paho, proton or nats-py (:func:`xrouter.clients.to_record`). The definitions of the
@@ -155,14 +155,16 @@ class LoadedCatalog:
         """
         if isinstance(records, bytes | str | Mapping):
             raise TypeError("match_many takes a list of records; match takes one")
-        matcher = self._matcher(endpoint)
-        pairs = [_to_line(each) for each in records]
-        outcomes = matcher.decide([line for _, line in pairs]) if pairs else ()
-        return [_to_outcome(record, outcome) for (record, _), outcome in zip(pairs, outcomes, strict=True)]
+        given = [read_line(_to_line(each)) for each in records]
+        outcomes = self._matcher(endpoint).decide_records(given)
+        return [
+            _to_outcome(None if isinstance(record, RecordError) else record, outcome)
+            for record, outcome in zip(given, outcomes, strict=True)
+        ]
 
     def explain(self, record: Any, *, endpoint: str | None = None) -> dict[str, Any]:
         """Return how each candidate compares with a record, as ``xrouter match --explain --format json`` does."""
-        return Explainer(self._matcher(endpoint)).explain(0, _to_line(record)[1]).to_json()
+        return Explainer(self._matcher(endpoint)).explain(0, _to_line(record)).to_json()
 
     def match_arrow(self, table: pa.Table, *, endpoint: str | None = None) -> pa.Table:
         """Match Kafka records in Arrow columns; return a row for each outcome (:data:`xrouter.columns.OUTCOMES`).
@@ -246,19 +248,14 @@ class LoadedCatalog:
         return _html_table([*rows[:_ROWS_SHOWN], *([(f"and {more} more", "")] if more > 0 else [])])
 
 
-def _to_line(record: Any) -> tuple[Record | None, bytes]:
-    """Return a record and its JSON text; None if it is not a valid record, which its outcome then says."""
+def _to_line(record: Any) -> bytes:
+    """Return a record as its JSON text."""
     if isinstance(record, bytes | str):
-        line = record.encode("utf-8", "surrogatepass") if isinstance(record, str) else record
-    else:
-        form = dict(record) if isinstance(record, Mapping) else to_record(record).to_json()
-        if isinstance(body := form.get("body"), bytes | bytearray):
-            form |= {"body": None, **text_or_base64("body", bytes(body))}
-        line = msgspec.json.encode(form)
-    try:
-        return parse_record(line), line
-    except RecordError:
-        return None, line
+        return record.encode("utf-8", "surrogatepass") if isinstance(record, str) else record
+    form = dict(record) if isinstance(record, Mapping) else to_record(record).to_json()
+    if isinstance(body := form.get("body"), bytes | bytearray):
+        form |= {"body": None, **text_or_base64("body", bytes(body))}
+    return msgspec.json.encode(form)
 
 
 def _to_outcome(record: Record | None, form: Mapping[str, Any]) -> MatchOutcome:

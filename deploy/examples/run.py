@@ -71,7 +71,7 @@ def _sender(folder: Path) -> Any:
 @contextmanager
 def _router(folder: Path, state: str, sender: Any) -> Iterator[tuple[subprocess.Popen[str], queue.Queue[str]]]:
     addresses = dict.fromkeys(sender.VARIABLES, sender.BROKER) if "BROKER" in os.environ else {}
-    command = [sys.executable, "-m", "router", "run", str(folder / "router.yaml")]
+    command = [sys.executable, "-m", "xrouter", "run", str(folder / "router.yaml")]
     with Path(state, "log").open("w") as log:
         process = subprocess.Popen(
             command,

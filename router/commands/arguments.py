@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
+from bindings.private_files import write_atomically
 from catalog.convert import to_json_text, to_yaml_text
 from catalog.documents.connecting import ConnectionPolicy, Logins
 from catalog.documents.fetching import Fetcher
@@ -17,7 +18,6 @@ from catalog.findings import Declarations
 from catalog.load import load
 from catalog.model import Catalog
 from router.errors import CatalogUnavailable, RouterError
-from router.sinks.tables.head import write_atomically
 from router.terminal import write_document
 
 if TYPE_CHECKING:

@@ -245,7 +245,7 @@ def _make_files(chosen: list[ProtocolTemplate]) -> dict[str, str]:
 
 
 def _format_next_steps(folder: Path, chosen: list[ProtocolTemplate], written: dict[str, str]) -> str:
-    program = Path(sys.argv[0]).name if Path(sys.argv[0]).name == "xrouter" else "python -m router"
+    program = Path(sys.argv[0]).name if Path(sys.argv[0]).name == "xrouter" else "python -m xrouter"
     steps = [(f"cd {folder}", "")] if folder != Path() else []
     if COMPOSE_NAME in written:
         steps.append(("docker compose up -d", "or set your own brokers in the catalog"))

@@ -31,7 +31,7 @@ from router.commands.arguments import JsonObject, OutputFormat, Reveal, load_cat
 from router.commands.catalog import describe_change
 from router.commands.test.cases import read_cases
 from router.commands.test.runner import RECORDS_HINT, describe_mismatch, iter_record_lines
-from router.dead_letters.dead_letter import DeadLetter, cut
+from router.dead_letters.dead_letter import DeadLetter, cut, rows_of
 from router.dead_letters.reading import parse_time_option, read_latest
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, find_marks, make_redactor, parse_marks
 from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
@@ -51,7 +51,6 @@ from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.matching.records import parse_entry
-from router.replay.batches import rows_of
 from router.settings import Settings, load_settings
 from router.sources import Source, make_inbox_client, make_source_client
 from router.state.durable import Pins, clients_of, require_trusted

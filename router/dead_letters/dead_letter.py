@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.protocols import binding_of
+from bindings.parts import Part
+from bindings.protocols import BINDINGS, binding_of
+from catalog.findings import RecordError
 from catalog.record import Record
+from router.errors import RouterError
+from router.evaluation.evaluator import to_kafka_row
+from router.rendering.texts import INSTANT
 from router.state.ledger import instant, parse_instant
 
 _LIST: Final = json.JSONDecoder()
@@ -233,3 +239,73 @@ def _format_hex_line(data: bytes, start: int) -> str:
     piece = data[start : start + _WIDTH]
     plain = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in piece)
     return f"{start:08x}  {piece.hex(' '):<{_WIDTH * 3 - 1}}  {plain}"
+
+
+# Dead letters as rows to be judged again: the columns of an inbox row, and what a letter brings along.
+
+_PART: Final = pa.struct([("key", pa.string()), ("value", pa.binary()), ("type", pa.string())])
+_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+ROWS: Final = pa.schema(
+    [
+        ("endpoint", pa.string()),
+        ("protocol", pa.string()),
+        ("received", INSTANT),
+        ("properties", pa.list_(_PART)),
+        ("body", pa.binary()),
+        ("position", pa.string()),
+        ("headers", pa.list_(_HEADER)),
+        ("key", pa.binary()),
+        ("letter", pa.string()),
+    ]
+)
+"""``headers`` and ``key`` are given for records of Kafka, and have the form of Kafka's own rows."""
+_MOST: Final = (1 << 62) // 1000
+"""Maximum Kafka timestamp in milliseconds that a column can represent."""
+
+
+def rows_of(letters: Iterable[DeadLetter]) -> pa.Table:
+    """Return dead letters as rows, in their order.
+
+    Raises:
+        RouterError: the record of one cannot be taken apart; names the letter and where it was read.
+    """
+    return pa.Table.from_pylist([_row(letter) for letter in letters], ROWS)
+
+
+def _row(letter: DeadLetter) -> dict[str, Any]:
+    binding = binding_of(letter.protocol)
+    hint = "the letter was changed where it lies; restore it, or leave it out"
+    if binding is None:
+        known = ", ".join(BINDINGS)
+        raise RouterError(
+            f"dead letter {letter.id} in {letter.sink}: protocol {letter.protocol[:40]!r} is unknown; known: {known}",
+            hint=hint,
+        )
+    try:
+        parts = binding.split(letter.native)
+    except RecordError as error:
+        raise RouterError(f"dead letter {letter.id} in {letter.sink}: {error}", hint=hint) from error
+    row: dict[str, Any] = {
+        "endpoint": letter.endpoint,
+        "protocol": letter.protocol,
+        "received": letter.received,
+        "properties": [_part(part) for part in parts],
+        "body": letter.body,
+        "position": letter.position,
+        "letter": letter.id,
+    }
+    if binding.protocol == "KAFKA":
+        source = to_kafka_row(parts)
+        row |= {"headers": source["headers"], "key": source["key"], "received": _micros(source["timestamp"])}
+    return row
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {"key": part.key, "value": part.value, "type": part.kind}
+
+
+def _micros(milliseconds: int | None) -> int | None:
+    """Return the Kafka timestamp, which may be beyond Python's calendar."""
+    if milliseconds is None or abs(milliseconds) > _MOST:
+        return None
+    return milliseconds * 1000

@@ -32,7 +32,7 @@ from pyarrow.fs import LocalFileSystem
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.kafka.binding import build, split_row
 from bindings.kafka.client import TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
-from bindings.private_files import sync_path
+from bindings.private_files import sync_path, write_atomically
 from catalog.findings import RecordError
 from catalog.parsing.regular import read_regular
 from catalog.record import parse_record
@@ -44,7 +44,7 @@ from router.rendering.texts import INSTANT
 from router.settings.routes import DEAD_LETTER_VARIABLES, KAFKA_LIMIT, parse_name
 from router.sinks.jsonlines import DEAD_LETTER
 from router.sinks.messages.sink import LINEAGE
-from router.sinks.tables.head import hold_rewrite_lock, open_dataset, write_atomically
+from router.sinks.tables.head import hold_rewrite_lock, open_dataset
 from router.state.ledger import parse_instant
 
 NEWEST_LETTERS: Final = 50_000

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
-from pyspark.accumulators import AccumulatorParam
 
 from bindings.kafka.binding import INTEGERS
 from bindings.kafka.binding import PROTOCOL as KAFKA
@@ -32,8 +30,13 @@ from router.matching.record_columns import NO_SOURCE, RecordColumns
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast, SparkContext
+    from pyspark.accumulators import AccumulatorParam
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
+
+    TallyParam = AccumulatorParam[dict[str, str]]
+else:
+    TallyParam = object  # pyspark is not imported where records are matched without Spark.
 
 # The kinds of sources: topics (``kafka``), the inbox (``inbox``), and replayed dead letters (``letters``).
 
@@ -237,7 +240,7 @@ def evaluate(kind: Kind, evaluator: Evaluator, rows: pa.RecordBatch) -> RoutedOu
     return EVALUATORS[kind](evaluator, rows) if shadow is None else shadow.evaluate_with_shadow(kind, evaluator, rows)
 
 
-class TallyAccumulator(AccumulatorParam[dict[str, str]]):
+class TallyAccumulator(TallyParam):
     """Accumulate tallies by Arrow batch, so that an Arrow batch that is evaluated again counts once.
 
     Spark repeats an evaluation when it loses the executor that had the result.
@@ -266,6 +269,8 @@ _task: Final = _TaskState()
 
 def _next_batch_id() -> str:
     """Return the id of the next Arrow batch in its Spark job; a repeated evaluation gives the same ids."""
+    from pyspark import TaskContext
+
     context = TaskContext.get()
     attempt, partition = (context.taskAttemptId(), context.partitionId()) if context else (0, 0)
     if attempt != _task.attempt:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bindings.background import Retries, count_fault
 from bindings.gateways import (
@@ -22,12 +22,9 @@ from bindings.gateways import (
     GatewayLimits,
     RowStore,
 )
-from bindings.http.gateway import HttpGateway
-from bindings.http.gateway import HttpGatewayConfig as ServerSettings
 from bindings.http.request import HttpRoute, iter_shadowing_routes
 from bindings.inbox.log import Inbox
 from bindings.inbox.space import InboxError, InboxLimits
-from bindings.kafka.store import KafkaStore
 from bindings.protocols import BINDINGS
 from router.errors import ConfigError, StateError
 from router.evaluation.plan import Plan
@@ -41,6 +38,12 @@ from router.state.durable import RESTORE, disk_of
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
+
+if TYPE_CHECKING:
+    from bindings.http.gateway import HttpGateway, HttpGatewayConfig
+    from bindings.kafka.store import KafkaStore
+
+    IntakeStore = Inbox | KafkaStore
 
 # Broker gateways: one client per connection; opened, monitored, changed by reloads, and stopped together.
 
@@ -231,9 +234,6 @@ _CHECK_SECONDS: Final = 1.0
 SHADOW_REMEDY: Final = "list the restricted source first, or give the other the same users"
 
 
-IntakeStore = Inbox | KafkaStore
-
-
 def open_local_store(settings: Settings, state: StateFolder) -> Inbox:
     """Open the inbox in the state folder.
 
@@ -254,6 +254,8 @@ def open_local_store(settings: Settings, state: StateFolder) -> Inbox:
 
 def open_topic_store(chosen: KafkaInboxSettings) -> KafkaStore:
     """Open a Kafka topic as the inbox."""
+    from bindings.kafka.store import KafkaStore
+
     return KafkaStore(make_inbox_client(chosen), chosen.topic, max_message_bytes=chosen.max_message_bytes)
 
 
@@ -401,6 +403,8 @@ class Intake:
         chosen = self._settings.http
         if port is not None:
             chosen = chosen.model_copy(update={"port": port})
+        from bindings.http.gateway import HttpGateway
+
         try:
             gateway = HttpGateway(routes, inbox, to_server_config(chosen), counters=self._metrics)
             gateway.start()
@@ -415,9 +419,11 @@ class Intake:
         return gateway
 
 
-def to_server_config(chosen: HttpSettings) -> ServerSettings:
+def to_server_config(chosen: HttpSettings) -> HttpGatewayConfig:
     """Convert the HTTP settings to the configuration of the gateway."""
-    server = ServerSettings(
+    from bindings.http.gateway import HttpGatewayConfig
+
+    server = HttpGatewayConfig(
         host=chosen.host,
         port=chosen.port,
         max_body_bytes=chosen.max_body,

@@ -323,6 +323,16 @@ def raw_value(slot: Slot, texts: Sequence[str | None]) -> str | None:
     return None
 
 
+def slot_value(slot: Slot, texts: Sequence[str | None]) -> str | None:
+    """Return the decoded value of a slot of one record that matches, from the texts of its property."""
+    text = texts[0] if len(texts) == 1 else None
+    if text is None or slot.place == _MIXED:
+        value = raw_value(slot, texts)
+    else:
+        value = text.split(slot.location[1])[slot.place] if slot.place >= 0 else text
+    return percent_decode(value) if value is not None and slot.constraint.decodes else value
+
+
 def _decode_percent(values: pa.StringArray, decodes: BoolArray) -> pa.StringArray:
     encoded = pc.fill_null(pc.match_substring(values, "%"), False).to_numpy(zero_copy_only=False)
     where = encoded & decodes

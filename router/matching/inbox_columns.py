@@ -8,6 +8,7 @@ all protocols except Kafka.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -432,6 +433,14 @@ def kafka_positions(rows: pa.RecordBatch) -> pa.StringArray:
     topic = pc.fill_null(rows.column("topic"), "")
     numbers = (rows.column(name).cast(pa.string()) for name in ("partition", "offset"))
     return pc.binary_join_element_wise(topic, *numbers, "-")
+
+
+def kafka_time(milliseconds: int | None) -> str | None:
+    """Return what :func:`times_of` does, for one record."""
+    if milliseconds is None or not 0 <= milliseconds < YEAR_10000:
+        return None
+    moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03}Z"
 
 
 def times_of(milliseconds: pa.Int64Array, times: pa.StringArray | None = None) -> pa.StringArray:

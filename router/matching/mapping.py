@@ -298,6 +298,7 @@ class Mapper:
         self._programs: dict[tuple[int, int], int] = {}
         self.programs: list[Program] = []
         self._slots: list[dict[str, Slot]] = []
+        self._constants: dict[int, list[str | None]] = {}
         self._arrays: _ProgramArrays | None = None
 
     def program_number(self, target: int, channel: int) -> int:
@@ -313,6 +314,33 @@ class Mapper:
             self._slots.append(slots)
             self._arrays = None
         return known
+
+    def map_record(
+        self, target: int, channel: int, context: Mapping[str, str | None], defaults: Sequence[str | None]
+    ) -> dict[str, str] | None:
+        """Return what :meth:`map` does for one record, None if it is unmappable.
+
+        *context* has the values of its placeholders, *defaults* are in the order of :data:`DEFAULTS`.
+        """
+        number = self.program_number(target, channel)
+        program = self.programs[number]
+        constants = self._constants.get(number)
+        if constants is None:
+            constants = self._constants[number] = [each.constant for each in program.attributes]
+        identity, time, content, key = defaults
+        supplied = (identity, time, _usable(content) or program.content_type, _usable(key))
+        values: dict[str, str | None] = dict(zip(DEFAULTS, supplied, strict=True))
+        mapped: dict[str, str] = {}
+        for attribute, text in zip(program.attributes, constants, strict=True):
+            if text is None:
+                text = _join_pieces(attribute.pieces, context, values)
+                if text is not None and value_fault(attribute.name, attribute.types, text):
+                    return None
+            if text is not None:
+                mapped[attribute.name] = text
+            elif attribute.needed:
+                return None
+        return None if program.unmappable else mapped
 
     def map(
         self, columns: BatchColumns, rows: IntArray, programs: IntArray, defaults: Defaults
@@ -437,6 +465,28 @@ def _flatten_piece(
     if piece.name:
         return _SLOT, chooser.slot_number(named[piece.name]), piece.encode
     return _TEXT, texts.setdefault(piece.text, len(texts)), False
+
+
+def _usable(text: str | None) -> str | None:
+    """Return a text that an attribute may have; see :func:`drop_unusable`."""
+    return None if not text or FORBIDDEN_CHARS.search(text) else text
+
+
+def _join_pieces(
+    pieces: Sequence[Piece], context: Mapping[str, str | None], defaults: Mapping[str, str | None]
+) -> str | None:
+    """Return the value of an attribute; None if a piece has none."""
+    texts: list[str] = []
+    for piece in pieces:
+        text: str | None = piece.text
+        if piece.default is not None:
+            text = defaults[piece.default]
+        elif piece.name:
+            text = context[piece.name]
+        if text is None:
+            return None
+        texts.append(percent_encode(text) if piece.encode else text)
+    return "".join(texts)
 
 
 def _encode_percent(values: pa.StringArray, encodes: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.StringArray:

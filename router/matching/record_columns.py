@@ -12,7 +12,7 @@ import base64
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -223,12 +223,76 @@ class _SparseColumns:
         return columns
 
 
-class RecordColumnsBuilder:
-    """Builds record columns from raw rows, for the properties that a plan's index uses."""
+class RowTexts(NamedTuple):
+    """What matching uses of one row: the texts of each property (None: not a text), and its defaults.
+
+    The defaults are those of :class:`Defaults`, in order. ``fault`` is as in :attr:`RecordColumns.faults`; a row that
+    has one has no texts.
+    """
+
+    texts: dict[str, list[str | None]]
+    defaults: tuple[str, str | None, str | None, str | None]
+    fault: tuple[str, str] | None = None
+
+
+class RowReader:
+    """Reads rows that the exact codec has read, for the properties that a plan's index uses."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = frozenset(keys)
         self._bytes = {key.removeprefix("b."): key for key in self._keys if key.startswith("b.")}
+        self._names = {key[2:] for key in self._keys if key.startswith("p.")}
+        if "key_base64" in self._names:
+            self._names.add("key")
+
+    def read(self, raw: RawRow, reading: ExactReading) -> RowTexts:
+        """Return what matching uses of a row."""
+        envelope, texts = reading.envelope, dict[str, list[str | None]]()
+        fault = self._fault(reading)
+        if fault is None:
+            self._add_attributes(texts, envelope)
+            self._add_options(texts, raw.binding, reading.parts)
+        return RowTexts(texts, _row_defaults(raw, reading), fault)
+
+    @staticmethod
+    def _fault(reading: ExactReading) -> tuple[str, str] | None:
+        envelope = reading.envelope
+        for part in reading.parts:
+            if part.key == OVERSIZED:
+                return OVERSIZED, f"{part.text} bytes of body exceed gateways.max_body"
+            if part.key == UNDECODABLE:
+                return UNDECODABLE, part.text or "the message cannot be decoded"
+        if envelope.mode == "undecodable":
+            return UNDECODABLE, envelope.detail
+        return ("invalid-cloudevent", "; ".join(envelope.faults)) if envelope.faults else None
+
+    def _add_attributes(self, texts: dict[str, list[str | None]], envelope: Envelope) -> None:
+        content = envelope.content_type
+        if envelope.is_event:
+            content = envelope.attributes.get("datacontenttype")
+            for name, text in envelope.attributes.items():
+                if f"e.{name}" in self._keys:
+                    texts[f"e.{name}"] = [text]
+        if content is not None and "d" in self._keys:
+            texts["d"] = [content]
+
+    def _add_options(self, texts: dict[str, list[str | None]], binding: Binding, parts: Parts) -> None:
+        for part in parts:
+            if part.value is None:
+                continue  # A header without a value counts as absent.
+            if part.key in self._names or part.key.lower() == "headers.content-type":
+                for key, text in _iter_texts(part, binding):
+                    if key in self._keys:
+                        texts.setdefault(key, []).append(text)
+            if part.key in self._bytes:
+                texts.setdefault(self._bytes[part.key], []).append(base64.b64encode(part.value).decode("ascii"))
+
+
+class RecordColumnsBuilder:
+    """Builds record columns from raw rows, for the properties that a plan's index uses."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._reader = RowReader(keys)
         self._sparse = _SparseColumns()
         self._repeats: dict[tuple[int, str], list[str | None]] = {}
         self._lines: list[tuple[int, int, int, int]] = []
@@ -281,64 +345,31 @@ class RecordColumnsBuilder:
 
     def _add_row(self, raw: RawRow, reading: ExactReading) -> None:
         row = len(self._lines)
-        envelope = reading.envelope
         number = protocol_number(raw.binding.protocol)
-        self._lines.append((raw.channel, number, int(envelope.is_event), raw.source))
+        self._lines.append((raw.channel, number, int(reading.envelope.is_event), raw.source))
         self._readings[row] = reading
-        self._defaults.append(self._row_defaults(raw, reading))
-        marked = first_part(reading.parts, OVERSIZED), first_part(reading.parts, UNDECODABLE)
-        if marked[0] is not None:
-            self._faults[row] = (OVERSIZED, f"{marked[0].text} bytes of body exceed gateways.max_body")
-        elif marked[1] is not None:
-            self._faults[row] = (UNDECODABLE, marked[1].text or "the message cannot be decoded")
-        elif envelope.mode == "undecodable":
-            self._faults[row] = ("undecodable", envelope.detail)
-        elif envelope.faults:
-            self._faults[row] = ("invalid-cloudevent", "; ".join(envelope.faults))
-        else:
-            self._add_attributes(row, envelope)
-            self._add_options(row, raw.binding, reading.parts)
-
-    def _add_attributes(self, row: int, envelope: Envelope) -> None:
-        content = envelope.content_type
-        if envelope.is_event:
-            attributes = envelope.attributes
-            content = attributes.get("datacontenttype")
-            for name, text in attributes.items():
-                if f"e.{name}" in self._keys and name != "datacontenttype":
-                    self._sparse.put(row, f"e.{name}", text)
-            if content is not None and "e.datacontenttype" in self._keys:
-                self._sparse.put(row, "e.datacontenttype", content)
-        if content is not None and "d" in self._keys:
-            self._sparse.put(row, "d", content)
-
-    def _add_options(self, row: int, binding: Binding, parts: Parts) -> None:
-        by_key: dict[str, list[str | None]] = {}
-        for part in parts:
-            if part.value is None:
-                continue  # A header without a value counts as absent.
-            for key, text in _iter_texts(part, binding):
-                if key in self._keys:
-                    by_key.setdefault(key, []).append(text)
-            if part.key in self._bytes:
-                by_key.setdefault(self._bytes[part.key], []).append(base64.b64encode(part.value).decode("ascii"))
-        for key, texts in by_key.items():
+        read = self._reader.read(raw, reading)
+        self._defaults.append(read.defaults)
+        if read.fault is not None:
+            self._faults[row] = read.fault
+        for key, texts in read.texts.items():
             if len(texts) == 1 and texts[0] is not None:
                 self._sparse.put(row, key, texts[0])
             else:
                 self._sparse.put(row, key, None)
                 self._repeats[(row, key)] = texts
 
-    def _row_defaults(self, raw: RawRow, reading: ExactReading) -> tuple[str, str | None, str | None, str | None]:
-        binding, parts = raw.binding, reading.parts
-        if reading.envelope.is_event:
-            return raw.identity, None, None, None
-        identities = (_part_text(parts, binding.id_key), stream_id(parts))
-        identity = next((text for text in identities if text and not value_fault("id", (), text)), raw.identity)
-        times = (_part_text(parts, binding.time_key), raw.time)
-        time = next((text for text in times if text and is_timestamp(text)), None)
-        key = _part_text(parts, binding.partition_key)
-        return identity, time, reading.envelope.content_type, key
+
+def _row_defaults(raw: RawRow, reading: ExactReading) -> tuple[str, str | None, str | None, str | None]:
+    binding, parts = raw.binding, reading.parts
+    if reading.envelope.is_event:
+        return raw.identity, None, None, None
+    identities = (_part_text(parts, binding.id_key), stream_id(parts))
+    identity = next((text for text in identities if text and not value_fault("id", (), text)), raw.identity)
+    times = (_part_text(parts, binding.time_key), raw.time)
+    time = next((text for text in times if text and is_timestamp(text)), None)
+    key = _part_text(parts, binding.partition_key)
+    return identity, time, reading.envelope.content_type, key
 
 
 def _part_text(parts: Parts, key: str) -> str | None:

@@ -92,6 +92,10 @@ class SchemaFilter:
         """Whether bodies of records on that channel may have to be validated."""
         return channel >= 0 and (self._needs[channel] or self._ids.needs_bodies(channel))
 
+    def checks(self, number: int) -> bool:
+        """Whether bodies of records with the match set of that number are validated."""
+        return any(self._needs) and self._schemas_to_check(number) is not None
+
     def check(self, facts: RecordColumns, sets: IntArray) -> ValidatedSets:
         """Return the sets without the candidates whose schemas reject the body."""
         if not any(self._needs):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from catalog.definitions.constraints import MatchCandidate
-from router.matching.context import Slot, SlotTable, find_slots
+from router.matching.context import Slot, SlotTable, find_slots, slot_value
 from router.matching.index.classes import BatchColumns, IntArray, NumberTable, Ragged, expand_ranges
 from router.matching.index.index import MatchIndex, MatchSet, bit_numbers
 from router.matching.tie_breaker import TieBreaker
@@ -110,6 +110,22 @@ class WinnerChooser:
             current = self._index.sets[int(sets[row])]
             sets[row] = self._index.set_number(current.bits & ~(1 << target), event=current.event)
         return sets
+
+    def drop_unequal_of_record(self, texts: Mapping[str, Sequence[str | None]], number: int) -> int:
+        """Return what :meth:`drop_unequal` does, for the set of one record with these texts by property."""
+        matched = self._index.sets[number]
+        bits, slots = matched.bits, self._table.slots
+        for target in matched.targets if self._equal else ():
+            for pair in self._equal.get((target, matched.event), ()):
+                one, other = (slot_value(slots[each], texts.get(slots[each].key, ())) for each in pair)
+                if one is None or one != other:
+                    bits &= ~(1 << target)
+        return number if bits == matched.bits else self._index.set_number(bits, event=matched.event)
+
+    def choose_winner(self, number: int) -> int:
+        """Return the winner of a set, negative if it has none without breaking a tie."""
+        winner = self._winners.look_up(np.array([number]))[0]
+        return int(winner) if winner < _TIE else AMBIGUOUS
 
     def _pair_array(self) -> IntArray:
         if len(self._pairs) != self._flat.shape[1]:

@@ -21,7 +21,6 @@ from catalog.model import Finding
 from router.evaluation.outputs import DEAD_LETTER, EMPTY, ROUTED
 from router.evaluation.plan import Plan
 from router.matching.schema_validation import is_decided_by_schema
-from router.realtime import find_fast_types
 from router.routing import DEFAULT_DEAD_LETTER_ROUTE, FixedValue, FixedValues, RouteRule, to_dead_letter_route
 from router.settings import REASONS, Settings, event_routes
 from router.settings.checks import dead_letter_sinks, event_sinks
@@ -411,6 +410,8 @@ def _find_unvalidated(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[s
 
 
 def _find_batch_only(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
+    from router.realtime import find_fast_types  # loads Kafka's client
+
     settled = {each.message for each in find_fast_types(plan)}
     # Records that are no events are mapped, which takes the matcher.
     return iter(

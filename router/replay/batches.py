@@ -15,23 +15,19 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
-from bindings.parts import Part
-from bindings.protocols import BINDINGS, binding_of
-from catalog.findings import RecordError
 from router.batches.batch import Batch
 from router.batches.plans import LoadedPlan, PlanCache
 from router.batches.splitting import BatchPart
 from router.batches.waiting import pauses
-from router.dead_letters.dead_letter import DeadLetter
+from router.dead_letters.dead_letter import DeadLetter, rows_of
 from router.dead_letters.reading import DeadLetterFilter
-from router.errors import RouterError, SinkError, find_lost_registry
-from router.evaluation.evaluator import INBOX_COLUMNS, evaluate, to_kafka_row
+from router.errors import SinkError, find_lost_registry
+from router.evaluation.evaluator import INBOX_COLUMNS, evaluate
 from router.evaluation.plan import Plan
-from router.rendering.texts import INSTANT
 from router.state.ledger import (
     HELD,
     LedgerEntry,
@@ -44,76 +40,6 @@ from router.state.ledger import (
 )
 from router.writing.outcomes import SINK_REJECTED, HeldBack, RecordOutcome, format_detail, parse_sinks
 from router.writing.staging import BatchId
-
-# Dead letters as rows to be judged again: the columns of an inbox row, and what a letter brings along.
-
-_PART: Final = pa.struct([("key", pa.string()), ("value", pa.binary()), ("type", pa.string())])
-_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
-ROWS: Final = pa.schema(
-    [
-        ("endpoint", pa.string()),
-        ("protocol", pa.string()),
-        ("received", INSTANT),
-        ("properties", pa.list_(_PART)),
-        ("body", pa.binary()),
-        ("position", pa.string()),
-        ("headers", pa.list_(_HEADER)),
-        ("key", pa.binary()),
-        ("letter", pa.string()),
-    ]
-)
-"""``headers`` and ``key`` are given for records of Kafka, and have the form of Kafka's own rows."""
-_MOST: Final = (1 << 62) // 1000
-"""Maximum Kafka timestamp in milliseconds that a column can represent."""
-
-
-def rows_of(letters: Iterable[DeadLetter]) -> pa.Table:
-    """Return dead letters as rows, in their order.
-
-    Raises:
-        RouterError: the record of one cannot be taken apart; names the letter and where it was read.
-    """
-    return pa.Table.from_pylist([_row(letter) for letter in letters], ROWS)
-
-
-def _row(letter: DeadLetter) -> dict[str, Any]:
-    binding = binding_of(letter.protocol)
-    hint = "the letter was changed where it lies; restore it, or leave it out"
-    if binding is None:
-        known = ", ".join(BINDINGS)
-        raise RouterError(
-            f"dead letter {letter.id} in {letter.sink}: protocol {letter.protocol[:40]!r} is unknown; known: {known}",
-            hint=hint,
-        )
-    try:
-        parts = binding.split(letter.native)
-    except RecordError as error:
-        raise RouterError(f"dead letter {letter.id} in {letter.sink}: {error}", hint=hint) from error
-    row: dict[str, Any] = {
-        "endpoint": letter.endpoint,
-        "protocol": letter.protocol,
-        "received": letter.received,
-        "properties": [_part(part) for part in parts],
-        "body": letter.body,
-        "position": letter.position,
-        "letter": letter.id,
-    }
-    if binding.protocol == "KAFKA":
-        source = to_kafka_row(parts)
-        row |= {"headers": source["headers"], "key": source["key"], "received": _micros(source["timestamp"])}
-    return row
-
-
-def _part(part: Part) -> dict[str, Any]:
-    return {"key": part.key, "value": part.value, "type": part.kind}
-
-
-def _micros(milliseconds: int | None) -> int | None:
-    """Return the Kafka timestamp, which may be beyond Python's calendar."""
-    if milliseconds is None or abs(milliseconds) > _MOST:
-        return None
-    return milliseconds * 1000
-
 
 QUERY: Final = "replay"
 

@@ -38,7 +38,8 @@ from router.replay.batches import (
     with_waiting,
 )
 from router.settings import Settings, load_settings
-from router.sinks import check_endpoints, close_publishers
+from router.sinks import check_endpoints
+from router.sinks.messages.sink import close_publishers
 from router.spark.session import handle_signals, open_spark_session
 from router.state.durable import Pins, admit, clients_of
 from router.state.ledger import HELD, LOCK, LetterLedger, PendingReplay, ReplayOrder

@@ -40,7 +40,8 @@ from router.running.queries import Queries, WarmUp
 from router.running.reload import BackgroundReloader, CatalogComparisons, Reloader, ShadowReloader, run_in_background
 from router.settings import Settings, load_settings
 from router.settings.catalogs import make_logins
-from router.sinks import check_endpoints, close_publishers
+from router.sinks import check_endpoints
+from router.sinks.messages.sink import close_publishers
 from router.sources import REST, find_missing_sources
 from router.spark.executors import require_context
 from router.spark.session import (

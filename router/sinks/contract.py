@@ -7,14 +7,16 @@ are not visible yet, and the driver commits them by name.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 import pyarrow as pa
 
 from catalog.model import Catalog
+from router.errors import SinkError
 from router.settings.model import Settings
 from router.settings.sinks.kinds import Sink
 from router.sinks.tables.payloads import Framings
@@ -230,3 +232,22 @@ def check_endpoints(settings: Settings, catalog: Catalog) -> None:
     for name, sink in settings.sinks.items():
         if sink.remote is not None and sink.remote.endpoint is not None:
             open_sink(name, sink, "events", catalog)
+
+
+_REMEDIES: Final = {
+    errno.EACCES: "give this user write permission there",
+    errno.EPERM: "give this user write permission there",
+    errno.EROFS: "mount the file system read-write, or choose another path",
+    errno.ENOSPC: "free disk space; the batch is written again after a restart",
+    errno.EDQUOT: "raise the quota; the batch is written again after a restart",
+    errno.ENOTDIR: "choose a path whose parents are folders",
+    errno.EEXIST: "choose a path that is a folder or does not exist",
+    errno.EPIPE: "keep the reader of standard output running",
+}
+
+
+def to_sink_error(sink: str, place: str, error: OSError) -> SinkError:
+    """Convert an error of the file system to a SinkError."""
+    reason = error.strerror or type(error).__name__
+    remedy = _REMEDIES.get(error.errno or 0, "check the path and its file system")
+    return SinkError(sink, f"cannot write {place}: {reason}", hint=remedy)

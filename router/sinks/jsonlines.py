@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from bindings.columns.entries import Bool, Entries, encode_base64, is_not_null, replace_rows
 from bindings.events import encode_event, restore_types, to_json_members
-from bindings.private_files import sync_path
+from bindings.private_files import sync_path, write_atomically
 from catalog.findings import escape_json_controls
 from router.matching.context import RELATED
 from router.matching.record_columns import SCHEMA_ID
@@ -42,8 +42,7 @@ from router.rendering.texts import (
 )
 from router.settings.routes import escape_value
 from router.settings.sinks.messages import JsonLinesSink as JsonLinesSettings
-from router.sinks.contract import ArrowSink, Commit, WriteResult
-from router.sinks.tables.head import to_sink_error, write_atomically
+from router.sinks.contract import ArrowSink, Commit, WriteResult, to_sink_error
 
 # Columns of the router's output (MATCHING.md#what-comes-out), wide table and dead letters, and their JSON lines.
 

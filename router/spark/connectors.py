@@ -201,7 +201,7 @@ def make_class_archive() -> None:
     with TemporaryDirectory(dir=archive.parent) as folder:
         draft, demo = Path(folder, "draft"), Path(folder, "demo")
         options = f"{shlex.quote(f'-XX:ArchiveClassesAtExit={draft}')} -Xlog:cds*=off"
-        command = [sys.executable, "-m", "router", "demo", "--keep", str(demo)]
+        command = [sys.executable, "-m", "xrouter", "demo", "--keep", str(demo)]
         environ = {**os.environ, "SPARK_SUBMIT_OPTS": options}
         subprocess.run(command, env=environ, stdout=subprocess.DEVNULL, check=False, timeout=_ARCHIVE_SECONDS)
         with suppress(FileNotFoundError), (demo / "state" / "lock.jvm").open("rb+") as lock:

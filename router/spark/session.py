@@ -195,6 +195,7 @@ _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _SUBMIT: Final = "PYSPARK_SUBMIT_ARGS"
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
 _LAUNCHER: Final = "SPARK_LAUNCHER_OPTS"
+_INSTALLED: Final = Path(__file__).parents[2]
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For the short-lived JVM in which Spark builds the command of the other one."""
 _LAST_LINES_SECONDS: Final = 5.0
@@ -341,9 +342,12 @@ def _escape_property(text: str) -> str:
 
 
 def _clean_python_path() -> str | None:
-    """Return ``PYTHONPATH`` without empty entries, as of a colon too many: they stand for the working directory."""
+    """Return ``PYTHONPATH`` with our packages first, for it may have others of their names.
+
+    It has no empty entries, as of a colon too many: they stand for the working directory.
+    """
     given = os.environ.get("PYTHONPATH")
-    return given and os.pathsep.join(entry for entry in given.split(os.pathsep) if entry)
+    return given and os.pathsep.join((str(_INSTALLED), *filter(None, given.split(os.pathsep))))
 
 
 @contextmanager

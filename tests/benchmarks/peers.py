@@ -116,7 +116,7 @@ def router() -> Contestant:
     def command(task: Task) -> list[str]:
         config = task.folder / "router.yaml"
         config.write_text(yaml.safe_dump(router_settings(task)))
-        return [sys.executable, "-m", "router", "run", str(config)]
+        return [sys.executable, "-m", "xrouter", "run", str(config)]
 
     return Contestant("xrouter", command)
 

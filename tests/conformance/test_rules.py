@@ -94,6 +94,12 @@ def test_match(places: list[int]) -> None:
     hold(places, matched())
 
 
+def test_a_record_by_itself_has_the_outcome_that_it_has_in_columns() -> None:
+    for place, alone in enumerate(by_match(catalog(), SUITE.samples, together=1)):
+        together = [_comparable(each) for each in matched()[place]]
+        assert [_comparable(each) for each in alone] == together, SUITE.samples[place].place
+
+
 @pytest.mark.parametrize("places", cells("reference"))
 def test_reference(places: list[int]) -> None:
     hold(places, referred())

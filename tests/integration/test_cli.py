@@ -31,12 +31,12 @@ LIMIT_SECONDS = 300.0
 def start(*arguments: str) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [sys.executable, "-m", "router", *arguments], stdin=pipe, stdout=pipe, stderr=pipe, cwd=ROOT
+        [sys.executable, "-m", "xrouter", *arguments], stdin=pipe, stdout=pipe, stderr=pipe, cwd=ROOT
     )
 
 
 def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "router", *arguments]
+    command = [sys.executable, "-m", "xrouter", *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, timeout=LIMIT_SECONDS, check=False)
 
 

@@ -106,7 +106,7 @@ def letters_of(config: Path, sink: str) -> dict[str, DeadLetter]:
 
 def xrouter(config: Path, *arguments: str) -> str:
     """Run ``xrouter dead-letters`` as users do; return what it prints."""
-    command = [sys.executable, "-m", "router", "dead-letters", arguments[0], str(config), *arguments[1:]]
+    command = [sys.executable, "-m", "xrouter", "dead-letters", arguments[0], str(config), *arguments[1:]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

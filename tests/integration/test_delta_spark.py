@@ -13,10 +13,11 @@ import pytest
 
 from catalog.model import Catalog
 from router.errors import SinkError
-from router.sinks import Commit, DeltaSink
+from router.sinks import Commit
 from router.sinks.contract import StagedCommit
 from router.sinks.jsonlines import WIDE
 from router.sinks.tables import upkeep as merging
+from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.support.delta_spark import DeltaSpark, delta_spark
 from tests.unit.router.sinks.tables.test_staging import rows

@@ -19,7 +19,7 @@ LIMIT_SECONDS = 400
 @pytest.mark.timeout(LIMIT_SECONDS + 30)
 def test_the_demo_ends_by_itself_and_adds_up(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    command = [sys.executable, "-m", "router", "demo", "--keep", str(folder)]
+    command = [sys.executable, "-m", "xrouter", "demo", "--keep", str(folder)]
     done = subprocess.run(
         command,
         capture_output=True,

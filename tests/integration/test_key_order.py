@@ -113,7 +113,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
     with LetterLedger.open(folder / "state", create=False) as ledger:
         assert len(ledger.order.positions()) == 3
-    router.module = ("router",)
+    router.module = ("xrouter",)
     router.start()
     produce(kafka.bootstrap, source, [record("A", 4), record("B", 2)])
     wait_until(lambda: len(shop.rows_of(folder / "dead")) == 4, LIMIT, lambda: router.log[-3000:])

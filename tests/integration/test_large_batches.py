@@ -123,7 +123,7 @@ def test_a_range_that_was_planned_too_large_is_read_in_parts_and_written_once(
         assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
         assert ("in parts" in router.log) == (bound == "1MiB"), router.log[-3000:]
     assert 0 < sum(numbers(router.folder).values()) < COUNT / 2
-    router.module = ("router",)
+    router.module = ("xrouter",)
     router.start()
     all_once(router, COUNT)
     assert router.stop() == 0, router.log[-2000:]

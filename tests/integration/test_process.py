@@ -23,7 +23,6 @@ from tests.support.waiting import wait_until
 
 SECONDS: Final = 300.0
 XROUTER: Final = Path(sys.executable).with_name("xrouter")
-# router.py would be run by Python itself for `python -m router`; the installed command is what operators start.
 SHADOWS: Final = ("router", "catalog", "json", "sitecustomize", "typer", "pyarrow")
 PACKAGES: Final = ("bindings", "pyspark")
 TRAP: Final = "open(__file__ + '.ran', 'w').close()\nraise SystemExit('a module of the working directory ran')\n"
@@ -90,8 +89,14 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     folder = tmp_path_factory.mktemp("process")
     (port,) = free_ports(1)
     router = RouterProcess(folder, settings_with_secrets(folder, port))
-    router.script, router.cwd, router.umask = XROUTER, folder / "traps", 0
+    router.script, router.cwd, router.umask = folder / "xrouter", folder / "traps", 0
+    # As an installer writes it, whatever this environment was installed from.
+    router.script.write_text(f"#!{sys.executable}\nfrom xrouter.__main__ import main\nmain()\n")
+    router.script.chmod(0o755)
     set_traps(folder / "traps")
+    (folder / "traps" / "named").mkdir()
+    for name in ("router", "catalog", "bindings", "registry"):
+        (folder / "traps" / "named" / f"{name}.py").write_text(TRAP)
     state = folder / "state"
     (state / "checkpoints" / "earlier").mkdir(parents=True)
     state.chmod(0o777)
@@ -99,7 +104,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     (state / "checkpoints" / "earlier" / "offsets").chmod(0o666)
     try:
         told = {f"TEST_CONF_{number}": value for number, value in enumerate(CONF.values())}
-        router.start(environ={**told, **submit_options()})
+        path = {"PYTHONPATH": str(folder / "traps" / "named")}
+        router.start(environ={**told, **path, **submit_options()})
         headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "made"}
         answer = httpx.post(f"http://127.0.0.1:{port}/events", content=b"{}", headers=headers, timeout=SECONDS)
         assert answer.status_code == 202
@@ -170,12 +176,9 @@ def test_the_jvm_gets_every_value_as_it_was_written(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == [first, last, f'{SECRET}-2 "x"', f"{SECRET}-3"]
 
 
-@pytest.mark.parametrize("program", [[str(XROUTER)], [sys.executable, "-m", "router"]], ids=["script", "module"])
+@pytest.mark.parametrize("program", [[str(XROUTER)], [sys.executable, "-m", "xrouter"]], ids=["script", "module"])
 def test_a_command_looks_for_nothing_in_the_working_directory(program: list[str], tmp_path: Path) -> None:
     set_traps(tmp_path / "traps")
-    # Python itself runs router.py for `-m router`, before anything of ours: only the script is safe from that.
-    if "-m" in program:
-        (tmp_path / "traps" / "router.py").unlink()
     (tmp_path / "c.xreg.json").write_text(yaml.safe_dump(CATALOG))
     done = subprocess.run(
         [*program, "catalog", "list", str(tmp_path / "c.xreg.json")],

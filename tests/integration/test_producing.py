@@ -25,9 +25,9 @@ from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from router.settings import load_settings
-from router.sinks import Commit, close_publishers, open_sink
+from router.sinks import Commit, open_sink
 from router.sinks.messages.definitions import EndpointComposer, make_composer
-from router.sinks.messages.sink import UnsendableMessage, make_event
+from router.sinks.messages.sink import UnsendableMessage, close_publishers, make_event
 from tests.conftest import Kafka
 from tests.support.amqp import queue_name
 from tests.support.cases import samples

@@ -19,12 +19,12 @@ from bindings.inbox.source import SPARK_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record
-from router.dead_letters.dead_letter import DeadLetter
+from router.dead_letters.dead_letter import DeadLetter, rows_of
 from router.dead_letters.reading import read_dead_letters
 from router.evaluation.evaluator import Kind
 from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.plan import Plan
-from router.replay.batches import rows_of, verdicts
+from router.replay.batches import verdicts
 from router.settings import settings_from_dict
 from router.watching.metrics import Metrics
 from router.writing.staging import BatchId

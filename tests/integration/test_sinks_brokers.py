@@ -19,8 +19,8 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.errors import SinkError
 from router.settings import load_settings
-from router.sinks import ArrowSink, Commit, close_publishers, open_sink
-from router.sinks.messages.sink import MESSAGE
+from router.sinks import ArrowSink, Commit, open_sink
+from router.sinks.messages.sink import MESSAGE, close_publishers
 from tests.conftest import Kafka, TopicFactory
 from tests.support.amqp import queue_name
 from tests.support.gateways import Rows, running

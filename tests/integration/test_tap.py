@@ -107,7 +107,7 @@ def test_a_tap_shows_what_the_router_does_and_leaves_no_trace(
     groups = groups_of(kafka)
     with traffic(kafka, topic, port) as sent:
         done = subprocess.run(
-            [sys.executable, "-m", "router", "tap", str(router.config), "--format", "json", "-n", "40"],
+            [sys.executable, "-m", "xrouter", "tap", str(router.config), "--format", "json", "-n", "40"],
             capture_output=True,
             text=True,
             timeout=LIMIT,

@@ -73,7 +73,7 @@ class Killed:
             self.sent += 1
             self._wait(1 + self.sent)
         assert self.process.wait(LIMIT) == ENDED_BY_SIGNAL, self.process.log[-2000:]
-        self.process.module = ("router",)
+        self.process.module = ("xrouter",)
         with StateFolder.open(self.folder / "state") as opened:
             Positions(opened).keep("old", {"gone": {"0": 7}})
         with LetterLedger.open(self.folder / "state") as ledger:

@@ -118,7 +118,7 @@ def step_through_tables(kafka: Kafka, source: str, router: RouterProcess, points
             router.module = ("tests.support.dying_router", point, when, str(min(left, 1)))
             router.launch()
             assert router.wait(LIMIT) == ENDED_BY_SIGNAL, f"it did not die {when} {point}: {router.log[-2000:]}"
-    router.module = ("router",)
+    router.module = ("xrouter",)
     router.start()
     bad = {n for n in range(sent) if n % 8 == 7}
     wait_until(lambda: len(of_table(folder / "dead", "body")) == len(bad), LIMIT,
@@ -144,7 +144,7 @@ def step_through(
             router.module = ("tests.support.dying_router", point, when, str(min(left, 1)))
             router.launch()
             assert router.wait(LIMIT) == ENDED_BY_SIGNAL, f"it did not die {when} {point}: {router.log[-2000:]}"
-        router.module = ("router",)
+        router.module = ("xrouter",)
         produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, start=sent, bad=8))
         sent += RECORDS
         router.start()

@@ -150,7 +150,7 @@ def test_a_batch_is_finished_by_the_plan_that_a_reload_took_from_it(
         changed["messagegroups"]["plant.0"]["messages"][f"plant.new{number}"] = {"envelope": "CloudEvents/1.0"}
         change(router, changed)
     assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
-    router.module = ("router",)
+    router.module = ("xrouter",)
     router.start()
     wait_until(partial(has, router, set(range(RECORDS))), LIMIT, said(router))
     assert router.stop() == 0, router.log[-2000:]
@@ -215,7 +215,7 @@ def test_what_was_begun_is_finished_though_no_source_is_left_of_it(
     router.module = ("tests.support.dying_router", f"{PINNED}~kafka", "after", "0")
     router.launch()
     assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
-    router.module = ("router",)
+    router.module = ("xrouter",)
     router.configure(settings(kafka, router.folder, sources=[{"endpoint": plant, "lane": "own", "start": "latest"}]))
     router.start()
     produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, start=RECORDS, bad=0))
@@ -292,7 +292,7 @@ class Chain:
     def end(self, step: int) -> None:
         """Start a router that does not die, and check that everything has arrived once."""
         router = self._router
-        router.module = ("router",)
+        router.module = ("xrouter",)
         self.catalog(step, last=True)
         router.start()
         self.send(step, ready=True)

@@ -47,7 +47,7 @@ class ServedRegistry:
         }
         config = folder / "registry.yaml"
         config.write_text(yaml.safe_dump(settings))
-        self._command = [sys.executable, "-m", "router", "registry", "serve", str(config)]
+        self._command = [sys.executable, "-m", "xrouter", "registry", "serve", str(config)]
         self._log = folder / "registry.log"
         self.client = httpx.Client(base_url=self.url, timeout=LIMIT)
         self.start()

@@ -292,7 +292,7 @@ class Served:
         return self.process.wait(LIMIT_SECONDS)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "router", "registry", "serve", str(self.config)]
+        command = [sys.executable, "-m", "xrouter", "registry", "serve", str(self.config)]
         with self._log.open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
         try:

@@ -160,7 +160,7 @@ class RouterProcess:
         self.port = free_ports(1)[0]
         self.config = folder / "router.yaml"
         self.configure(settings)
-        self.module: tuple[str, ...] = ("router",)
+        self.module: tuple[str, ...] = ("xrouter",)
         self.script: Path | None = None
         """What to run instead of the module."""
         self.cwd: Path | None = None

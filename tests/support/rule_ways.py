@@ -22,7 +22,7 @@ from router.evaluation.outputs import OutputBuilder
 from router.evaluation.plan import TOPIC_PREFIX, Evaluator
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
-from router.matching.records import RecordMatcher
+from router.matching.records import FEW, RecordMatcher
 from router.rendering.texts import ATTRIBUTE_COLUMNS, TIME_TEXT
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
@@ -51,8 +51,8 @@ def groups_of(samples: Sequence[Sample]) -> Mapping[Settings, list[int]]:
     return groups
 
 
-def by_match(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:
-    """What ``xrouter match`` says of each sample."""
+def by_match(catalog: Catalog, samples: Sequence[Sample], together: int = TOGETHER) -> list[Told]:
+    """What ``xrouter match`` says of each sample, of so many at once."""
     told: dict[int, Told] = {}
     for settings, places in groups_of(samples).items():
         matcher = RecordMatcher(
@@ -62,11 +62,18 @@ def by_match(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:
             frames=settings.frames,
             ambiguous=settings.ambiguous,
         )
-        for begin in range(0, len(places), TOGETHER):
-            some = places[begin : begin + TOGETHER]
+        for begin in range(0, len(places), together):
+            some = places[begin : begin + together]
             outcomes = matcher.decide([line_of(samples[place]) for place in some])
             told.update(zip(some, map(events_of, outcomes), strict=True))
     return [_plain(sample, told[place]) for place, sample in enumerate(samples)]
+
+
+def decide_both(matcher: RecordMatcher, line: str) -> dict[str, Any]:
+    """Return the outcome of a record by itself, which it has in columns with others too."""
+    (alone,) = matcher.decide([line])
+    assert matcher.decide([line] * (FEW + 1))[0] == alone
+    return alone
 
 
 def by_reference(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:

@@ -131,7 +131,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def command(
-    router: RouterProcess, *words: str, module: tuple[str, ...] = ("router",)
+    router: RouterProcess, *words: str, module: tuple[str, ...] = ("xrouter",)
 ) -> subprocess.CompletedProcess[str]:
     """Run ``xrouter WORDS`` and wait for its end; ``CONFIG`` stands for the router's settings file."""
     told = [str(router.config) if word == "CONFIG" else word for word in words]

@@ -16,14 +16,20 @@ from packaging.utils import canonicalize_name
 
 from bindings.mqtt.client import LinkClient
 from bindings.nats.publisher import RawClient
+from catalog.extras import EXTRAS
 from router.errors import BatchPinError
 from router.evaluation.plan import VERSION, compile_plan
 from router.spark.connectors import read_pins
 
 ROOT: Final = Path(__file__).parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-NEEDED: Final = [Requirement(text) for text in PROJECT["dependencies"]]
-FOR_TESTS: Final = [Requirement(text) for text in PROJECT["optional-dependencies"]["dev"]]
+BASE: Final = [Requirement(text) for text in PROJECT["dependencies"]]
+BY_EXTRA: Final = {
+    name: [each for each in map(Requirement, texts) if each.name != PROJECT["name"]]
+    for name, texts in PROJECT["optional-dependencies"].items()
+}
+FOR_TESTS: Final = BY_EXTRA.pop("dev")
+NEEDED: Final = [*BASE, *(each for needed in BY_EXTRA.values() for each in needed)]
 LOCK, LOCK_DEV = "requirements.lock", "requirements-dev.lock"
 NOT_IMPORTED: Final = {
     "pandas": "PySpark asks for it where functions take Arrow",
@@ -77,13 +83,25 @@ def test_tests_run_with_the_versions_that_are_released() -> None:
 def test_every_dependency_is_imported() -> None:
     roots = {
         found
-        for folder in ("catalog", "bindings", "registry", "router")
+        for folder in ("catalog", "bindings", "registry", "router", "xrouter")
         for file in (ROOT / folder).rglob("*.py")
         for found in re.findall(r"(?m)^\s*(?:from|import) (\w+)", file.read_text("utf-8"))
     }
     packages = packages_distributions()
     imported = {canonicalize_name(name) for root in roots for name in packages.get(root, ())}
     assert {each.name for each in NEEDED} - imported == set(NOT_IMPORTED)
+
+
+def test_every_library_of_an_extra_is_named_with_it_where_it_is_missing() -> None:
+    packages = packages_distributions()
+    of_base = {canonicalize_name(each.name) for each in BASE}
+    for extra, modules in EXTRAS.items():
+        named = {canonicalize_name(name) for module in modules for name in packages[module]}
+        needed = {canonicalize_name(each.name) for each in BY_EXTRA[extra]}
+        assert not named & of_base
+        assert needed - named <= {"pandas", "httptools", "uvloop", "opentelemetry-exporter-otlp-proto-http"}, extra
+    (everything,) = map(Requirement, PROJECT["optional-dependencies"]["all"])
+    assert BY_EXTRA.keys() - {"all"} == everything.extras == EXTRAS.keys()
 
 
 @pytest.mark.parametrize("package", PRIVATE)

@@ -16,7 +16,6 @@ from router.errors import ConfigError, SinkError, StateError
 from router.evaluation.plan import Plan
 from router.intake.intake import SHADOW_REMEDY, build_http_routes, shadow_text
 from router.overview.picture import iter_route_findings
-from router.realtime import require_real_time
 from router.schemaids.framing import IDS, unidentified_text
 from router.settings import Settings, load_settings
 from router.settings.checks import (
@@ -132,7 +131,10 @@ def _check_sources(config: Path, settings: Settings, catalog: Catalog, sources: 
         return
     plan = Plan(catalog, settings)
     try:
-        require_real_time(plan)
+        if settings.realtime is not None:
+            from router.realtime import require_real_time  # loads Kafka's client
+
+            require_real_time(plan)
     except ConfigError as error:
         yield Finding(str(config), key_to_pointer(error.key), "error", "source", error.message, error.hint)
         return

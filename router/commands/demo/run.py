@@ -60,7 +60,7 @@ class RouterProcess:
         self.http, self.metrics = f"http://127.0.0.1:{http}", f"http://127.0.0.1:{metrics}/metrics"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "router", "run", config.name],
+                [sys.executable, "-P", "-m", "xrouter", "run", config.name],
                 cwd=config.parent,
                 env={**environ, "XROUTER_HTTP__PORT": http, "XROUTER_METRICS__PORT": metrics},
                 stdin=subprocess.DEVNULL,

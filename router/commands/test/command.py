@@ -52,7 +52,6 @@ from router.commands.test.runner import (
     record_cases,
     run_cases,
 )
-from router.dead_letters.reading import read_dead_letters
 from router.dead_letters.redaction import find_marks, make_redactor, parse_marks
 from router.errors import RouterError, hint_near
 from router.matching.matcher import Matcher, MatchOutcomes
@@ -544,6 +543,8 @@ def _open_records(source: str, settings: Settings | None) -> Iterator[Iterator[R
     if source == LETTERS:
         if settings is None:
             raise typer.BadParameter(f"--record {LETTERS} requires --config, the router that has them")
+        from router.dead_letters.reading import read_dead_letters  # loads what reads topics and tables
+
         yield (letter.to_record() for letter in read_dead_letters(settings))
     elif source == STANDARD_INPUT:
         yield iter_records(sys.stdin.buffer, "standard input")

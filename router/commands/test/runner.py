@@ -20,7 +20,7 @@ from catalog.parsing.pointers import to_pointer
 from catalog.record import Record, parse_record
 from catalog.values import to_text
 from router.commands.test.cases import LINES, SCHEMA, Case, CaseFile
-from router.dead_letters.dead_letter import DeadLetter
+from router.dead_letters.dead_letter import DeadLetter, rows_of
 from router.dead_letters.redaction import Redactor
 from router.errors import RouterError
 from router.evaluation.comparing import topics_of_row
@@ -39,7 +39,6 @@ from router.matching.records import (
 )
 from router.matching.schema_validation import DATA
 from router.rendering.texts import attribute_of_header
-from router.replay.batches import rows_of
 from router.routing import DEFAULT_DEAD_LETTER_ROUTE, to_dead_letter_route
 from router.settings import Settings
 from router.terminal import value_text

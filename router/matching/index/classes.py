@@ -209,6 +209,11 @@ class KeyTable:
             searching, places, keys = searching[~hits], places[~hits], keys[~hits]
         return values, known
 
+    def to_dict(self) -> dict[int, int]:
+        """Return the values by key."""
+        used = self._keys != _EMPTY
+        return dict(zip(self._keys[used].tolist(), self._values[used].tolist(), strict=True))
+
     def put(self, keys: Iterable[int], values: Iterable[int]) -> None:
         """Insert new keys with their values."""
         for key, value in zip(keys, values, strict=True):
@@ -353,6 +358,29 @@ class SegmentAutomaton:
             # Slashes separate segments as well, and no template of this automaton contains one.
             codes[pc.fill_null(pc.match_substring(column.values, "/"), False).to_numpy(zero_copy_only=False)] = 0
         return codes
+
+    def bits_of(self, text: str) -> int:
+        """Return the bits of the templates that match one value, as :meth:`find_codes` does for columns."""
+        if self._separator != "/" and "/" in text:
+            return 0
+        symbols, spelled, other, bits = self._tables
+        state = 1
+        for segment in text.split(self._separator):
+            symbol = symbols.get(segment, _OTHER if segment else self._empty_word)
+            state = spelled.get(state * self._width + symbol, other[state] if segment else _DEAD)
+        return bits[state]
+
+    @cached_property
+    def _tables(self) -> tuple[dict[str, int], dict[int, int], list[int], list[int]]:
+        """Symbols by word, next states by state and symbol, next states for other words, and bits by state."""
+        known = [each for each in self._vocabularies if each is not None]
+        symbols = {
+            word: symbol
+            for words, numbers in known
+            for word, symbol in zip(words.to_pylist(), numbers[1:].tolist(), strict=True)
+        }
+        bits = [self.code_bits[code] for code in self._codes.tolist()]
+        return symbols, self._spelled.to_dict(), self._other.tolist(), bits
 
     def _run(self, segments: Segments) -> IntArray:
         counts = np.minimum(segments.counts, len(self._fits) - 1)
@@ -557,17 +585,30 @@ class PropertyClasses:
         return self._classes.look_up(codes, lambda code, _: self._class_of_code(code))
 
     def class_of(self, values: Sequence[str | None]) -> int:
-        """Return the class of a property with several values, where any value may satisfy a constraint.
+        """Return the class of a property of one record; of several values, any may satisfy a constraint.
 
         None is a value that is present but not a text.
         """
         if not values:
             return ABSENT
         bits = 0
-        for number, constraint in enumerate(self.constraints):
-            if any(constraint.satisfied(text, present=True) for text in values):
-                bits |= 1 << number
+        for text in values:
+            bits |= self._bits_without_text if text is None else self._bits_of(text)
         return self._class_number(bits)
+
+    @cached_property
+    def _bits_without_text(self) -> int:
+        return sum(1 << i for i, each in enumerate(self.constraints) if each.satisfied(None, present=True))
+
+    def _bits_of(self, text: str) -> int:
+        bits = self._text | self._literals.get(text, 0)
+        if text:
+            bits |= self._nonempty
+        if self._timestamp and is_timestamp(text):
+            bits |= self._timestamp
+        for automaton in self._automata:
+            bits |= automaton.bits_of(text)
+        return bits | self._slow_bits[self._slow_code(text)] if self._slow else bits
 
     def _literal_codes(self, values: pa.StringArray) -> IntArray:
         if not self._literals:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from catalog.definitions.constraints import Constraint, MatchCandidate
-from router.matching.index.classes import BatchColumns, IntArray, KeyTable, PropertyClasses, SplitColumn
+from router.matching.index.classes import ABSENT, BatchColumns, IntArray, KeyTable, PropertyClasses, SplitColumn
 
 COMBINATIONS_LIMIT: Final = 500_000
 """Maximum number of cached combinations per plan; beyond it, the cache is cleared."""
@@ -90,6 +90,7 @@ class MatchIndex:
         self.keys = tuple(self.classes)
         self.sets: list[MatchSet] = []
         self._set_numbers: dict[tuple[int, bool], int] = {}
+        self._singles: dict[tuple[int, ...], int] = {}
         self._protocols = tuple(protocols)
         self._bits = [0] * (3 + len(self.keys))
         self._clear_tables()
@@ -126,6 +127,20 @@ class MatchIndex:
             return self._intersect_classes([int(line[row]) for line in matrix])
 
         return self._known.look_up(self._combination_codes(matrix), match_combination)
+
+    def match_record(
+        self, texts: Mapping[str, Sequence[str | None]], channel: int, protocol: int, *, event: bool
+    ) -> int:
+        """Return what :meth:`match` does, for one record with these texts by property."""
+        fact = [channel, protocol, int(event)]
+        fact += [each.class_of(texts[key]) if key in texts else ABSENT for key, each in self.classes.items()]
+        combination = tuple(fact)
+        known = self._singles.get(combination)
+        if known is None:
+            if len(self._singles) >= COMBINATIONS_LIMIT:
+                self._singles.clear()
+            known = self._singles[combination] = self._intersect_classes(fact)
+        return known
 
     def _combination_codes(self, matrix: Sequence[IntArray]) -> IntArray:
         """Return one number per row that identifies its combination of classes, the same in every batch.

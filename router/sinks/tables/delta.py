@@ -20,14 +20,22 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from catalog.model import Catalog
 from router.errors import SinkError
-from router.sinks.contract import ArrowSink, Commit, FileStager, RejectedRow, StagedCommit, StagedFile, WriteResult
+from router.sinks.contract import (
+    ArrowSink,
+    Commit,
+    FileStager,
+    RejectedRow,
+    StagedCommit,
+    StagedFile,
+    WriteResult,
+    to_sink_error,
+)
 from router.sinks.tables.head import (
     LEFT_TO_UPKEEP,
     TableHead,
     local_folder,
     make_changes_durable,
     make_durable,
-    to_sink_error,
 )
 from router.sinks.tables.requirements import FilesOfCommit, add_columns, find_missing_files, read_rows
 from router.sinks.tables.staging import (

@@ -7,7 +7,6 @@ timestamps, row tracking, clustering, widened types or column defaults, although
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 from uuid import uuid4
 
@@ -30,8 +29,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import PostCommitHookProperties
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from bindings.private_files import hold_lock, replace_file, sync_path
-from router.errors import SinkError
+from bindings.private_files import hold_lock, sync_path
 from router.settings.values import is_url
 from router.sinks.contract import Commit, StagedFile
 from router.sinks.tables.requirements import TableRequirements, strip_constraints
@@ -179,36 +177,6 @@ def _to_json_value(value: Any, kind: pa.DataType) -> Any:
 # Files that are complete or absent, even after a crash of the machine.
 
 _REWRITING: Final = ".xrouter-rewriting.lock"
-_REMEDIES: Final = {
-    errno.EACCES: "give this user write permission there",
-    errno.EPERM: "give this user write permission there",
-    errno.EROFS: "mount the file system read-write, or choose another path",
-    errno.ENOSPC: "free disk space; the batch is written again after a restart",
-    errno.EDQUOT: "raise the quota; the batch is written again after a restart",
-    errno.ENOTDIR: "choose a path whose parents are folders",
-    errno.EEXIST: "choose a path that is a folder or does not exist",
-    errno.EPIPE: "keep the reader of standard output running",
-}
-
-
-def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
-    """Create *target* with the output of *fill*: temporary file, fsync, rename, fsync of the folder.
-
-    The temporary file is hidden and always has the same name for a target, so that a left-over is overwritten.
-
-    Raises:
-        OSError: *target* is unchanged.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with replace_file(target, target.with_name(f".{target.name}.tmp"), private=False) as file:
-        fill(file)
-
-
-def to_sink_error(sink: str, place: str, error: OSError) -> SinkError:
-    """Convert an error of the file system to a SinkError."""
-    reason = error.strerror or type(error).__name__
-    remedy = _REMEDIES.get(error.errno or 0, "check the path and its file system")
-    return SinkError(sink, f"cannot write {place}: {reason}", hint=remedy)
 
 
 def local_folder(uri: str) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -44,9 +43,3 @@ def test_a_time_that_is_no_moment_is_refused(text: str) -> None:
 
 def test_small_letters_in_a_time_are_read() -> None:
     assert str(to_cloudevent({**LEAST, "time": "2024-01-01t00:00:00z"}).get_time()) == "2024-01-01 00:00:00+00:00"
-
-
-def test_without_the_sdk_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cloudevents.core.v1.event", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'xregistry-router\[cloudevents\]'"):
-        to_cloudevent(LEAST)

@@ -43,7 +43,7 @@ def test_what_is_written_is_in_order(
     told = capsys.readouterr().out
     broker = chosen not in ((), ("http",))
     assert {path.name for path in folder.iterdir()} == FILES | ({"compose.yaml"} if broker else set())
-    assert "xrouter" in told or "python -m router" in told
+    assert "xrouter" in told or "python -m xrouter" in told
     assert ("docker compose" in told) == broker
     assert ("curl" in told) == (not chosen or "http" in chosen)
     config = str(folder / "router.yaml")

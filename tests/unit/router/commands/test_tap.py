@@ -235,7 +235,7 @@ def waits_to_write(process: int) -> bool:
 @pytest.mark.parametrize("end", ["reader goes", "Ctrl-C", "Ctrl-C while nobody reads"])
 def test_it_ends_quietly(config: Path, end: str) -> None:
     quiet = ["--format", "json", "--where", "attributes.id=id-0"]
-    command = [sys.executable, "-m", "router", "tap", str(config), "--rate", "1000"]
+    command = [sys.executable, "-m", "xrouter", "tap", str(config), "--rate", "1000"]
     with subprocess.Popen(
         [*command, *(quiet if end == "reader goes" else ["--format", "json"])],
         stdout=subprocess.PIPE,

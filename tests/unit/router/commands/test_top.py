@@ -81,7 +81,7 @@ class Screen:
         self._end, end = pty.openpty()
         fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         self.written = b""
-        command = [sys.executable, "-m", "router", *arguments]
+        command = [sys.executable, "-m", "xrouter", *arguments]
         surroundings = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": "1"}
         self.process = subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env=surroundings)
         os.close(end)

@@ -18,8 +18,9 @@ from router.dead_letters.stores import build_topic_pattern
 from router.errors import ConfigError, SinkError
 from router.settings import load_settings
 from router.settings.routes import DEAD_LETTER_VARIABLES, make_dead_letter_values, parse_name
-from router.sinks import Commit, DeltaSink
+from router.sinks import Commit
 from router.sinks.jsonlines import DEAD_LETTER
+from router.sinks.tables.delta import DeltaSink
 from tests.support.letters import SINKS, WRITTEN, letter_id, row, settings_file, write_letters
 
 ODD = (

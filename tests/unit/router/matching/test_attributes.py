@@ -18,6 +18,7 @@ from router.matching.mapping import check_types, is_always_valid, name_fault, ty
 from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, GROUP
 from tests.support.reference import Reference
+from tests.support.rule_ways import decide_both
 
 ODD = "\x00\x1f \x7e\x7f\x9f\xa0ä\ufdcf\ufdd0\ufdef\ufdf0\ufffd\ufffe\uffff\U0001fffd\U0001fffe\U0010ffff%/:?#[]2T-Z"
 TEXTS = st.lists(st.none() | st.text(st.characters(codec="utf-8") | st.sampled_from(ODD), max_size=8), max_size=8)
@@ -40,7 +41,7 @@ def judge(record: dict[str, Any], *attributes: Property, uris: tuple[str, ...] =
     endpoint = Endpoint(ENDPOINT, uris=uris, candidates=(definition.xid,))
     catalog = Catalog({definition.xid: definition}, {GROUP: (definition.xid,)}, {ENDPOINT: endpoint})
     line = json.dumps({"endpoint": ENDPOINT, "protocol": known["protocol"], **record})
-    (found,) = RecordMatcher(catalog).decide([line])
+    found = decide_both(RecordMatcher(catalog), line)
     expected = Reference(catalog).outcome(line)
     assert (expected["outcome"], expected.get("reason")) == (found["outcome"], found.get("reason")), (expected, found)
     if found["outcome"] == "routed" and expected["cloudevent"]["id"] == "(position)":

@@ -11,6 +11,7 @@ from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, GROUP
 from tests.support.reference import Reference
+from tests.support.rule_ways import decide_both
 
 Defined = tuple[Definition, ...]
 
@@ -25,7 +26,7 @@ def judge(definitions: Defined, record: dict[str, Any], **endpoint: Any) -> dict
     channel = Endpoint(ENDPOINT, candidates=xids, **endpoint)
     catalog = Catalog({each.xid: each for each in definitions}, {GROUP: xids}, {ENDPOINT: channel})
     line = json.dumps({"endpoint": ENDPOINT, **record})
-    (found,) = RecordMatcher(catalog).decide([line])
+    found = decide_both(RecordMatcher(catalog), line)
     expected = Reference(catalog).outcome(line)
     for name in ("outcome", "reason", "message", "context"):
         assert expected.get(name) == found.get(name), (expected, found)

@@ -16,6 +16,7 @@ from router.matching.records import RecordMatcher
 from router.matching.schema_validation import Validation
 from tests.support.cases import read_cases
 from tests.support.reference import Reference
+from tests.support.rule_ways import decide_both
 
 CASES = Path(__file__).resolve().parents[3] / "cases" / "matching" / "schemas.yaml"
 
@@ -46,7 +47,7 @@ def test_a_schema_decides_where_it_should(
     catalog, endpoint = catalog_of(case, tmp_path)
     line = {"endpoint": endpoint, "protocol": "KAFKA", "native": record.get("native", case["native"])}
     line |= {"body": record["body"]} if "body" in record else {}
-    (found,) = RecordMatcher(catalog, validation=validation).decide([json.dumps(line)])
+    found = decide_both(RecordMatcher(catalog, validation=validation), json.dumps(line))
     expected = Reference(catalog, validation=validation).outcome(json.dumps(line))
     assert found.get("reason") == expected.get("reason") and found.get("message") == expected.get("message")
     assert record[validation] == (found.get("reason") or found["message"].rsplit("/", 1)[-1]), found

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from router.dead_letters.dead_letter import DeadLetter
+from router.dead_letters.dead_letter import DeadLetter, rows_of
 from router.dead_letters.reading import DeadLetterFilter, build_filter, parse_time_option
 from router.errors import RouterError, StateError
 from router.replay import batches as replaying
-from router.replay.batches import SelectedDeadLetter, Selection, batches, missing_sinks, rows_of
+from router.replay.batches import SelectedDeadLetter, Selection, batches, missing_sinks
 from router.replay.replay import ReplayOptions
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
 from tests.support.ledger import attempted, replayed

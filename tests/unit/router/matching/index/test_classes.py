@@ -52,3 +52,4 @@ def test_a_class_satisfies_what_each_of_its_values_does(
             satisfied = [each.satisfied(value, present=value is not None) for each in constraints]
             found = [bool(classes.bits[number] >> place & 1) for place in range(len(constraints))]
             assert found == satisfied, value
+            assert classes.class_of([] if value is None else [value]) == number

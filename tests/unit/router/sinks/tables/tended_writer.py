@@ -14,9 +14,10 @@ from typing import Final
 import pyarrow as pa
 
 from catalog.model import Catalog
-from router.sinks import Commit, DeltaSink
+from router.sinks import Commit
 from router.sinks.contract import StagedCommit, WriteResult
 from router.sinks.jsonlines import WIDE
+from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.support.kill_points import Point
 

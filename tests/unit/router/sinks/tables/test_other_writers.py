@@ -16,11 +16,12 @@ from deltalake.schema import PrimitiveType
 
 from catalog.model import Catalog
 from router.errors import SinkError
-from router.sinks import Commit, DeltaSink
+from router.sinks import Commit
 from router.sinks.contract import StagedCommit
 from router.sinks.jsonlines import WIDE
 from router.sinks.tables import head
 from router.sinks.tables import upkeep as merging
+from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.head import TableHead
 from router.sinks.tables.upkeep import Upkeep
 from tests.unit.router.sinks.tables.tended_writer import APP, AT_ONCE, write

@@ -13,9 +13,10 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
 from router.errors import SinkError
-from router.sinks import Commit, DeltaSink
+from router.sinks import Commit
 from router.sinks.contract import StagedCommit, WriteResult
 from router.sinks.jsonlines import WIDE
+from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.head import TableHead
 from router.sinks.tables.requirements import iter_constraints
 from tests.unit.router.sinks.tables.test_staging import ids, rows, staged

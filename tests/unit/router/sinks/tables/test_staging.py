@@ -15,10 +15,11 @@ from deltalake import DeltaTable, write_deltalake
 from catalog.model import Catalog
 from router.errors import SinkError, find_batch_fault
 from router.rendering.texts import INSTANT
-from router.sinks import Commit, DeltaSink
+from router.sinks import Commit
 from router.sinks.contract import StagedCommit, StagedFile
 from router.sinks.jsonlines import WIDE, WIDE_WITH_AMBIGUOUS
 from router.sinks.tables import delta, head
+from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.staging import add_partition_columns, make_file_prefix
 from tests.support.tables import by_delta, by_duckdb
 

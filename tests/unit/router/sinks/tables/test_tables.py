@@ -16,8 +16,10 @@ from deltalake import DeltaTable, write_deltalake
 from router.errors import SinkError
 from router.rendering.texts import INSTANT
 from router.settings import JsonLinesSink, TableSink
-from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
-from router.sinks.jsonlines import DEAD_LETTER, WIDE, WIDE_WITH_AMBIGUOUS, render_event_lines
+from router.sinks import Commit, open_sink
+from router.sinks.jsonlines import DEAD_LETTER, WIDE, WIDE_WITH_AMBIGUOUS, StandardOutputSink, render_event_lines
+from router.sinks.tables.delta import DeltaSink
+from router.sinks.tables.opening import ParquetSink
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 

@@ -19,11 +19,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from catalog.model import Catalog
-from router.sinks import Commit, DeltaSink
+from router.sinks import Commit
 from router.sinks.contract import StagedCommit
 from router.sinks.jsonlines import WIDE
 from router.sinks.tables import upkeep as merging
 from router.sinks.tables import upkeep as tending
+from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.head import TableHead
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.support.waiting import wait_until
