@@ -278,9 +278,7 @@ def top(
         float, typer.Option("--every", min=0.5, max=3600, metavar="SECONDS", help="Refresh interval.")
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is /status.json unchanged.")] = (
-        OutputFormat.text
-    ),
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is /status.json unchanged.")] = "text",
 ) -> None:
     """Show throughput, lag and blocked batches of a running router, until Ctrl-C.
 
@@ -292,7 +290,7 @@ def top(
     with status_client(load_settings(config)) as client:
         console = terminal()
         document, status = client.fetch()
-        if format is OutputFormat.json:
+        if format == "json":
             write_document(document)
         elif once or not console.is_terminal:
             for row in iter_rows(status):

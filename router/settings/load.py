@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
@@ -31,13 +32,11 @@ from router.settings.model import Settings
 from router.settings.sinks.kinds import KINDS
 from router.settings.values import (
     ENDPOINT,
+    FILE,
     TYPE_NAMES,
-    KeyPath,
+    SecretText,
     Section,
-    format_key,
-    is_file_key,
-    is_secret_key,
-    map_texts,
+    is_secret_name,
     to_absolute,
 )
 
@@ -45,6 +44,8 @@ from router.settings.values import (
 #
 # Used for overrides by environment, for suggestions in errors, and for the table of deploy/SETTINGS.md.
 
+KeyPath = tuple[str, ...]
+"""Keys, list items by index: ``("sinks", "bus", "topic")``, written ``sinks.bus.topic``."""
 _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _PLAIN: Final = {str: "string", int: "integer", float: "number", bool: "boolean", SecretStr: "secret"}
 
@@ -64,6 +65,15 @@ class SettingsNode:
     def is_list(self) -> bool:
         """Whether the value is a list."""
         return any(get_origin(member) is tuple for member in self._types())
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the value is the path of a file or folder, or a list of them."""
+        return _is_marked(self.annotation, FILE)
+
+    def is_secret(self, key: str) -> bool:
+        """Whether the value, which is at *key*, is a secret: a password, or a client option named like one."""
+        return SecretStr in self._types() and (self.annotation != SecretText or is_secret_name(key))
 
     def known_keys(self) -> tuple[str, ...]:
         """The known keys; empty if any key is allowed."""
@@ -95,6 +105,7 @@ class SettingsNode:
 ROOT: Final = SettingsNode(Settings)
 
 
+@cache
 def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the fields of a model by their keys in the file."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
@@ -137,9 +148,17 @@ def _find_nested(key: str, annotation: Any) -> list[tuple[str, type[BaseModel]]]
 def _written_annotation(field: FieldInfo) -> Any:
     """The annotation as written: pydantic strips ``Annotated`` off the outermost level into the metadata."""
     for known in TYPE_NAMES:
-        if get_origin(known) is Annotated and any(each in known.__metadata__ for each in field.metadata):
+        if get_origin(known) is Annotated and all(each in field.metadata for each in known.__metadata__):
             return known
     return field.annotation
+
+
+def _is_marked(annotation: Any, mark: str) -> bool:
+    if get_origin(annotation) is Annotated and mark in get_args(annotation)[1:]:
+        return True
+    return get_origin(annotation) in (Union, types.UnionType) and any(
+        _is_marked(each, mark) for each in get_args(annotation)
+    )
 
 
 def _split_union(annotation: Any) -> tuple[Any, ...]:
@@ -253,27 +272,36 @@ MAX_SECRET: Final = 1024 * 1024
 """Maximum size in bytes of a file with a value."""
 
 
-def resolve(unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Path, file: str = "") -> dict[str, Any]:
+def resolve(
+    unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Path, file: str = "", root: SettingsNode = ROOT
+) -> dict[str, Any]:
     """Return the settings with every reference replaced and every path absolute.
 
-    Relative paths start from *base*; errors name *file*.
+    Relative paths start from *base*; errors name *file*. *root* is the type of the settings.
 
     Raises:
         ConfigError: a variable is not set, a file cannot be read, a reference is malformed, or a secret is in plain
             text.
     """
 
-    def change(place: KeyPath, text: str) -> str:
+    def walk(value: Any, node: SettingsNode, place: KeyPath) -> Any:
+        if isinstance(value, Mapping):
+            return {key: walk(each, node.get_child(str(key), each), (*place, str(key))) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            members = enumerate(value)
+            return [walk(each, node.get_child(str(key), each), (*place, str(key))) for key, each in members]
+        if not isinstance(value, str):
+            return value
         try:
-            if is_secret_key(place) and not is_reference(text):
+            if node.is_secret(place[-1]) and not is_reference(value):
                 raise ValueError("a secret must not be in plain text; use ${VAR} or file:/path")
-            return _resolve_text(place, text, environ, base)
+            return _resolve_text(node, value, environ, base)
         except (ValueError, OSError) as error:
-            fault = f"{format_key(place)}: {error}"
-            prefix = f"{file}: " if file else ""
-            raise ConfigError(f"{prefix}{fault}", file=file, key=format_key(place), problems=(fault,)) from error
+            key, prefix = ".".join(place), f"{file}: " if file else ""
+            fault = f"{key}: {error}"
+            raise ConfigError(f"{prefix}{fault}", file=file, key=key, problems=(fault,)) from error
 
-    resolved: dict[str, Any] = map_texts(unresolved, change)
+    resolved: dict[str, Any] = walk(unresolved, root, ())
     return resolved
 
 
@@ -282,9 +310,9 @@ def is_reference(text: str) -> bool:
     return text.startswith(_FILE) or any(hit.group() != "$$" for hit in _LOAD_REFERENCE.finditer(text))
 
 
-def _resolve_text(place: KeyPath, text: str, environ: Mapping[str, str], base: Path) -> str:
+def _resolve_text(node: SettingsNode, text: str, environ: Mapping[str, str], base: Path) -> str:
     value = _LOAD_REFERENCE.sub(lambda hit: "$" if hit.group() == "$$" else _expand_variable(hit[1], environ), text)
-    if is_file_key(place):
+    if node.is_file:
         return to_absolute(value, base)
     if value.startswith(_FILE):
         return _read_referenced_file(value, base)
@@ -350,7 +378,7 @@ def apply_environment(
             if _is_setting(name, keys, root.known_keys()):
                 place = _override(merged, name, keys, environ[name], root)
                 if overrides is not None:
-                    overrides[format_key(place)] = name
+                    overrides[".".join(place)] = name
     return merged
 
 
@@ -378,17 +406,15 @@ def _override(merged: dict[str, Any], name: str, keys: list[str], text: str, sch
         place = (*place, str(key))
         schema_node = schema_node.get_child(str(key), node[key] if _has_key(node, key) else {})
         if depth == len(keys) - 1:
-            _set_value(node, key, _parse_value(place, name, text))
+            _set_value(node, key, _parse_value(schema_node, place[-1], name, text))
             break
         if not _has_key(node, key) or node[key] is None:
             _set_value(node, key, [] if schema_node.is_list else {})
         node = node[key]
         if not isinstance(node, dict | list):
-            raise ConfigError(
-                f"environment variable {name} names a key below {format_key(place)}, which is a plain value",
-                key=format_key(place),
-                hint=f"override {format_key(place)} as a whole",
-            )
+            above = ".".join(place)
+            text = f"environment variable {name} names a key below {above}, which is a plain value"
+            raise ConfigError(text, key=above, hint=f"override {above} as a whole")
     return place
 
 
@@ -422,8 +448,8 @@ def _set_value(node: Any, key: str | int, value: Any) -> None:
         node[key] = value
 
 
-def _parse_value(place: KeyPath, name: str, text: str) -> Any:
-    if is_secret_key(place):
+def _parse_value(schema_node: SettingsNode, key: str, name: str, text: str) -> Any:
+    if schema_node.is_secret(key):
         return text if is_reference(text) else f"${{{name}}}"
     if text[:1] in ("[", "{"):
         try:

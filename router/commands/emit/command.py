@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from difflib import get_close_matches
-from enum import StrEnum
-from typing import Annotated, BinaryIO, Final, Protocol
+from typing import Annotated, BinaryIO, Final, Literal, Protocol
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 import httpx
@@ -334,12 +333,6 @@ def _find_similar(name: str, xids: Sequence[str]) -> list[str]:
     return [ids[each] for each in get_close_matches(name, ids, 1)]
 
 
-class EmitFraming(StrEnum):
-    """Wire formats of schema ids in bodies."""
-
-    confluent = "confluent"
-
-
 _PROGRESS_FROM: Final = 100
 """Minimum records for a progress bar."""
 
@@ -376,7 +369,7 @@ def emit(
         ),
     ] = None,
     framing: Annotated[
-        EmitFraming | None,
+        Literal["confluent"] | None,
         typer.Option("--framing", help="Kafka: prefix bodies with the schema id, like Confluent's serializers."),
     ] = None,
     schema_id: Annotated[

@@ -89,6 +89,14 @@ INBOX = "inbox: {kafka: {bootstrap_servers: k, topic: t, %s}}"
             "catalog.source: has a user in its URL, and catalog.logins has a login for it",
         ),
         ("sinks: {a: {type: amqp, uri: 'AMQP://h', node: n, tls: {}}}", "sinks.a.uri: has an address without TLS"),
+        ("http: {auth: {basic: {u: hush}}}", "http.auth.basic.u: a secret must not be in plain text"),
+        ("metrics: {token: hush}", "metrics.token: a secret must not be in plain text"),
+        ("telemetry: {otlp: {endpoint: 'https://o', headers: {cookie: hush}}}", "headers.cookie: a secret must not be"),
+        ("sinks: {h: {type: http, url: 'https://h', api_key: hush}}", "sinks.h.api_key: a secret must not be in plain"),
+        (
+            "sources: [{endpoint: /endpoints/a, subscription: {sink: 'https://u', token: hush}}]",
+            "sources.0.subscription.token: a secret must not be in plain text",
+        ),
     ],
 )
 def test_faults_name_key_and_remedy(tmp_path: Path, text: str, expected: str) -> None:
