@@ -281,7 +281,7 @@ class BatchStore:
         try:
             return parse(json.loads(rows[0][0]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            fault = f"{key[2]!r} is no such note ({error!r})"
+            fault = f"{key[2]!r} is not a valid note ({error!r})"
             raise self._row_error("notes", *key[:2], fault, without) from error
 
     def _row_error(self, table: str, query: str, batch: int, fault: str, without: str) -> StateError:

@@ -143,7 +143,7 @@ def test_an_unreachable_target_is_exit_code_5() -> None:
 def test_emit_produces_to_kafka(kafka: Kafka, topic_factory: Callable[..., str]) -> None:
     topic = topic_factory()
     context = ["--context", "store=7", "--context", "fridge=f{n}", "--mode", "binary"]
-    done = run(*EMIT, READING, *context, "--count", "5", "--to", f"kafka://{kafka.bootstrap}/{topic}")
+    done = run(*EMIT, READING, *context, "--count", "5", "--to", f"kafka://{kafka.bootstrap}/{topic}/")
     assert (done.returncode, done.stderr) == (0, b"")
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])

@@ -55,6 +55,7 @@ from router.terminal import (
     print_json,
     print_json_lines,
     print_row,
+    print_table,
     print_text,
     terminal,
     to_text,
@@ -503,17 +504,14 @@ def _format_reason(entry: HistoryEntry) -> str:
     return sanitize(f"{entry.reason}: {entry.detail}") if entry.reason else "-"
 
 
-def _print_table(title: str, columns: tuple[str, ...], rows: Any) -> None:
+def _print_table(title: str, columns: tuple[str, ...], rows: Iterable[Sequence[str]]) -> None:
     """Print rows as a table on a terminal, else as tab-separated lines below their title."""
-    if not sys.stdout.isatty():
-        print_text(title)
+    print_text(title)
+    if sys.stdout.isatty():
+        print_table(columns, rows)
+    else:
         for row in (columns, *rows):
             print_row(("", *row))
-        return
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*row)
-    terminal().print(title, table)
 
 
 # ``xrouter dead-letters purge``: apply retention manually.

@@ -60,7 +60,9 @@ class BrokerTarget:
         if not parts.netloc or (self._protocol == "KAFKA" and "@" in parts.netloc):
             problem = "names no broker" if not parts.netloc else "cannot have a login, which emit has not for Kafka"
             raise RouterError(f"the target {self._shown} {problem}", hint=f"write it as {parts.scheme}://HOST:PORT")
-        self._address = unquote(parts.path.removeprefix("/"))
+        path = unquote(parts.path.removeprefix("/"))
+        # A topic of Kafka has no slash, unlike one of MQTT, where the last one is a level.
+        self._address = path.rstrip("/") if self._protocol == "KAFKA" else path
         self._endpoint = endpoint
         self._publisher: Publisher | None = None
         self._waiting: list[Outbound] = []
@@ -161,7 +163,10 @@ def protocol_of_url(target: str) -> str:
     Raises:
         RouterError: the scheme of the URL is unknown.
     """
-    scheme = urlsplit(target).scheme.lower()
+    try:
+        scheme = urlsplit(target).scheme.lower()
+    except ValueError as error:
+        raise RouterError(f"cannot send to {target!r}: {error}", hint="correct --to") from error
     if scheme not in SCHEMES:
         hint = f"write SCHEME://HOST:PORT, with a path to name topic, node or subject; schemes are {', '.join(SCHEMES)}"
         raise RouterError(f"cannot send to {target!r}: not a known kind of target", hint=hint)
