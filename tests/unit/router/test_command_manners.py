@@ -68,26 +68,6 @@ def test_help_speaks_of_values_as_people_do(path: tuple[str, ...], capsys: pytes
     assert not re.findall(r"<bool>|<str>|list\[|<int|<float|<Path>|NoneType", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (["rnu"], "run"),
-        (["dead-leters", "list"], "dead-letters"),
-        (["catalog", "lst"], "list"),
-        (["registry", "sevre"], "serve"),
-        (["batches", "shw"], "show"),
-    ],
-)
-def test_a_mistyped_command_is_guessed(words: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(words) == 2
-    assert re.search(rf"[Dd]id you mean '?{meant}'?\?", capsys.readouterr().err)
-
-
-def test_what_is_like_no_command_is_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(["zzzz"]) == 2
-    assert "mean" not in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def bash(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The surroundings of a bash in which ``xrouter --install-completion`` was run."""

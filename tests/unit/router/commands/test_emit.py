@@ -18,7 +18,7 @@ from catalog.model import Catalog, Definition
 from catalog.record import Record
 from catalog.templates import parse_template
 from router.cli import run_command_line
-from router.commands.emit.producer import EmitError, MessageProducer, encode_record_line, join_as_batch, require_match
+from router.commands.emit.producer import MessageProducer, encode_record_line, join_as_batch, require_match
 from router.matching.records import RecordMatcher
 from tests.support.cases import samples
 from tests.support.large_catalog import large_catalog
@@ -259,13 +259,6 @@ def test_the_command_warns_once_on_standard_error(tmp_path: Path, capsys: pytest
     assert f"{MESSAGE} is not known to fit: {MESSAGE}#dataschema: " in warnings[0]
 
 
-def test_missing_context_values_are_named_all_at_once(market: Catalog) -> None:
-    with pytest.raises(EmitError) as error:
-        MessageProducer(market, SALE, context={"till": "2"})
-    assert error.value.message == f"{SALE} lacks a value for store, receipt"
-    assert "--context store=VALUE --context receipt=VALUE" in error.value.hint
-
-
 def test_a_placeholder_has_one_value_percent_encoded_only_in_uri_templates(market: Catalog) -> None:
     context = {"store": "7 a", "till": "2/ü", "receipt": "R 1"}
     record = MessageProducer(market, SALE, mode="native", context=context).make_record()
@@ -304,31 +297,6 @@ def test_the_endpoint_gives_the_address(market: Catalog) -> None:
     assert (shop.protocol, shop.native["method"], shop.native["path"]) == ("HTTP", "POST", "/events")
     fridge = produced(market, DOOR, endpoint="/endpoints/cold-chain").make_record()
     assert fridge.native["topic"] == "market.cold-chain"
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"message": "/messagegroups/Market.Tills/messages/Market.Tills.Sole"}, "did you mean"),
-        ({"message": SALE, "endpoint": "/endpoints/till"}, "did you mean /endpoints/tills"),
-        ({"message": SALE, "protocol": "KAFKA"}, "is of protocol HTTP, not KAFKA"),
-        ({"message": PLACED}, "names no protocol"),
-        ({"message": PLACED, "protocol": "SMTP"}, "protocol SMTP is unknown"),
-        ({"message": PLACED, "protocol": "HTTP", "mode": "native"}, "matches only CloudEvents"),
-        ({"message": PLACED, "protocol": "MQTT/3.1.1", "mode": "binary"}, "has no binary mode"),
-        ({"message": PLACED, "protocol": "HTTP", "mode": "batched"}, "is no mode"),
-    ],
-)
-def test_what_cannot_be_produced_is_said(market: Catalog, options: dict[str, str], told: str) -> None:
-    with pytest.raises(EmitError) as error:
-        MessageProducer(market, options.pop("message"), context={"store": "7"}, **options)  # type: ignore[arg-type]
-    assert told in str(error.value)
-
-
-def test_a_context_value_that_does_not_fit_is_refused(market: Catalog) -> None:
-    producer = MessageProducer(market, READING, mode="native", context={"store": "7/8", "fridge": "1"})
-    with pytest.raises(EmitError, match="would not match"):
-        require_match(market, producer, producer.make_record())
 
 
 def test_a_batch_holds_each_event(market: Catalog) -> None:

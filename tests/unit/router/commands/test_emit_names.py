@@ -141,20 +141,7 @@ def test_a_broker_that_is_away_is_told(
     assert len(err.splitlines()) == 2
 
 
-@pytest.mark.parametrize("target", ["kafka://", "mqtt:///t", "kafka://u:hush@127.0.0.1:1/t", "kafka://[::1/t"])
-def test_a_target_that_names_no_broker_is_refused(capsys: pytest.CaptureFixture[str], target: str) -> None:
-    words = ("--catalog", MARKET, "--message", "Tills.Sale", "--context", "store=7", "till=2", "receipt=R1")
-    status, _, err = emitted(capsys, *words, "--to", target)
-    assert status == 1 and ("target" in err or "cannot send to" in err) and "hush" not in err and "bug" not in err
-
-
 def test_a_node_is_to_be_named(plant: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--catalog", str(plant), "--message", "none.made", "--to", "amqp://127.0.0.1:1")
     status, _, err = emitted(capsys, *words)
     assert status == 1 and "the record has no destination at amqp://127.0.0.1:1" in err
-
-
-def test_a_target_of_another_protocol_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--catalog", MARKET, "--message", "Tills.Sale", "--context", "store=7", "till=2", "receipt=R1")
-    status, _, err = emitted(capsys, *words, "--to", "mqtt://127.0.0.1:1")
-    assert status == 1 and "a record of protocol HTTP cannot be sent to a target of MQTT/5.0" in err
