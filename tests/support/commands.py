@@ -76,6 +76,7 @@ def run_case(
 ) -> None:
     """Do all steps of a case in a folder, and hold what they give against what they are to give."""
     monkeypatch.chdir(folder)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     _write({**files, **case.get("files", {})}, folder)
     out = ""
     for written in case.get("steps") or [case]:
