@@ -1,11 +1,11 @@
 """Commands as data: files, command lines, and what comes of them; each case is a part of a file of YAML.
 
-A file has ``sets``, files by name that cases ``use``, and ``cases``. A case is a step, or has ``steps``. A step writes
-``files`` (maps become JSON or YAML), makes ``edits`` (old and new text by file), sets ``env`` (null removes), and does
-``run`` with ``stdin`` (``$OUT`` is what the step before wrote). Then it must hold: ``exit`` (0 if not given); ``out``,
-``err`` have these texts, and ``no`` is in neither; ``is`` is all of the output and ``lines`` the number of its lines;
-``json``, or each of the objects ``has`` on some line, fit (:func:`fits`); ``rows`` begin some rows. ``$SAMPLES`` and
-``$HERE`` are folders.
+A file has ``sets``, files by name that cases ``use``, and ``cases``. A case is a step, or has ``steps``; its ``patch``
+replaces limits of the code. A step writes ``files`` (maps become JSON or YAML), makes ``edits`` (old and new text by
+file), sets ``env`` (null removes), and does ``run`` with ``stdin`` (``$OUT`` is what the step before wrote). Then it
+must hold: ``exit`` (0 if not given); ``out``, ``err`` have these texts, and ``no`` is in neither; ``is`` is all of the
+output and ``lines`` the number of its lines; ``json``, or each of the objects ``has`` on some line, fit (:func:`fits`);
+``rows`` begin some rows. ``$SAMPLES`` and ``$HERE`` are folders, ``$TAKEN`` is a port that somebody listens at.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +26,7 @@ import yaml
 
 from router.cli import run_command_line
 from tests.support.cases import FOLDER, read_cases
+from tests.support.ports import LOOPBACK
 
 CASES: Final = Path(__file__).resolve().parents[1] / "cases" / "commands"
 
@@ -77,10 +80,25 @@ def run_case(
     """Do all steps of a case in a folder, and hold what they give against what they are to give."""
     monkeypatch.chdir(folder)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    _write({**files, **case.get("files", {})}, folder)
+    for name, value in case.get("patch", {}).items():
+        monkeypatch.setattr(name, (lambda found: lambda: found)(value["returns"]) if isinstance(value, dict) else value)
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        words = {"$SAMPLES": os.fspath(FOLDER), "$HERE": os.fspath(folder), "$TAKEN": str(taken.getsockname()[1])}
+        _run_steps(case, files, folder, words, capsys, monkeypatch)
+
+
+def _run_steps(
+    case: Mapping[str, Any],
+    files: Mapping[str, Any],
+    folder: Path,
+    words: Mapping[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _write(_filled({**files, **case.get("files", {})}, words), folder)
     out = ""
     for written in case.get("steps") or [case]:
-        step = _filled(written, folder)
+        step = _filled(written, words)
         _write(step.get("files", {}), folder)
         for name, (old, new) in step.get("edits", {}).items():
             text = (folder / name).read_text()
@@ -90,10 +108,9 @@ def run_case(
             monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
         stdin = out if step.get("stdin") == "$OUT" else step.get("stdin", "")
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        words = step["run"] if isinstance(step["run"], list) else shlex.split(step["run"])
-        status = run_command_line(words)
+        status = run_command_line(step["run"] if isinstance(step["run"], list) else shlex.split(step["run"]))
         out, err = capsys.readouterr()
-        assert status == step.get("exit", 0) and "Traceback" not in err, (status, words, out, err)
+        assert status == step.get("exit", 0) and "Traceback" not in err, (status, step["run"], out, err)
         if err.startswith("xrouter: error: "):
             assert all(line.startswith(("xrouter: error: ", "hint: ")) for line in err.splitlines()), err
         _hold(step, out, err)
@@ -119,7 +136,7 @@ def _hold(step: Mapping[str, Any], out: str, err: str) -> None:
 
 
 def _write(files: Mapping[str, Any], folder: Path) -> None:
-    for name, content in _filled(files, folder).items():
+    for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not isinstance(content, str):
@@ -127,12 +144,12 @@ def _write(files: Mapping[str, Any], folder: Path) -> None:
         path.write_text(content, encoding="utf-8")
 
 
-def _filled(value: Any, folder: Path) -> Any:
+def _filled(value: Any, words: Mapping[str, str]) -> Any:
     if isinstance(value, str):
-        return value.replace("$SAMPLES", os.fspath(FOLDER)).replace("$HERE", os.fspath(folder))
+        return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], value)
     if isinstance(value, dict):
-        return {_filled(key, folder): _filled(each, folder) for key, each in value.items()}
-    return [_filled(each, folder) for each in value] if isinstance(value, list) else value
+        return {_filled(key, words): _filled(each, words) for key, each in value.items()}
+    return [_filled(each, words) for each in value] if isinstance(value, list) else value
 
 
 def _listed(value: Any) -> list[str]:

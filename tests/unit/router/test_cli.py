@@ -40,14 +40,6 @@ def test_an_unexpected_error_is_one_line_unless_debugging(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_doctor_says_that_few_files_may_be_opened(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("router.preflight.get_descriptor_limit", lambda: 1024)
-    run_command_line(["doctor"])
-    assert "up to 1024; this limits concurrent connections" in " ".join(capsys.readouterr().out.split())
-
-
 def test_what_match_finds_is_what_match_may_expect(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
