@@ -9,18 +9,16 @@ import re
 import types
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin
 
-import msgspec
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic_core import ErrorDetails
 
 from catalog.documents.connecting import Logins
 from catalog.parsing.pointers import lines_of
@@ -35,19 +33,16 @@ from router.settings.values import (
     FILE,
     TYPE_NAMES,
     SecretText,
-    Section,
     is_secret_name,
     to_absolute,
 )
 
 # The keys of the settings, read from the models.
 #
-# Used for overrides by environment, for suggestions in errors, and for the table of deploy/SETTINGS.md.
+# Used for overrides by environment and for suggestions in errors; ``tests.support.settings_pages`` makes pages of them.
 
 KeyPath = tuple[str, ...]
 """Keys, list items by index: ``("sinks", "bus", "topic")``, written ``sinks.bus.topic``."""
-_SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-_PLAIN: Final = {str: "string", int: "integer", float: "number", bool: "boolean", SecretStr: "secret"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +83,7 @@ class SettingsNode:
                 return SettingsNode(get_args(member)[0])._select_model(value)
         for model in self.models:
             if key in fields_by_key(model):
-                return SettingsNode(_written_annotation(fields_by_key(model)[key]))
+                return SettingsNode(written_annotation(fields_by_key(model)[key]))
         return SettingsNode(str)
 
     def _select_model(self, value: Any) -> SettingsNode:
@@ -99,7 +94,7 @@ class SettingsNode:
         return self
 
     def _types(self) -> tuple[Any, ...]:
-        return _split_union(self.annotation)
+        return split_union(self.annotation)
 
 
 ROOT: Final = SettingsNode(Settings)
@@ -111,41 +106,7 @@ def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def make_settings_reference() -> list[tuple[str, str, str, str]]:
-    """Return ``(key, type, default, description)`` of every option, in the order of the models.
-
-    List items are ``[]`` and free names ``NAME``; options of one kind of sink are ``sinks.NAME[kafka].topic``.
-    """
-    return _make_rows("", Settings)
-
-
-def _make_rows(prefix: str, model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
-    rows: list[tuple[str, str, str, str]] = []
-    for key, field in fields_by_key(model).items():
-        annotation = _written_annotation(field)
-        nested = _find_nested(f"{prefix}{key}", annotation)
-        if not nested:
-            rows.append((f"{prefix}{key}", _type_name(annotation), _format_default(field), field.description or ""))
-        for name, inner in nested:
-            rows.extend(_make_rows(f"{name}.", inner))
-    return rows
-
-
-def _find_nested(key: str, annotation: Any) -> list[tuple[str, type[BaseModel]]]:
-    for member in _split_union(annotation):
-        if isinstance(member, type) and issubclass(member, Section):
-            return [(key, member)]
-        if get_origin(member) is tuple and SettingsNode(get_args(member)[0]).models:
-            return [(f"{key}[]", model) for model in SettingsNode(get_args(member)[0]).models]
-        if get_origin(member) is dict and SettingsNode(get_args(member)[1]).models:
-            models = SettingsNode(get_args(member)[1]).models
-            if len(models) == 1:
-                return [(f"{key}.NAME", models[0])]
-            return [(f"{key}.NAME[{get_args(fields_by_key(model)['type'].annotation)[0]}]", model) for model in models]
-    return []
-
-
-def _written_annotation(field: FieldInfo) -> Any:
+def written_annotation(field: FieldInfo) -> Any:
     """The annotation as written: pydantic strips ``Annotated`` off the outermost level into the metadata."""
     for known in TYPE_NAMES:
         if get_origin(known) is Annotated and all(each in field.metadata for each in known.__metadata__):
@@ -161,103 +122,23 @@ def _is_marked(annotation: Any, mark: str) -> bool:
     )
 
 
-def _split_union(annotation: Any) -> tuple[Any, ...]:
+def split_union(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union without None, else the annotation alone."""
     if get_origin(annotation) is Annotated:
-        return _split_union(get_args(annotation)[0])
+        return split_union(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return tuple(part for member in get_args(annotation) for part in _split_union(member))
+        return tuple(part for member in get_args(annotation) for part in split_union(member))
     return () if annotation is type(None) else (annotation,)
 
 
-def _type_name(annotation: Any) -> str:
-    if annotation in TYPE_NAMES:
-        return TYPE_NAMES[annotation]
-    names = []
-    for member in _split_union(annotation):
-        if get_origin(member) is Literal:
-            names.append(" | ".join(str(value) for value in get_args(member)))
-        elif get_origin(member) is dict:
-            names.append("map of strings")
-        else:
-            names.append(_PLAIN.get(member, getattr(member, "__name__", str(member))))
-    return " | ".join(names)
-
-
-def _format_default(field: FieldInfo) -> str:
-    value = field.default
-    if value is PydanticUndefined:
-        return "required"
-    if value is None or value == () or value == {}:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-        return f"{seconds:g}s" if seconds >= 1 else f"{seconds * 1000:g}ms"
-    if isinstance(value, int) and _type_name(_written_annotation(field)) == "size":
-        return next((f"{value // unit}{name}" for name, unit in _SIZES if value % unit == 0), str(value))
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
-
-
-# The JSON Schema of settings files, for editors, generated from the models.
-#
-# It accepts what :func:`router.settings.load.load_settings` accepts, except for checks across settings; every value may
-# be a reference. ``router/settings/settings.schema.json`` is its file; a test keeps it up to date.
+# The JSON Schema of settings files, for editors: ``python -m tests.support.readme`` makes its file from the models.
 
 SCHEMA_NAME: Final = "settings.schema.json"
-_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_REFERENCE: Final = {"type": "string", "pattern": r"\$\{|^file:"}
-_LEFT_OUT: Final = ("default", "title", "format", "writeOnly", "discriminator")
-"""Keywords that do not help editors, or that do not apply to values as written in a file."""
-
-
-def make_json_schema() -> dict[str, Any]:
-    """Return the schema, as JSON Schema 2020-12."""
-    schema = Settings.model_json_schema()
-    definitions = {name: _simplify_schema(each) for name, each in schema.pop("$defs").items()}
-    # The loader fills in their defaults.
-    schema.pop("required", None)
-    described = {"title": "Settings of xrouter", "description": "Settings file of `xrouter run`."}
-    return {"$schema": _DIALECT, **_simplify_schema(schema), **described, "$defs": definitions}
-
-
-def encode_json_schema() -> bytes:
-    """Return the schema as the bytes of its file."""
-    return msgspec.json.format(msgspec.json.encode(make_json_schema()), indent=1) + b"\n"
 
 
 def read_packaged_schema() -> bytes:
     """Return the schema file in the package."""
     return (files("router.settings") / SCHEMA_NAME).read_bytes()
-
-
-def _simplify_schema(form: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema without ignored keywords, in which each value except objects and lists may be a reference."""
-    schema: dict[str, Any] = {}
-    for name, value in form.items():
-        if name in _LEFT_OUT:
-            continue
-        if name == "properties":
-            schema[name] = {key: _simplify_schema(each) for key, each in value.items()}
-        elif name in ("anyOf", "oneOf"):
-            schema["anyOf"] = [_simplify_schema(each) for each in value]
-        elif name in ("items", "additionalProperties") and isinstance(value, Mapping):
-            schema[name] = _simplify_schema(value)
-        else:
-            schema[name] = value
-    return _allow_reference(schema)
-
-
-def _allow_reference(form: dict[str, Any]) -> dict[str, Any]:
-    narrow = {"pattern", "enum", "const", "minLength"} & form.keys() or form.get("type") in (
-        "integer",
-        "number",
-        "boolean",
-    )
-    if not narrow or form.get("type") in ("object", "array"):
-        return form
-    described = {"description": form.pop("description")} if "description" in form else {}
-    return {**described, "anyOf": [form, _REFERENCE]}
 
 
 # References in values: ``${VAR}``, ``${VAR:-default}`` and ``file:/path``.

@@ -21,8 +21,9 @@ import yaml
 from catalog.linting.attributes import load_rules
 from router.cli import COMMANDS, app
 from router.errors import EXIT_CODES, ConfigError
-from router.settings import load_settings, make_settings_reference
+from router.settings import load_settings
 from router.settings.routes import REASONS
+from tests.support.settings_pages import make_settings_reference
 from tests.support.site import PRODUCTION, anchor_of, example_of, settings
 from tests.support.status_page import PHONE, RULES, browser_page, families, hard_to_use
 

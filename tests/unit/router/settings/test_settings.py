@@ -18,8 +18,8 @@ from router.settings import (
     plain_options,
     settings_from_dict,
 )
-from router.settings import make_settings_reference as reference
 from tests.support.cases import read_cases
+from tests.support.settings_pages import make_settings_reference as reference
 
 FAULTS: Final = Path(__file__).parents[3] / "cases" / "settings" / "faults.yaml"
 
