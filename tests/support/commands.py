@@ -62,7 +62,7 @@ def fits(expected: Any, found: Any) -> bool:
         case {"$text": text}:
             return text in str(found)
         case {"$count": number}:
-            return len(found) == number
+            return bool(len(found) == number)
         case Mapping():
             return isinstance(found, Mapping) and all(fits(each, found.get(key)) for key, each in expected.items())
         case list():

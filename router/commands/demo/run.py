@@ -231,9 +231,9 @@ def print_report(console: Terminal, results: DemoResult) -> None:
     sent.append(("total", str(sum(len(step.requests) for step in results.sent)), str(results.records)))
     _print_table(console, "Records in", ("sent over HTTP, all answered 202", "requests", "records"), sent)
     events = Counter((row["message"].rsplit("/", 1)[-1], row["type"]) for row in results.events)
-    rows = [(*names, str(number)) for names, number in sorted(events.items())]
+    written: list[tuple[str, ...]] = [(*names, str(number)) for names, number in sorted(events.items())]
     title = "CloudEvents in the table data/events, by definition"
-    _print_table(console, title, ("definition", "type", "rows"), rows)
+    _print_table(console, title, ("definition", "type", "rows"), written)
     _print_mapped(console, results)
     counts: Counter[tuple[str, str, str]] = Counter()
     for row in results.letters:

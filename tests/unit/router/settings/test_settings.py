@@ -21,7 +21,7 @@ from router.settings import (
 from tests.support.cases import read_cases
 from tests.support.settings_pages import make_settings_reference as reference
 
-FAULTS: Final = Path(__file__).parents[3] / "cases" / "settings" / "faults.yaml"
+CASES: Final = Path(__file__).parents[3] / "cases" / "settings"
 
 FULL: Final = """
 catalog: {source: [./a.json, "http://example.com/c"], poll: 0}
@@ -129,11 +129,16 @@ def test_references(tmp_path: Path) -> None:
     assert isinstance(bus, KafkaSink) and bus.bootstrap_servers == "k$$:1${HOME}"
 
 
-@pytest.mark.parametrize("case", read_cases(FAULTS), ids=lambda case: case["fault"])
+@pytest.mark.parametrize("case", read_cases(CASES / "faults.yaml"), ids=lambda case: case["fault"])
 def test_faults_name_file_key_and_remedy_and_no_secret(tmp_path: Path, case: dict[str, Any]) -> None:
     error = fault(tmp_path, case["settings"], **{"P": "hush", **case.get("env", {})})
     assert any(case["fault"] in line for line in (*error.problems, str(error))), error.problems
     assert "hush" not in str(error) and (str(tmp_path / "router.yaml") in error.message or case.get("env"))
+
+
+@pytest.mark.parametrize("text", read_cases(CASES / "good.yaml"))
+def test_good_settings_of_clusters_are_taken(tmp_path: Path, text: str) -> None:
+    assert load(tmp_path, text).spark.is_local is ("{master: local" in text.replace("'local[", "local["))
 
 
 def test_all_faults_are_collected(tmp_path: Path) -> None:
