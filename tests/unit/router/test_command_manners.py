@@ -85,9 +85,9 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     [
         (["de"], ["dead-letters", "demo"]),
         (["dead-letters", ""], ["list", "show", "replay", "release", "suggest", "purge"]),
-        (["catalog", "co"], ["convert"]),
-        (["batches", "s"], ["show"]),
-        (["check", "--form"], ["--format"]),
+        pytest.param(["catalog", "co"], ["convert"], marks=pytest.mark.full),
+        pytest.param(["batches", "s"], ["show"], marks=pytest.mark.full),
+        pytest.param(["check", "--form"], ["--format"], marks=pytest.mark.full),
         (["check", "--format", ""], ["text", "json", "sarif"]),
     ],
 )
@@ -122,11 +122,11 @@ def test_only_the_root_claims_to_install_completion(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     "line",
     [
-        "--help | head -1",
+        pytest.param("--help | head -1", marks=pytest.mark.full),
         f"catalog list {MARKET} | head -1",
-        "check --explain all | true",
+        pytest.param("check --explain all | true", marks=pytest.mark.full),
         "--help >&-",
-        f"check {MARKET} >&-",
+        pytest.param(f"check {MARKET} >&-", marks=pytest.mark.full),
         f"match --catalog {MARKET} <&-",
         "--version 2>&-",
     ],
