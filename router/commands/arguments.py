@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
 
 import typer
 
@@ -26,13 +25,7 @@ if TYPE_CHECKING:
 # Arguments that several commands share, and their errors.
 
 
-class OutputFormat(StrEnum):
-    """Output format of a command."""
-
-    text = "text"
-    json = "json"
-
-
+OutputFormat = Literal["text", "json"]
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")]
 JsonObject = Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")]
 JsonLines = Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object per line.")]
@@ -132,20 +125,15 @@ def parse_name_values(given: list[str], option: str) -> dict[str, str]:
 # Documents that commands write to a file or to standard output.
 
 
-class DocumentFormat(StrEnum):
-    """Format of a written document."""
-
-    json = "json"
-    yaml = "yaml"
+DocumentFormat = Literal["json", "yaml"]
 
 
 def choose_document_format(
-    requested: DocumentFormat | None, output: Path | None, otherwise: DocumentFormat = DocumentFormat.json
+    requested: DocumentFormat | None, output: Path | None, otherwise: DocumentFormat = "json"
 ) -> DocumentFormat:
     """Return the requested format, else that of the file's suffix, else *otherwise*."""
-    suffix = "" if output is None else output.suffix.lower().removeprefix(".")
-    named = DocumentFormat.yaml if suffix in ("yaml", "yml") else DocumentFormat.json if suffix == "json" else otherwise
-    return requested or named
+    by_suffix: dict[str, DocumentFormat] = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
+    return requested or by_suffix.get("" if output is None else output.suffix.lower(), otherwise)
 
 
 def format_document(document: Mapping[str, Any], form: DocumentFormat) -> str:
@@ -154,7 +142,7 @@ def format_document(document: Mapping[str, Any], form: DocumentFormat) -> str:
     Raises:
         CatalogError: it has a value that the format cannot represent.
     """
-    return to_yaml_text(document) if form is DocumentFormat.yaml else to_json_text(document)
+    return to_yaml_text(document) if form == "yaml" else to_json_text(document)
 
 
 def refuse_overwriting(output: Path | None, *, force: bool) -> None:

@@ -39,7 +39,6 @@ from router.commands.arguments import (
     JsonObject,
     LoginsOption,
     OutputFile,
-    OutputFormat,
     Sources,
     Yes,
     choose_document_format,
@@ -73,7 +72,7 @@ Row = tuple[str, str, str]
 def show(
     xid: Annotated[str, typer.Argument(metavar="XID", help="Of a message, endpoint, group, schema or version.")],
     sources: Sources,
-    format: JsonObject = OutputFormat.text,
+    format: JsonObject = "text",
     logins: LoginsOption = None,
 ) -> None:
     """Show one entity of a catalog; for a message, where each value comes from and what it overrides.
@@ -85,7 +84,7 @@ def show(
     form = entity_to_json(xid, catalog, declarations)
     if form is None:
         raise _unknown_xid_error(xid, catalog, declarations, sources)
-    if format is OutputFormat.json:
+    if format == "json":
         print_json(form)
         return
     rows = list(_iter_message_rows(form) if form["kind"] == "message" else _iter_entity_rows(form))
@@ -191,7 +190,7 @@ def _make_entity_table(form: Mapping[str, Any], rows: list[Row]) -> Table:
 
 def list_definitions(
     sources: Sources,
-    format: JsonLines = OutputFormat.text,
+    format: JsonLines = "text",
     logins: LoginsOption = None,
 ) -> None:
     """List the effective message definitions, after inheritance.
@@ -199,7 +198,7 @@ def list_definitions(
     Example: xrouter catalog list catalog.xreg.json --format json
     """
     catalog = load(sources, fetcher=make_fetcher(logins))
-    if format is OutputFormat.json:
+    if format == "json":
         print_json_lines(listing_to_json(definition, catalog) for definition in catalog.definitions.values())
     else:
         columns, title = ("message", "envelope", "protocol", "endpoints"), f"{len(catalog.definitions)} definitions"
@@ -298,7 +297,7 @@ UNREADABLE: Final = 2
 def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the old catalog.")],
     new: Annotated[str, typer.Argument(metavar="B", help="File, folder or URL of the new catalog.")],
-    format: JsonObject = OutputFormat.text,
+    format: JsonObject = "text",
     logins: LoginsOption = None,
 ) -> None:
     """Show what changed for consumers from catalog A to B, and whether it is compatible.
@@ -317,7 +316,7 @@ def diff(
         print_text(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
         raise typer.Exit(UNREADABLE) from error
     difference = compare_catalogs(before, after)
-    if format is OutputFormat.json:
+    if format == "json":
         print_json(difference.to_json())
     else:
         write_difference(difference)

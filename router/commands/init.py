@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+import yaml
 
 from catalog.convert import to_json_text, to_yaml_text
 from router.commands.arguments import schema_option, write_text
@@ -20,16 +21,11 @@ from router.terminal import print_text
 
 GROUP: Final = "Garden"
 MOISTURE: Final = "com.example.garden.moisture"
-KAFKA_IMAGE: Final = "apache/kafka:4.1.1"
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolTemplate:
-    """One protocol of the generated files.
-
-    ``options`` and ``address`` belong to the endpoint. ``message`` has the protocol options that a plain message must
-    match; None when only CloudEvents are accepted. ``services`` are those of the compose file, by name.
-    """
+    """One protocol of the generated files, as ``init.protocols.yaml`` describes it."""
 
     name: str
     protocol: str
@@ -44,75 +40,13 @@ class ProtocolTemplate:
         return f"garden-{self.name}"
 
 
-def _uri_template(value: str) -> dict[str, str]:
-    return {"value": value, "type": "uritemplate"}
+def _read(name: str) -> str:
+    return (files("router.commands") / name).read_text(encoding="utf-8")
 
 
-def _loopback_ports(port: int) -> list[str]:
-    return [f"127.0.0.1:{port}:{port}"]
-
-
-_TOPIC: Final = (
-    "until /opt/kafka/bin/kafka-topics.sh --bootstrap-server localhost:9092"
-    " --create --if-not-exists --topic garden --partitions 4; do sleep 1; done"
-)
-PROTOCOLS: Final[Sequence[ProtocolTemplate]] = (
-    ProtocolTemplate(
-        "http", "HTTP", {"path": "/beds/{bed}/{what}"}, message={"path": _uri_template("/beds/{bed}/moisture")}
-    ),
-    ProtocolTemplate(
-        "kafka",
-        "KAFKA",
-        {"topic": "garden"},
-        "kafka://localhost:9092",
-        services={
-            "kafka": {"image": KAFKA_IMAGE, "ports": _loopback_ports(9092)},
-            # In the broker's network, since the broker advertises localhost.
-            "topic": {
-                "image": KAFKA_IMAGE,
-                "network_mode": "service:kafka",
-                "depends_on": ["kafka"],
-                "entrypoint": ["/bin/bash", "-c"],
-                "command": [_TOPIC],
-            },
-        },
-    ),
-    ProtocolTemplate(
-        "mqtt",
-        "MQTT/5.0",
-        {"topic": "garden/+/moisture"},
-        "mqtt://localhost:1883",
-        {"topic_name": _uri_template("garden/{bed}/moisture")},
-        {
-            "mqtt": {
-                "image": "eclipse-mosquitto:2.0.22",
-                "command": ["mosquitto", "-c", "/mosquitto-no-auth.conf"],
-                "ports": _loopback_ports(1883),
-            }
-        },
-    ),
-    ProtocolTemplate(
-        "amqp",
-        "AMQP/1.0",
-        {"node": "garden"},
-        "amqp://localhost:5672",
-        services={
-            "amqp": {
-                "image": "apache/activemq-artemis:2.42.0",
-                "environment": {"ANONYMOUS_LOGIN": "true"},
-                "ports": _loopback_ports(5672),
-            }
-        },
-    ),
-    ProtocolTemplate(
-        "nats",
-        "NATS",
-        {"subject": "garden.*.moisture"},
-        "nats://localhost:4222",
-        {"subject": _uri_template("garden.{bed}.moisture")},
-        {"nats": {"image": "nats:2.11.8-alpine", "command": ["-js"], "ports": _loopback_ports(4222)}},
-    ),
-)
+PROTOCOLS: Final[Sequence[ProtocolTemplate]] = [
+    ProtocolTemplate(name, **form) for name, form in yaml.safe_load(_read("init.protocols.yaml")).items()
+]
 
 
 def make_catalog(chosen: Sequence[ProtocolTemplate]) -> dict[str, Any]:
@@ -153,7 +87,7 @@ def _make_event() -> dict[str, Any]:
     return {
         "description": "How wet a bed is, sent as a CloudEvent.",
         "envelope": "CloudEvents/1.0",
-        "envelopemetadata": {"type": {"value": MOISTURE}, "source": _uri_template("/beds/{bed}")},
+        "envelopemetadata": {"type": {"value": MOISTURE}, "source": {"value": "/beds/{bed}", "type": "uritemplate"}},
         "datacontenttype": "application/json",
         "dataschemaformat": "JsonSchema/draft-07",
         "dataschema": schema,
@@ -187,8 +121,9 @@ _COMPOSE: Final = """\
 def format_settings(chosen: Sequence[ProtocolTemplate]) -> str:
     """Return the settings of a router that consumes the endpoints of these protocols."""
     sources = "\n".join(f"  - {{endpoint: /endpoints/{each.endpoint}}}" for each in chosen)
-    template = (files("router.commands") / "init.settings.yaml").read_text(encoding="utf-8")
-    return template.format(schema=SCHEMA_COPY, name=SETTINGS_NAME, catalog=CATALOG_NAME, sources=sources)
+    return _read("init.settings.yaml").format(
+        schema=SCHEMA_COPY, name=SETTINGS_NAME, catalog=CATALOG_NAME, sources=sources
+    )
 
 
 def format_compose(chosen: Sequence[ProtocolTemplate]) -> str:

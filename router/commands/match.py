@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TextIO
@@ -15,6 +14,7 @@ import typer
 from catalog.findings import DocumentError, escape_json_controls, to_one_line
 from catalog.model import Catalog
 from catalog.parsing.texts import parse_text, parse_yaml
+from catalog.schemas.ids.client import Framing
 from catalog.schemas.ids.deciding import FrameSettings
 from router.commands.arguments import (
     AllowAddresses,
@@ -31,6 +31,8 @@ from router.errors import RouterError, hint_near
 from router.matching.explanation import BEST, FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.nearest import ConstraintResult
 from router.matching.records import RecordMatcher, encode_outcome
+from router.matching.tie_breaker import Ambiguous
+from router.settings.routes import Validate
 from router.terminal import plural, print_text, terminal, to_text
 
 # Output of ``xrouter match --explain``: colored on a terminal, plain elsewhere.
@@ -232,32 +234,6 @@ NOT_AS_EXPECTED: Final = 1
 """The exit code when a record is not as ``--expect`` says."""
 
 
-class Validate(StrEnum):
-    """When bodies are validated against their schemas."""
-
-    never = "never"
-    ambiguous = "ambiguous"
-    always = "always"
-
-
-class AmbiguousPolicy(StrEnum):
-    """Outcome of records that several definitions match equally well."""
-
-    dead_letter = "dead-letter"
-    first = "first"
-    base = "base"
-
-
-class MatchFraming(StrEnum):
-    """Schema id framing of Kafka bodies."""
-
-    auto = "auto"
-    confluent = "confluent"
-    apicurio = "apicurio"
-    glue = "glue"
-    none = "none"
-
-
 def match(
     catalog: CatalogOption,
     more: MorePaths = None,
@@ -270,7 +246,7 @@ def match(
     ] = None,
     validate: Annotated[
         Validate, typer.Option(help="When to validate bodies against their schemas; routes are ignored.")
-    ] = Validate.ambiguous,
+    ] = "ambiguous",
     explain: Annotated[bool, typer.Option("--explain", help="Explain each outcome as text instead of JSON.")] = False,
     everything: Annotated[
         bool, typer.Option("--all", help=f"With --explain: show all candidates, not only the best {BEST}.")
@@ -279,11 +255,11 @@ def match(
     base_uri: BaseUri = "",
     logins: LoginsOption = None,
     ambiguous: Annotated[
-        AmbiguousPolicy, typer.Option(help="Outcome of a record that several definitions match equally well.")
-    ] = AmbiguousPolicy.dead_letter,
+        Ambiguous, typer.Option(help="Outcome of a record that several definitions match equally well.")
+    ] = "dead-letter",
     framing: Annotated[
-        MatchFraming, typer.Option(help="Kafka: schema id framing of bodies; `auto`: `confluent` where present.")
-    ] = MatchFraming.auto,
+        Framing, typer.Option(help="Kafka: schema id framing of bodies; `auto`: `confluent` where present.")
+    ] = "auto",
     expect: Annotated[
         str | None,
         typer.Option(
@@ -310,9 +286,7 @@ def match(
     loaded = load_usable([*catalog, *(more or [])], make_fetcher(logins, allow or ()), base_uri=base_uri)
     if endpoint is not None:
         _require_xid(endpoint, loaded.endpoints, "endpoint")
-    factory = partial(
-        RecordMatcher, validation=validate.value, frames=FrameSettings(framing.value), ambiguous=ambiguous.value
-    )
+    factory = partial(RecordMatcher, validation=validate, frames=FrameSettings(framing), ambiguous=ambiguous)
     matcher = _make_matcher(factory, loaded, endpoint, group or [])
     if explain:
         _explain_stdin(Explainer(matcher, everything=everything))

@@ -27,7 +27,7 @@ from catalog.findings import Declarations, RecordError, to_one_line
 from catalog.model import Catalog
 from catalog.parsing.regular import open_input
 from catalog.record import Record
-from router.commands.arguments import JsonObject, OutputFormat, Reveal, load_catalog_of
+from router.commands.arguments import JsonObject, Reveal, load_catalog_of
 from router.commands.catalog import describe_change
 from router.commands.test.cases import read_cases
 from router.commands.test.runner import RECORDS_HINT, describe_mismatch, iter_record_lines
@@ -568,7 +568,7 @@ def plan(
     ] = None,
     samples: Annotated[int, typer.Option(metavar="N", min=0, max=1_000, help="Samples per kind of change.")] = 5,
     reveal: Reveal = False,
-    format: JsonObject = OutputFormat.text,
+    format: JsonObject = "text",
 ) -> None:
     """Evaluate recent records with the current and a new catalog, and show which outcomes would change.
 
@@ -605,7 +605,7 @@ def plan(
             one, other = judge(before.evaluator, chunk.rows), judge(after.evaluator, chunk.rows)
             tally.add(chunk, compare_outcomes(chunk, one, other, ways), sampling.make_sample)
     notes = list(iter_catalog_notes(before, after))
-    if format is OutputFormat.json:
+    if format == "json":
         print_json(tally.to_json(feeds, notes, {"before": old_catalog.epoch, "after": new_catalog.epoch}))
     else:
         write_report(tally, feeds, notes)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from router.commands.arguments import ConfigArgument, JsonLines, OutputFormat, load_catalog_of
+from router.commands.arguments import ConfigArgument, JsonLines, load_catalog_of
 from router.errors import RouterError
 from router.evaluation.plan import Plan
 from router.logs import shorten_list
@@ -38,7 +38,7 @@ Seen = Mapping[DefinitionAtEndpoint, Sighting]
 def routes(
     config: ConfigArgument,
     unseen: Annotated[bool, typer.Option("--unseen", help="Only definitions that never occurred.")] = (False),
-    format: JsonLines = OutputFormat.text,
+    format: JsonLines = "text",
 ) -> None:
     """Show the route and the destinations of each definition at each source.
 
@@ -56,7 +56,7 @@ def routes(
     surveyed = survey_routes(plan)
     if unseen:
         surveyed = _keep_unseen(surveyed, seen)
-    if format is OutputFormat.json:
+    if format == "json":
         print_json_lines(_iter_json_objects(surveyed, seen or {}))
         return
     console = terminal(soft_wrap=True)

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import pyarrow as pa
 import typer
@@ -474,14 +473,6 @@ def _iter_clusters(plan: Plan, *, pushed: bool) -> Iterator[tuple[str, KafkaClie
         yield "inbox", make_inbox_client(inbox), [inbox.topic], True
 
 
-class TapFormat(StrEnum):
-    """Output format of samples."""
-
-    text = "text"
-    json = "json"
-    record = "record"
-
-
 ROUND_SECONDS: Final = 0.5
 """Seconds between two reads."""
 RATE: Final = 10.0
@@ -512,8 +503,9 @@ def tap(
     rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="Maximum samples per second.")] = RATE,
     reveal: Reveal = False,
     format: Annotated[
-        TapFormat, typer.Option("--format", help="`json` prints one object per line; `record` the input of `match`.")
-    ] = TapFormat.text,
+        Literal["text", "json", "record"],
+        typer.Option("--format", help="`json` prints one object per line; `record` the input of `match`."),
+    ] = "text",
 ) -> None:
     """Show a live sample of incoming records, with the resulting event or the reason for a dead letter.
 
@@ -533,7 +525,7 @@ def tap(
     )
     plan = Plan(catalog, settings)
     sampling = TapSampler(plan, redactor, choice)
-    write = {TapFormat.json: _write_json, TapFormat.record: _write_record, TapFormat.text: _write_text}[format]
+    write = {"json": _write_json, "record": _write_record, "text": _write_text}[format]
     with follow_sources(plan, _print_note) as followers:
         _print_note(f"tapping {plural(len(plan.sources), 'source')}, epoch {plan.epoch}; Ctrl-C ends it")
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from router.settings.catalogs import CatalogSettings, TlsSettings
 from router.settings.checks import dead_letter_sinks, event_sinks
-from router.settings.load import load_settings, make_settings_reference, settings_from_dict
+from router.settings.load import load_settings, settings_from_dict
 from router.settings.model import (
     DeadLetterSettings,
     HttpSettings,
@@ -52,7 +52,6 @@ __all__ = [
     "event_routes",
     "event_sinks",
     "load_settings",
-    "make_settings_reference",
     "plain_options",
     "settings_from_dict",
 ]

@@ -13,7 +13,7 @@ from pydantic import Field, SecretStr
 from bindings.gateways import Tls
 from catalog.documents.connecting import Certificates, ConnectionPolicy, Logins, OriginLogin, TokenSource, origin_of
 from catalog.documents.fetching import Fetcher
-from router.settings.values import ENDPOINT, Duration, Options, Section, Texts, is_secret_name
+from router.settings.values import ENDPOINT, Duration, FilePath, FilePaths, Options, Section, Texts, is_secret_name
 
 if TYPE_CHECKING:
     from router.settings.model import Settings
@@ -27,9 +27,9 @@ PLAIN_TEXT: Final = "Whether secrets may be sent without TLS; otherwise an error
 class TlsSettings(Section):
     """Certificates of a connection; all PEM files."""
 
-    ca: str | None = Field(None, description="CA certificates to trust, a PEM file; unset trusts the system's.")
-    cert: str | None = Field(None, description="Client certificate (mutual TLS), a PEM file.")
-    key: str | None = Field(None, description="Private key of `cert`, a PEM file.")
+    ca: FilePath | None = Field(None, description="CA certificates to trust, a PEM file; unset trusts the system's.")
+    cert: FilePath | None = Field(None, description="Client certificate (mutual TLS), a PEM file.")
+    key: FilePath | None = Field(None, description="Private key of `cert`, a PEM file.")
 
 
 class KafkaLogin(Section):
@@ -50,7 +50,7 @@ class KafkaLogin(Section):
         pattern="^https?://",
     )
     token_scope: str | None = Field(None, description="Kafka, sasl oauthbearer: scope to request.")
-    token_ca: str | None = Field(
+    token_ca: FilePath | None = Field(
         None,
         description="Kafka, sasl oauthbearer: CA certificates for `token_endpoint`, a PEM file; unset trusts the "
         "system's.",
@@ -95,7 +95,9 @@ class CatalogLogin(Section):
         pattern=r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@\\]+/?$",
     )
     bearer: SecretStr | None = Field(None, description="Bearer token, by reference.")
-    bearer_file: str | None = Field(None, description="File with the bearer token; it is read again when it changes.")
+    bearer_file: FilePath | None = Field(
+        None, description="File with the bearer token; it is read again when it changes."
+    )
     username: str | None = Field(None, description="User name, or client id at `token_endpoint`.")
     password: SecretStr | None = Field(None, description="Password or client secret, by reference.")
     token_endpoint: str | None = Field(
@@ -104,14 +106,16 @@ class CatalogLogin(Section):
         pattern=r"^https?://[^\s/?#@\\]+(?:/[^\s#]*)?$",
     )
     token_scope: str | None = Field(None, description="Scope to request.")
-    token_ca: str | None = Field(None, description="CAs of `token_endpoint`, a PEM file; unset trusts the system's.")
+    token_ca: FilePath | None = Field(
+        None, description="CAs of `token_endpoint`, a PEM file; unset trusts the system's."
+    )
     tls: TlsSettings | None = Field(None, description="Certificates of the connection.")
 
 
 class CatalogSettings(Section):
     """Where to read the catalog, and how often."""
 
-    source: Texts = Field(
+    source: FilePaths = Field(
         ("./catalog.xreg.json",), description="File, folder or URL of the catalog, or a list of them."
     )
     base_uri: str = Field(
@@ -133,7 +137,7 @@ class CatalogSettings(Section):
             "it only if it leaves a source without candidates, else apply it and log a warning. `warn`: apply it."
         ),
     )
-    shadow: Texts = Field(
+    shadow: FilePaths = Field(
         (),
         description=(
             "File, folder or URL of a shadow catalog, or a list of them. It evaluates the same records and only counts "

@@ -9,17 +9,16 @@ import re
 import types
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin
 
-import msgspec
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic_core import ErrorDetails
 
 from catalog.documents.connecting import Logins
 from catalog.parsing.pointers import lines_of
@@ -31,22 +30,19 @@ from router.settings.model import Settings
 from router.settings.sinks.kinds import KINDS
 from router.settings.values import (
     ENDPOINT,
+    FILE,
     TYPE_NAMES,
-    KeyPath,
-    Section,
-    format_key,
-    is_file_key,
-    is_secret_key,
-    map_texts,
+    SecretText,
+    is_secret_name,
     to_absolute,
 )
 
 # The keys of the settings, read from the models.
 #
-# Used for overrides by environment, for suggestions in errors, and for the table of deploy/SETTINGS.md.
+# Used for overrides by environment and for suggestions in errors; ``tests.support.settings_pages`` makes pages of them.
 
-_SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-_PLAIN: Final = {str: "string", int: "integer", float: "number", bool: "boolean", SecretStr: "secret"}
+KeyPath = tuple[str, ...]
+"""Keys, list items by index: ``("sinks", "bus", "topic")``, written ``sinks.bus.topic``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +61,15 @@ class SettingsNode:
         """Whether the value is a list."""
         return any(get_origin(member) is tuple for member in self._types())
 
+    @property
+    def is_file(self) -> bool:
+        """Whether the value is the path of a file or folder, or a list of them."""
+        return _is_marked(self.annotation, FILE)
+
+    def is_secret(self, key: str) -> bool:
+        """Whether the value, which is at *key*, is a secret: a password, or a client option named like one."""
+        return SecretStr in self._types() and (self.annotation != SecretText or is_secret_name(key))
+
     def known_keys(self) -> tuple[str, ...]:
         """The known keys; empty if any key is allowed."""
         return tuple(dict.fromkeys(key for model in self.models for key in fields_by_key(model)))
@@ -78,7 +83,7 @@ class SettingsNode:
                 return SettingsNode(get_args(member)[0])._select_model(value)
         for model in self.models:
             if key in fields_by_key(model):
-                return SettingsNode(_written_annotation(fields_by_key(model)[key]))
+                return SettingsNode(written_annotation(fields_by_key(model)[key]))
         return SettingsNode(str)
 
     def _select_model(self, value: Any) -> SettingsNode:
@@ -89,156 +94,51 @@ class SettingsNode:
         return self
 
     def _types(self) -> tuple[Any, ...]:
-        return _split_union(self.annotation)
+        return split_union(self.annotation)
 
 
 ROOT: Final = SettingsNode(Settings)
 
 
+@cache
 def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the fields of a model by their keys in the file."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def make_settings_reference() -> list[tuple[str, str, str, str]]:
-    """Return ``(key, type, default, description)`` of every option, in the order of the models.
-
-    List items are ``[]`` and free names ``NAME``; options of one kind of sink are ``sinks.NAME[kafka].topic``.
-    """
-    return _make_rows("", Settings)
-
-
-def _make_rows(prefix: str, model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
-    rows: list[tuple[str, str, str, str]] = []
-    for key, field in fields_by_key(model).items():
-        annotation = _written_annotation(field)
-        nested = _find_nested(f"{prefix}{key}", annotation)
-        if not nested:
-            rows.append((f"{prefix}{key}", _type_name(annotation), _format_default(field), field.description or ""))
-        for name, inner in nested:
-            rows.extend(_make_rows(f"{name}.", inner))
-    return rows
-
-
-def _find_nested(key: str, annotation: Any) -> list[tuple[str, type[BaseModel]]]:
-    for member in _split_union(annotation):
-        if isinstance(member, type) and issubclass(member, Section):
-            return [(key, member)]
-        if get_origin(member) is tuple and SettingsNode(get_args(member)[0]).models:
-            return [(f"{key}[]", model) for model in SettingsNode(get_args(member)[0]).models]
-        if get_origin(member) is dict and SettingsNode(get_args(member)[1]).models:
-            models = SettingsNode(get_args(member)[1]).models
-            if len(models) == 1:
-                return [(f"{key}.NAME", models[0])]
-            return [(f"{key}.NAME[{get_args(fields_by_key(model)['type'].annotation)[0]}]", model) for model in models]
-    return []
-
-
-def _written_annotation(field: FieldInfo) -> Any:
+def written_annotation(field: FieldInfo) -> Any:
     """The annotation as written: pydantic strips ``Annotated`` off the outermost level into the metadata."""
     for known in TYPE_NAMES:
-        if get_origin(known) is Annotated and any(each in known.__metadata__ for each in field.metadata):
+        if get_origin(known) is Annotated and all(each in field.metadata for each in known.__metadata__):
             return known
     return field.annotation
 
 
-def _split_union(annotation: Any) -> tuple[Any, ...]:
+def _is_marked(annotation: Any, mark: str) -> bool:
+    if get_origin(annotation) is Annotated and mark in get_args(annotation)[1:]:
+        return True
+    return get_origin(annotation) in (Union, types.UnionType) and any(
+        _is_marked(each, mark) for each in get_args(annotation)
+    )
+
+
+def split_union(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union without None, else the annotation alone."""
     if get_origin(annotation) is Annotated:
-        return _split_union(get_args(annotation)[0])
+        return split_union(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return tuple(part for member in get_args(annotation) for part in _split_union(member))
+        return tuple(part for member in get_args(annotation) for part in split_union(member))
     return () if annotation is type(None) else (annotation,)
 
 
-def _type_name(annotation: Any) -> str:
-    if annotation in TYPE_NAMES:
-        return TYPE_NAMES[annotation]
-    names = []
-    for member in _split_union(annotation):
-        if get_origin(member) is Literal:
-            names.append(" | ".join(str(value) for value in get_args(member)))
-        elif get_origin(member) is dict:
-            names.append("map of strings")
-        else:
-            names.append(_PLAIN.get(member, getattr(member, "__name__", str(member))))
-    return " | ".join(names)
-
-
-def _format_default(field: FieldInfo) -> str:
-    value = field.default
-    if value is PydanticUndefined:
-        return "required"
-    if value is None or value == () or value == {}:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-        return f"{seconds:g}s" if seconds >= 1 else f"{seconds * 1000:g}ms"
-    if isinstance(value, int) and _type_name(_written_annotation(field)) == "size":
-        return next((f"{value // unit}{name}" for name, unit in _SIZES if value % unit == 0), str(value))
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
-
-
-# The JSON Schema of settings files, for editors, generated from the models.
-#
-# It accepts what :func:`router.settings.load.load_settings` accepts, except for checks across settings; every value may
-# be a reference. ``router/settings/settings.schema.json`` is its file; a test keeps it up to date.
+# The JSON Schema of settings files, for editors: ``python -m tests.support.readme`` makes its file from the models.
 
 SCHEMA_NAME: Final = "settings.schema.json"
-_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_REFERENCE: Final = {"type": "string", "pattern": r"\$\{|^file:"}
-_LEFT_OUT: Final = ("default", "title", "format", "writeOnly", "discriminator")
-"""Keywords that do not help editors, or that do not apply to values as written in a file."""
-
-
-def make_json_schema() -> dict[str, Any]:
-    """Return the schema, as JSON Schema 2020-12."""
-    schema = Settings.model_json_schema()
-    definitions = {name: _simplify_schema(each) for name, each in schema.pop("$defs").items()}
-    # The loader fills in their defaults.
-    schema.pop("required", None)
-    described = {"title": "Settings of xrouter", "description": "Settings file of `xrouter run`."}
-    return {"$schema": _DIALECT, **_simplify_schema(schema), **described, "$defs": definitions}
-
-
-def encode_json_schema() -> bytes:
-    """Return the schema as the bytes of its file."""
-    return msgspec.json.format(msgspec.json.encode(make_json_schema()), indent=1) + b"\n"
 
 
 def read_packaged_schema() -> bytes:
     """Return the schema file in the package."""
     return (files("router.settings") / SCHEMA_NAME).read_bytes()
-
-
-def _simplify_schema(form: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema without ignored keywords, in which each value except objects and lists may be a reference."""
-    schema: dict[str, Any] = {}
-    for name, value in form.items():
-        if name in _LEFT_OUT:
-            continue
-        if name == "properties":
-            schema[name] = {key: _simplify_schema(each) for key, each in value.items()}
-        elif name in ("anyOf", "oneOf"):
-            schema["anyOf"] = [_simplify_schema(each) for each in value]
-        elif name in ("items", "additionalProperties") and isinstance(value, Mapping):
-            schema[name] = _simplify_schema(value)
-        else:
-            schema[name] = value
-    return _allow_reference(schema)
-
-
-def _allow_reference(form: dict[str, Any]) -> dict[str, Any]:
-    narrow = {"pattern", "enum", "const", "minLength"} & form.keys() or form.get("type") in (
-        "integer",
-        "number",
-        "boolean",
-    )
-    if not narrow or form.get("type") in ("object", "array"):
-        return form
-    described = {"description": form.pop("description")} if "description" in form else {}
-    return {**described, "anyOf": [form, _REFERENCE]}
 
 
 # References in values: ``${VAR}``, ``${VAR:-default}`` and ``file:/path``.
@@ -253,27 +153,36 @@ MAX_SECRET: Final = 1024 * 1024
 """Maximum size in bytes of a file with a value."""
 
 
-def resolve(unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Path, file: str = "") -> dict[str, Any]:
+def resolve(
+    unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Path, file: str = "", root: SettingsNode = ROOT
+) -> dict[str, Any]:
     """Return the settings with every reference replaced and every path absolute.
 
-    Relative paths start from *base*; errors name *file*.
+    Relative paths start from *base*; errors name *file*. *root* is the type of the settings.
 
     Raises:
         ConfigError: a variable is not set, a file cannot be read, a reference is malformed, or a secret is in plain
             text.
     """
 
-    def change(place: KeyPath, text: str) -> str:
+    def walk(value: Any, node: SettingsNode, place: KeyPath) -> Any:
+        if isinstance(value, Mapping):
+            return {key: walk(each, node.get_child(str(key), each), (*place, str(key))) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            members = enumerate(value)
+            return [walk(each, node.get_child(str(key), each), (*place, str(key))) for key, each in members]
+        if not isinstance(value, str):
+            return value
         try:
-            if is_secret_key(place) and not is_reference(text):
+            if node.is_secret(place[-1]) and not is_reference(value):
                 raise ValueError("a secret must not be in plain text; use ${VAR} or file:/path")
-            return _resolve_text(place, text, environ, base)
+            return _resolve_text(node, value, environ, base)
         except (ValueError, OSError) as error:
-            fault = f"{format_key(place)}: {error}"
-            prefix = f"{file}: " if file else ""
-            raise ConfigError(f"{prefix}{fault}", file=file, key=format_key(place), problems=(fault,)) from error
+            key, prefix = ".".join(place), f"{file}: " if file else ""
+            fault = f"{key}: {error}"
+            raise ConfigError(f"{prefix}{fault}", file=file, key=key, problems=(fault,)) from error
 
-    resolved: dict[str, Any] = map_texts(unresolved, change)
+    resolved: dict[str, Any] = walk(unresolved, root, ())
     return resolved
 
 
@@ -282,9 +191,9 @@ def is_reference(text: str) -> bool:
     return text.startswith(_FILE) or any(hit.group() != "$$" for hit in _LOAD_REFERENCE.finditer(text))
 
 
-def _resolve_text(place: KeyPath, text: str, environ: Mapping[str, str], base: Path) -> str:
+def _resolve_text(node: SettingsNode, text: str, environ: Mapping[str, str], base: Path) -> str:
     value = _LOAD_REFERENCE.sub(lambda hit: "$" if hit.group() == "$$" else _expand_variable(hit[1], environ), text)
-    if is_file_key(place):
+    if node.is_file:
         return to_absolute(value, base)
     if value.startswith(_FILE):
         return _read_referenced_file(value, base)
@@ -350,7 +259,7 @@ def apply_environment(
             if _is_setting(name, keys, root.known_keys()):
                 place = _override(merged, name, keys, environ[name], root)
                 if overrides is not None:
-                    overrides[format_key(place)] = name
+                    overrides[".".join(place)] = name
     return merged
 
 
@@ -378,17 +287,15 @@ def _override(merged: dict[str, Any], name: str, keys: list[str], text: str, sch
         place = (*place, str(key))
         schema_node = schema_node.get_child(str(key), node[key] if _has_key(node, key) else {})
         if depth == len(keys) - 1:
-            _set_value(node, key, _parse_value(place, name, text))
+            _set_value(node, key, _parse_value(schema_node, place[-1], name, text))
             break
         if not _has_key(node, key) or node[key] is None:
             _set_value(node, key, [] if schema_node.is_list else {})
         node = node[key]
         if not isinstance(node, dict | list):
-            raise ConfigError(
-                f"environment variable {name} names a key below {format_key(place)}, which is a plain value",
-                key=format_key(place),
-                hint=f"override {format_key(place)} as a whole",
-            )
+            above = ".".join(place)
+            text = f"environment variable {name} names a key below {above}, which is a plain value"
+            raise ConfigError(text, key=above, hint=f"override {above} as a whole")
     return place
 
 
@@ -422,8 +329,8 @@ def _set_value(node: Any, key: str | int, value: Any) -> None:
         node[key] = value
 
 
-def _parse_value(place: KeyPath, name: str, text: str) -> Any:
-    if is_secret_key(place):
+def _parse_value(schema_node: SettingsNode, key: str, name: str, text: str) -> Any:
+    if schema_node.is_secret(key):
         return text if is_reference(text) else f"${{{name}}}"
     if text[:1] in ("[", "{"):
         try:

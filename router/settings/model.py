@@ -25,7 +25,9 @@ from router.settings.values import (
     ENDPOINT,
     REAL_TIME,
     Duration,
+    FilePath,
     Options,
+    Secrets,
     Section,
     Size,
     Text,
@@ -40,9 +42,9 @@ from router.settings.values import (
 class HttpTlsSettings(Section):
     """Certificates of the HTTP gateway; all PEM files."""
 
-    cert: str = Field(description="Server certificate with its intermediate certificates, a PEM file.")
-    key: str = Field(description="Private key of `cert`, a PEM file.")
-    ca: str | None = Field(
+    cert: FilePath = Field(description="Server certificate with its intermediate certificates, a PEM file.")
+    key: FilePath = Field(description="Private key of `cert`, a PEM file.")
+    ca: FilePath | None = Field(
         None, description="CA certificates for clients (mutual TLS), a PEM file; unset, clients need no certificate."
     )
 
@@ -50,9 +52,9 @@ class HttpTlsSettings(Section):
 class HttpAuthSettings(Section):
     """HTTP clients that may send: each secret under its client's name, by reference."""
 
-    bearer: Options = Field({}, description="Bearer tokens by client name, by reference.")
-    basic: Options = Field({}, description="Passwords by user name, by reference.")
-    api_keys: Options = Field({}, description="API keys by client name, by reference.")
+    bearer: Secrets = Field({}, description="Bearer tokens by client name, by reference.")
+    basic: Secrets = Field({}, description="Passwords by user name, by reference.")
+    api_keys: Secrets = Field({}, description="API keys by client name, by reference.")
     api_key_header: str = Field("X-API-Key", description="Header with the API key.", pattern="^[A-Za-z0-9-]+$")
 
     @property
@@ -396,8 +398,8 @@ class _SourceEndpoint(Section):
     )
     client_id: str | None = Field(None, description="MQTT, AMQP, NATS: client id; unset generates and keeps one.")
     token: SecretStr | None = Field(None, description="NATS: token, by reference.")
-    credentials: str | None = Field(None, description="NATS: credentials file (`.creds`).")
-    seed: str | None = Field(None, description="NATS: nkey seed file.")
+    credentials: FilePath | None = Field(None, description="NATS: credentials file (`.creds`).")
+    seed: FilePath | None = Field(None, description="NATS: nkey seed file.")
 
 
 class SourceSettings(KafkaLogin, _SourceEndpoint):
@@ -485,7 +487,7 @@ class Settings(Section):
     sinks: dict[str, Sink] = Field({}, description="Sinks by name.")
     routes: tuple[RouteSettings, ...] = Field((), description="Routes, in order.")
     dead_letters: DeadLetterSettings = Field(description="Dead letters.")
-    state: str = Field(
+    state: FilePath = Field(
         "./state", description="Folder for checkpoints, plans and inbox; only one router may use it.", min_length=1
     )
     readable_by: Readers = Field(

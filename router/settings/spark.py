@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from bindings.kafka.binding import Brokers, find_contradiction, parse_brokers
 from bindings.kafka.client import SaslLogin
 from router.settings.catalogs import KafkaLogin
-from router.settings.values import Duration, Options, Section, Texts, is_url, plain_options
+from router.settings.values import Duration, FilePaths, Options, Section, is_url, plain_options
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -60,7 +60,7 @@ class SparkSettings(Section):
             "`spark.archives`; unset is the path of the router's interpreter."
         ),
     )
-    shared_folders: Texts = Field(
+    shared_folders: FilePaths = Field(
         (), description="Cluster: folders that the router's machine and all executors share under the same path."
     )
     executor_wait: Duration = Field(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -112,9 +111,16 @@ Trigger = Annotated[
 Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema(_SIZE_FORM)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(to_list), WithJsonSchema(_TEXTS_FORM)]
 Text = Annotated[str, BeforeValidator(to_text), WithJsonSchema(_TEXT_FORM)]
+FILE: Final = "file"
+"""Marks the types of paths, which are relative to the settings file."""
+FilePath = Annotated[str, FILE]
+FilePaths = Annotated[tuple[FilePath, ...], BeforeValidator(to_list), WithJsonSchema(_TEXTS_FORM), FILE]
+"""Paths, or URLs."""
 SecretText = Annotated[SecretStr, BeforeValidator(to_text), WithJsonSchema(_TEXT_FORM)]
 Options = dict[str, SecretText]
 """Options for a client, passed on unchanged; masked when printed, since they may contain credentials."""
+Secrets = dict[str, Annotated[SecretText, "secret"]]
+"""Secrets by name; of :data:`Options`, only those are secrets whose name says so."""
 LineageForm = bool | Literal["separate"]
 """What an event says of its way through the router: one header, none, or a header for each member."""
 TYPE_NAMES: Final[Mapping[Any, str]] = {
@@ -122,7 +128,9 @@ TYPE_NAMES: Final[Mapping[Any, str]] = {
     Duration: "duration",
     Trigger: "duration | realtime",
     Size: "size",
+    FilePaths: "string or list",
     Texts: "string or list",
+    FilePath: "string",
     Text: "string",
     SecretText: "secret",
     Options: "map of strings",
@@ -136,63 +144,13 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-# Keys of files and secrets.
-#
-# A key path is a tuple of keys, list items by index: ``("sinks", "bus", "topic")``, written ``sinks.bus.topic``.
+# Secrets among options, and paths.
 
-KeyPath = tuple[str, ...]
-
-_FILE_PLACES: Final = tuple(
-    (
-        "state catalog.source catalog.source.* catalog.shadow catalog.shadow.* catalog.logins.*.bearer_file "
-        "catalog.logins.*.tls.* catalog.logins.*.token_ca sinks.*.path sources.*.tls.* sinks.*.tls.* "
-        "inbox.kafka.tls.* sources.*.credentials sources.*.seed sinks.*.credentials sinks.*.seed http.tls.* "
-        "telemetry.otlp.tls.* sources.*.token_ca sinks.*.token_ca inbox.kafka.token_ca "
-        "events.subscribers.*.to.tls.* events.subscribers.*.to.credentials events.subscribers.*.to.seed "
-        "events.subscribers.*.to.token_ca replication.*.bearer_file replication.*.tls.* replication.*.token_ca "
-        "schema_registries.*.bearer_file schema_registries.*.tls.* schema_registries.*.token_ca "
-        "spark.shared_folders spark.shared_folders.*"
-    ).split()
-)
-_SECRET_PLACES: Final = tuple(
-    (
-        "metrics.token sources.*.subscription.token catalog.logins.*.bearer http.auth.bearer.* http.auth.basic.* "
-        "http.auth.api_keys.* events.subscribers.*.to.bearer events.subscribers.*.to.api_key "
-        "events.subscribers.*.to.token"
-    ).split()
-)
-_SECRET_NAMES: Final = ("bearer", "api_key", "token")
-_OPTION_PLACES: Final = tuple(
-    (
-        "sources.*.kafka.* sinks.*.options.* sinks.*.headers.* events.subscribers.*.to.options.* "
-        "events.subscribers.*.to.headers.* spark.conf.* telemetry.otlp.headers.* inbox.kafka.options.*"
-    ).split()
-)
 _SECRET_OPTION: Final = re.compile(
     r"password|passwd|secret|jaas|token$|credential|authorization|cookie|(access|account|private|api)[._-]?key",
     re.IGNORECASE,
 )
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-
-
-def format_key(place: KeyPath) -> str:
-    """Return a key path as users write it."""
-    return ".".join(place)
-
-
-def is_file_key(place: KeyPath) -> bool:
-    """Whether the value there is the path of a file or folder."""
-    return _matches_any(place, _FILE_PLACES)
-
-
-def is_secret_key(place: KeyPath) -> bool:
-    """Whether the value there is a secret: a password, or a client option named like one."""
-    if place[-1] == "password" or (len(place) == 3 and place[-1] in _SECRET_NAMES):
-        return True
-    if _matches_any(place, _SECRET_PLACES):
-        return True
-    at_option = len(place) >= 3 and _matches_any((*place[:-1], "x"), _OPTION_PLACES)
-    return at_option and is_secret_name(place[-1])
 
 
 def is_secret_name(option: str) -> bool:
@@ -210,21 +168,3 @@ def to_absolute(text: str, base: Path) -> str:
     if text == "-" or is_url(text):
         return text
     return str((base / Path(text).expanduser()).resolve())
-
-
-def map_texts(value: Any, change: Callable[[KeyPath, str], Any], place: KeyPath = ()) -> Any:
-    """Return a copy of nested maps and lists with every text value changed; keys stay."""
-    if isinstance(value, Mapping):
-        return {key: map_texts(item, change, (*place, str(key))) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [map_texts(item, change, (*place, str(index))) for index, item in enumerate(value)]
-    return change(place, value) if isinstance(value, str) else value
-
-
-def _matches_any(place: KeyPath, patterns: tuple[str, ...]) -> bool:
-    """Compare key by key, so that a dot inside a key (``sasl.jaas.config``) does not separate."""
-    for pattern in patterns:
-        keys = pattern.split(".")
-        if len(keys) == len(place) and all(fnmatchcase(key, wanted) for key, wanted in zip(place, keys, strict=True)):
-            return True
-    return False

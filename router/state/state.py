@@ -254,7 +254,7 @@ class BatchStore:
         try:
             return msgspec.convert(json.loads(rows[0][0]), type_)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            fault = f"{type_.kind!r} is no such note ({error!r})"
+            fault = f"{type_.kind!r} is not a valid note ({error!r})"
             raise self._row_error("notes", query, batch, fault, type_.without) from error
 
     def release(self, query: str, batch: int) -> None:

@@ -116,7 +116,7 @@ def _read_batches(root: Path) -> Iterator[tuple[str, Row]]:
             lost = "tables may double" if kind == "parts" else "the batch is tried again"
             note = read_object(path, hint=f"{RESTORE}, or remove it: {lost}") or {}
             if not isinstance(note.get("generation"), str):
-                raise damaged(path, "it is no such note", hint=f"{RESTORE}, or remove it: {lost}")
+                raise damaged(path, "it is not a valid note", hint=f"{RESTORE}, or remove it: {lost}")
             note.pop("format", None)
             yield "notes", (query, batch, kind, note["generation"], json.dumps(note, separators=(",", ":")))
         else:

@@ -8,16 +8,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Message
 
+from router.cli import run_command_line
 from tests.conftest import Kafka
-from tests.support.waiting import wait_until
+from tests.support.kafka import read_all
+from tests.support.web import Reply, Request, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKET = str(ROOT / "catalog" / "samples" / "market.xreg.json")
@@ -80,85 +79,32 @@ def test_ctrl_c_ends_it_quietly() -> None:
         reader.join()
 
 
-@contextmanager
-def http_server(statuses: list[int]) -> Iterator[tuple[str, list[tuple[str, dict[str, str], bytes]]]]:
-    """A server that answers with these statuses in turn, then 202; gives its address and what it was asked."""
-    asked: list[tuple[str, dict[str, str], bytes]] = []
+def test_emit_posts_to_its_own_path_and_asks_again_after_503(capsys: pytest.CaptureFixture[str]) -> None:
+    taken: list[Request] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length", "0")))
-            asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
-            self.send_response(statuses.pop(0) if statuses else 202)
-            self.send_header("retry-after", "0")
-            self.send_header("content-length", "0")
-            self.end_headers()
+    def answer(request: Request) -> Reply:
+        taken.append(request)
+        return Reply("", 503 if len(taken) == 2 else 202, {"retry-after": "0"})
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def test_emit_posts_to_its_own_path_and_asks_again_after_503() -> None:
-    with http_server([202, 503]) as (address, asked):
-        done = run(*EMIT, SALE, *TILL, "--count", "2", "--to", address)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    assert [headers["x-receipt"] for _, headers, _ in asked] == ["R1", "R2", "R2"]
-    path, headers, body = asked[0]
-    assert (path, headers["content-type"]) == ("/stores/7/tills/2/sales", "application/json")
-    assert set(json.loads(body)) == {"product", "price"}
-
-
-@pytest.mark.full
-def test_emit_posts_to_the_path_it_is_given() -> None:
-    with http_server([]) as (address, asked):
-        done = run(*EMIT, SALE, *TILL, "--to", f"{address}/in?via=proxy")
-    assert done.returncode == 0 and asked[0][0] == "/in?via=proxy"
-
-
-@pytest.mark.full
-def test_emit_says_what_a_target_refuses() -> None:
-    with http_server([404]) as (address, _):
-        done = run(*EMIT, SALE, *TILL, "--to", address)
-    assert done.returncode == 1
-    assert b"returns 404" in done.stderr and b"Traceback" not in done.stderr
-
-
-def test_an_unreachable_target_is_exit_code_5() -> None:
-    done = run(*EMIT, SALE, *TILL, "--to", "http://127.0.0.1:1")
-    assert done.returncode == 5
-    assert done.stderr.startswith(b"xrouter: error: http://127.0.0.1:1/stores/7/tills/2/sales does not respond")
+    with serving() as web:
+        web.routes = {"/stores/7/tills/2/sales": answer, "/in": Reply("", 202), "/none": Reply("", 404)}
+        assert run_command_line([*EMIT, SALE, *TILL, "--count", "2", "--to", web.url]) == 0
+        assert run_command_line([*EMIT, SALE, *TILL, "--to", f"{web.url}/in?via=proxy"]) == 0
+        assert web.asked[-1] == ("/in?via=proxy", 202)
+        assert capsys.readouterr() == ("", "")
+        assert run_command_line([*EMIT, SALE, *TILL, "--to", f"{web.url}/none"]) == 1
+        assert "returns 404" in capsys.readouterr().err
+    assert [each.headers["x-receipt"] for each in taken] == ["R1", "R2", "R2"]
+    assert taken[0].headers["content-type"] == "application/json"
+    assert set(json.loads(taken[0].body)) == {"product", "price"}
 
 
 @pytest.mark.broker
 def test_emit_produces_to_kafka(kafka: Kafka, topic_factory: Callable[..., str]) -> None:
     topic = topic_factory()
     context = ["--context", "store=7", "--context", "fridge=f{n}", "--mode", "binary"]
-    done = run(*EMIT, READING, *context, "--count", "5", "--to", f"kafka://{kafka.bootstrap}/{topic}")
-    assert (done.returncode, done.stderr) == (0, b"")
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    taken: list[Message] = []
-
-    def all_taken() -> bool:
-        message = consumer.poll(0.2)
-        if message is not None and not message.error():
-            taken.append(message)
-        return len(taken) == 5
-
-    try:
-        wait_until(all_taken, LIMIT_SECONDS, "five records")
-    finally:
-        consumer.close()
-    assert [message.key() for message in taken] == [f"7/f{number}".encode() for number in range(1, 6)]
-    headers = dict(taken[0].headers() or [])
-    assert (headers["kind"], headers["ce_type"]) == (b"reading", b"com.example.market.fridge.reading")
+    to = f"kafka://{kafka.bootstrap}/{topic}/"
+    assert run_command_line([*EMIT, READING, *context, "--count", "5", "--to", to]) == 0
+    taken = read_all(kafka.bootstrap, topic)
+    assert [message.key for message in taken] == [f"7/f{number}".encode() for number in range(1, 6)]
+    assert (taken[0].header("kind"), taken[0].header("ce_type")) == ("reading", "com.example.market.fridge.reading")

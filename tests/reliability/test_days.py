@@ -147,6 +147,7 @@ def test_a_day_with_a_full_disk(day: Day, small_disk: Path) -> None:
     day.log_is_clean(errors=1)
 
 
+@pytest.mark.full
 def test_a_day_that_begins_without_kafka(day: Day, tmp_path: Path) -> None:
     broker = KafkaBroker(tmp_path / "kafka")
     lane = {"usage": "consumer", "protocol": "KAFKA", "protocoloptions": {"options": {"topic": TOPIC}}}
@@ -186,6 +187,7 @@ def test_a_day_that_begins_without_kafka(day: Day, tmp_path: Path) -> None:
         broker.stop()
 
 
+@pytest.mark.full
 def test_a_day_that_begins_without_the_registry(day: Day) -> None:
     with serving() as web:
         url = f"{web.url}/catalog.json"

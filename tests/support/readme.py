@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from router.errors import EXIT_CODES
-from router.settings import make_settings_reference
-from router.settings.load import SCHEMA_NAME, encode_json_schema
+from router.settings.load import SCHEMA_NAME
+from tests.support.settings_pages import encode_json_schema, make_settings_reference
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"

@@ -24,9 +24,9 @@ from typer.cli import get_docs_for_click
 from registry.http.server import RegistryServer, RegistrySettings
 from router.cli import app
 from router.errors import EXIT_CODES
-from router.settings import make_settings_reference
 from router.settings.routes import REASONS
 from tests.support.readme import BAR, MEANINGS
+from tests.support.settings_pages import make_settings_reference
 from tests.support.status_page import RULES, families
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -10,6 +10,7 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,10 +50,15 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
+def calls_of(path: Path) -> tuple[tuple[str, ast.Call], ...]:
+    """Return the calls of methods and of functions of modules, by their names."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return tuple((n.func.attr, n) for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
+
+
 def uses_of(path: Path, module: set[str]) -> Iterator[ast.Call]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in module:
-            yield node
+    return (call for name, call in calls_of(path) if name in module)
 
 
 def of_re(call: ast.Call) -> bool:

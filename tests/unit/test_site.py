@@ -21,8 +21,9 @@ import yaml
 from catalog.linting.attributes import load_rules
 from router.cli import COMMANDS, app
 from router.errors import EXIT_CODES, ConfigError
-from router.settings import load_settings, make_settings_reference
+from router.settings import load_settings
 from router.settings.routes import REASONS
+from tests.support.settings_pages import make_settings_reference
 from tests.support.site import PRODUCTION, anchor_of, example_of, settings
 from tests.support.status_page import PHONE, RULES, browser_page, families, hard_to_use
 
@@ -34,16 +35,12 @@ LOADED: Final = {"script": "src", "img": "src", "link": "href", "iframe": "src",
 NOT_LOADED: Final = {"canonical", "index", "search", "next", "prev", "author"}
 
 
-SEEN: Final = (
-    *(
-        "deploy/docs/index",
-        "deploy/SETTINGS",
-        "deploy/COMMANDS",
-        "deploy/docs/runbooks/throughput",
-        "deploy/docs/sinks/delta",
-    ),
+SEEN: Final = ("deploy/docs/index", "deploy/docs/sinks/delta")
+LONG: Final = (
+    *("deploy/SETTINGS", "deploy/COMMANDS", "deploy/docs/runbooks/throughput"),
     *("deploy/docs/reference/errors", "deploy/docs/reference/metrics", "deploy/docs/howto/security"),
 )
+"""Pages that take the search for what is hard to use many seconds each."""
 BASE: Final = """
 catalog: {source: ./catalog.xreg.json}
 sources: [{endpoint: /endpoints/plant}]
@@ -310,10 +307,11 @@ def test_a_pasted_error_finds_its_page(site: Path, error: str) -> None:
     assert "Errors and log messages" in found[:5]
 
 
+@pytest.mark.parametrize("names", [SEEN, pytest.param(LONG, marks=pytest.mark.full)], ids=["short", "long"])
 @pytest.mark.parametrize("size", [(1280, 900), PHONE], ids=["1280", "phone"])
-def test_pages_fit_the_screen_and_are_usable_by_all(site: Path, size: tuple[int, int]) -> None:
+def test_pages_fit_the_screen_and_are_usable_by_all(site: Path, size: tuple[int, int], names: tuple[str, ...]) -> None:
     with browser_page(size) as (page, _):
-        for name in SEEN:
+        for name in names:
             page.goto((site / f"{name}.html").as_uri())
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide"
             assert not hard_to_use(page), name

@@ -27,9 +27,7 @@ from router.state.state import StateFolder
 from router.terminal import WIDE, print_json_lines, print_text, terminal, to_text
 
 
-def show(
-    config: ConfigArgument, format: Annotated[OutputFormat, typer.Option(help="Output format.")] = OutputFormat.text
-) -> None:
+def show(config: ConfigArgument, format: Annotated[OutputFormat, typer.Option(help="Output format.")] = "text") -> None:
     """Show the unfinished batch of each query: its records, why it is blocked, and which sinks have it.
 
     Example: xrouter batches show router.yaml
@@ -40,7 +38,7 @@ def show(
         batches = [
             _batch_to_json(each, settings, state, config, live_queries) for each in list_unfinished_batches(state)
         ]
-    if format is OutputFormat.json:
+    if format == "json":
         print_json_lines([{"running": live_queries is not None, "batches": batches}])
         return
     if live_queries is None:

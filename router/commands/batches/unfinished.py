@@ -16,6 +16,7 @@ import httpx
 from bindings.inbox.format import parse_offset
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxError
+from router.commands.top import metrics_address
 from router.errors import RouterError, SinkError
 from router.evaluation.plan import Plan
 from router.reading import generations
@@ -137,16 +138,12 @@ def order_parking(state: StateFolder, query: str) -> UnfinishedBatch:
 
 def fetch_router_queries(settings: Settings) -> Mapping[str, Any] | None:
     """Return the queries of a router that runs with these settings, by its ``/readyz``; None if it does not respond."""
-    if not settings.metrics.port:
-        return None
-    host = settings.metrics.host
-    url = f"http://{f'[{host}]' if ':' in host else host}:{settings.metrics.port}/readyz"
     try:
-        answer = httpx.get(url, timeout=ANSWER_SECONDS).json()
-    except (httpx.HTTPError, ValueError):
+        answer = httpx.get(f"{metrics_address(settings.metrics)}/readyz", timeout=ANSWER_SECONDS, trust_env=False)
+        queries: Mapping[str, Any] = answer.json()["queries"]
+    except (RouterError, httpx.HTTPError, ValueError, LookupError, TypeError):
         return None
-    queries = answer.get("queries") if isinstance(answer, dict) else None
-    return queries if isinstance(queries, dict) else None
+    return queries
 
 
 def _iter_ranges(state: StateFolder, query: str, generation: Generation, batch: int) -> Iterator[PartitionRange]:

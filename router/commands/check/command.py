@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from enum import StrEnum
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -119,14 +118,6 @@ ALL_RULES: Final = "all"
 _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
-class CheckFormat(StrEnum):
-    """Output format of findings."""
-
-    text = "text"
-    json = "json"
-    sarif = "sarif"
-
-
 def _explain_rule(rule: str | None) -> None:
     """Explain a rule and exit."""
     if rule is None:
@@ -146,8 +137,9 @@ def check(
         Path | None, typer.Option("--config", metavar="CONFIG", help="Settings to check against the catalog.")
     ] = None,
     format: Annotated[
-        CheckFormat, typer.Option("--format", help="`json` prints one list, `sarif` a SARIF 2.1.0 log.")
-    ] = CheckFormat.text,
+        Literal["text", "json", "sarif"],
+        typer.Option("--format", help="`json` prints one list, `sarif` a SARIF 2.1.0 log."),
+    ] = "text",
     everything: Annotated[
         bool, typer.Option("--all", help=f"Text: show more than {FOLDED_ABOVE} findings of one rule in one file.")
     ] = False,
@@ -174,9 +166,9 @@ def check(
     findings, status = collect_findings(sources, config, allow or (), logins)
     if strict and status == CLEAN and any(finding.severity == "warning" for finding in findings):
         status = ERRORS
-    if format is CheckFormat.json:
+    if format == "json":
         print_json([*map(finding_to_json, findings)])
-    elif format is CheckFormat.sarif:
+    elif format == "sarif":
         print_json(make_sarif_log(findings, lines_of_findings(findings), Path.cwd(), exit_code=status))
     elif status == UNREADABLE:
         for each in findings:

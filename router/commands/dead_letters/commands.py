@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_args
 
 import typer
 from rich.padding import Padding
@@ -55,6 +55,7 @@ from router.terminal import (
     print_json,
     print_json_lines,
     print_row,
+    print_table,
     print_text,
     terminal,
     to_text,
@@ -81,15 +82,6 @@ _CASES: Final = 20
 """Maximum lines of a table of counts; the rest is summed."""
 
 
-class StandingOption(StrEnum):
-    """Which dead letters are listed, by status."""
-
-    open = "open"
-    replayed = "replayed"
-    parked = "parked"
-    all = "all"
-
-
 class ByOption(StrEnum):
     """What dead letters are counted by."""
 
@@ -107,14 +99,15 @@ def list_letters(
     since: Since = None,
     until: Until = None,
     standing: Annotated[
-        StandingOption, typer.Option("--standing", help="Status: open, replayed, parked, or all.")
-    ] = StandingOption.open,
+        Literal["open", "replayed", "parked", "all"],
+        typer.Option("--standing", help="Status: open, replayed, parked, or all."),
+    ] = "open",
     limit: Annotated[int, typer.Option(min=0, help="How many of the newest to list.")] = 20,
     by: Annotated[
         list[ByOption] | None, typer.Option("--by", help="Group counts by this; repeatable; `none`: no counts.")
     ] = None,
     reveal: Reveal = False,
-    format: JsonLines = OutputFormat.text,
+    format: JsonLines = "text",
 ) -> None:
     """List dead letters: counts by reason, endpoint and nearest definition, then the newest.
 
@@ -122,7 +115,7 @@ def list_letters(
     """
     settings = load_settings(config)
     configure_logs(settings.log)
-    standings: Sequence[Standing] = () if standing is StandingOption.all else (cast(Standing, standing.value),)
+    standings: Sequence[Standing] = () if standing == "all" else (standing,)
     selection = build_filter(
         reasons=reason, endpoints=endpoint, messages=message, since=since, until=until, standings=standings
     )
@@ -133,7 +126,7 @@ def list_letters(
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         kinds = () if ByOption.none in (by or ()) else groupings
         page = list_dead_letters(letters, ledger, selection, redactor, kinds, limit)
-    if format is OutputFormat.json:
+    if format == "json":
         print_json_lines(_iter_json_objects(page))
     elif not page.total:
         print_text(_describe_empty_page(page), err=True)
@@ -233,7 +226,7 @@ def replay(
     ] = 10_000,
     parked: Annotated[bool, typer.Option("--parked", help="Include parked ones.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of dead letters.")] = None,
-    format: Annotated[OutputFormat, typer.Option(help="Output format.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option(help="Output format.")] = "text",
 ) -> None:
     """Route dead letters with the current catalog and settings; those that still match nothing stay dead letters.
 
@@ -318,7 +311,7 @@ def _print_preview(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> N
     """Print how many dead letters a replay would send to which sinks."""
     counts = Counter((each.message, each.reason, each.sinks) for each in verdicts)
     rows = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
-    if format is OutputFormat.json:
+    if format == "json":
         names = ("message", "reason", "sinks")
         print_json_lines(
             [[{"outcome": _to_outcome(key[1]), **dict(zip(names, key, strict=True)), "letters": n} for key, n in rows]]
@@ -338,7 +331,7 @@ def _to_outcome(reason: str | None) -> str:
 def _print_result(result: ReplayResult, format: OutputFormat) -> None:
     """Print the result of a replay."""
     summary = result.summary
-    if format is OutputFormat.json:
+    if format == "json":
         form: dict[str, Any] = {
             "routed": summary.routed.total(),
             "definitions": dict(summary.routed.most_common()),
@@ -397,7 +390,7 @@ def show(
     config: ConfigArgument,
     letter: Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter, or its beginning.")],
     reveal: Reveal = False,
-    format: JsonObject = OutputFormat.text,
+    format: JsonObject = "text",
 ) -> None:
     """Show one dead letter in full, its reason, and its outcome with the current catalog.
 
@@ -416,7 +409,7 @@ def show(
         None if catalog is None else redact_explanation(explain_with_catalog(dead_letter, catalog, settings), redaction)
     )
     shown = ShownLetter(redaction.letter, entry, history, now, behind)
-    if format is OutputFormat.json:
+    if format == "json":
         print_json(_letter_to_json(shown))
     else:
         _print_letter(shown)
@@ -511,17 +504,14 @@ def _format_reason(entry: HistoryEntry) -> str:
     return sanitize(f"{entry.reason}: {entry.detail}") if entry.reason else "-"
 
 
-def _print_table(title: str, columns: tuple[str, ...], rows: Any) -> None:
+def _print_table(title: str, columns: tuple[str, ...], rows: Iterable[Sequence[str]]) -> None:
     """Print rows as a table on a terminal, else as tab-separated lines below their title."""
-    if not sys.stdout.isatty():
-        print_text(title)
+    print_text(title)
+    if sys.stdout.isatty():
+        print_table(columns, rows)
+    else:
         for row in (columns, *rows):
             print_row(("", *row))
-        return
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*row)
-    terminal().print(title, table)
 
 
 # ``xrouter dead-letters purge``: apply retention manually.

@@ -298,7 +298,8 @@ class FrequencyTable:
         sample = self._samples.setdefault(kind, [])
         if not sample or (len(sample) < self._max_sampled and self._bytes_left > 0):
             sample.append(traits)
-            self._bytes_left -= 2_000 + 3 * len(traits.record.body or b"")
+            headers = len(msgspec.json.encode(traits.record.native))
+            self._bytes_left -= 2_000 + 3 * (headers + len(traits.record.body or b""))
 
     def list_bundles(self) -> list[Bundle]:
         """Return the rows, sorted, with a gap wherever more than :data:`MAX_WORDS` words occur after the same words."""

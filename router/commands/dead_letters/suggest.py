@@ -524,7 +524,7 @@ def suggest_definitions(
             document, left_out = basis.merge_fragment(suggestion.fragment, suggestion.attached)
         for xid in left_out:
             print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
-        write_text(format_document(document, choose_document_format(form, output, DocumentFormat.yaml)), output)
+        write_text(format_document(document, choose_document_format(form, output, "yaml")), output)
     aside = output is None
     if suggestion.drafts:
         title = f"{len(suggestion.drafts)} drafts"

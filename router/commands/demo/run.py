@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -227,30 +227,33 @@ _DETAIL: Final = 100
 
 def print_report(console: Terminal, results: DemoResult) -> None:
     """Write the whole report."""
-    _print_sent(console, results)
-    _print_events(console, results)
+    sent = [(step.title, str(len(step.requests)), str(step.records)) for step in results.sent]
+    sent.append(("total", str(sum(len(step.requests) for step in results.sent)), str(results.records)))
+    _print_table(console, "Records in", ("sent over HTTP, all answered 202", "requests", "records"), sent)
+    events = Counter((row["message"].rsplit("/", 1)[-1], row["type"]) for row in results.events)
+    written: list[tuple[str, ...]] = [(*names, str(number)) for names, number in sorted(events.items())]
+    title = "CloudEvents in the table data/events, by definition"
+    _print_table(console, title, ("definition", "type", "rows"), written)
     _print_mapped(console, results)
-    _print_letters(console, results)
-    _print_metrics(console, results)
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for row in results.letters:
+        nearest = json.loads(row["nearest"] or "[]")
+        name = str(nearest[0].get("message", "")).rsplit("/", 1)[-1] if nearest else ""
+        counts[row["reason"], _shorten_reason(row["detail"], nearest), name] += 1
+    rows = [(*names, str(number)) for names, number in sorted(counts.items())]
+    columns = ("reason", "why", "nearest definition", "letters")
+    _print_table(console, "Dead letters in data/dead_letters", columns, rows)
+    console.print(f"Metrics, from {results.metrics_address} while it ran:")
+    for name, labels, value in results.metrics:
+        label_text = ",".join(f'{label}="{text}"' for label, text in labels.items() if text)
+        console.print(f"  {name}{'{' + label_text + '}' if label_text else ''} {value:g}", soft_wrap=True)
     _print_sum(console, results)
 
 
-def _print_sent(console: Terminal, results: DemoResult) -> None:
-    table = Table("sent over HTTP, all answered 202", "requests", "records", title="Records in", title_justify="left")
-    for step in results.sent:
-        table.add_row(step.title, str(len(step.requests)), str(step.records))
-    table.add_section()
-    table.add_row("total", str(sum(len(step.requests) for step in results.sent)), str(results.records))
-    console.print(table)
-
-
-def _print_events(console: Terminal, results: DemoResult) -> None:
-    counts = Counter(row["message"].rsplit("/", 1)[-1] for row in results.events)
-    title = "CloudEvents in the table data/events, by definition"
-    table = Table("definition", "type", "rows", title=title, title_justify="left")
-    types = {row["message"].rsplit("/", 1)[-1]: row["type"] for row in results.events}
-    for name, number in sorted(counts.items()):
-        table.add_row(name, types[name], str(number))
+def _print_table(console: Terminal, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
 
 
@@ -264,22 +267,8 @@ def _print_mapped(console: Terminal, results: DemoResult) -> None:
     before = [f"{native.get('method')} {native.get('path')}", f"x-receipt: {headers.get('x-receipt')}", "", body]
     event = {name: row[name] for name in ("id", "source", "type", "subject", "time", "datacontenttype")}
     event |= {"time": format_instant(row["time"]), "data": body}
-    after = [f"{name:<16}{value}" for name, value in event.items()]
-    table = Table("received", "as a CloudEvent", title="One plain HTTP message, before and after", title_justify="left")
-    table.add_row("\n".join(before), "\n".join(after))
-    console.print(table)
-
-
-def _print_letters(console: Terminal, results: DemoResult) -> None:
-    counts: Counter[tuple[str, str, str]] = Counter()
-    for row in results.letters:
-        nearest = json.loads(row["nearest"] or "[]")
-        counts[(row["reason"], _shorten_reason(row["detail"], nearest), _nearest_name(nearest))] += 1
-    table = Table("reason", "why", "nearest definition", "letters", title="Dead letters in data/dead_letters")
-    table.title_justify = "left"
-    for (reason, why, name), number in sorted(counts.items()):
-        table.add_row(reason, why, name, str(number))
-    console.print(table)
+    sides = ("\n".join(before), "\n".join(f"{name:<16}{value}" for name, value in event.items()))
+    _print_table(console, "One plain HTTP message, before and after", ("received", "as a CloudEvent"), [sides])
 
 
 def _shorten_reason(detail: str | None, nearest: list[dict[str, Any]]) -> str:
@@ -290,17 +279,6 @@ def _shorten_reason(detail: str | None, nearest: list[dict[str, Any]]) -> str:
         value = str(first.get("found"))
         return f"{first.get('property')}: expected {first.get('expected')}, found {value[:_DETAIL]}"
     return " ".join((detail or "").split())[:_DETAIL]
-
-
-def _nearest_name(nearest: list[dict[str, Any]]) -> str:
-    return str(nearest[0].get("message", "")).rsplit("/", 1)[-1] if nearest else ""
-
-
-def _print_metrics(console: Terminal, results: DemoResult) -> None:
-    console.print(f"Metrics, from {results.metrics_address} while it ran:")
-    for name, labels, value in results.metrics:
-        label_text = ",".join(f'{label}="{text}"' for label, text in labels.items() if text)
-        console.print(f"  {name}{'{' + label_text + '}' if label_text else ''} {value:g}", soft_wrap=True)
 
 
 def _print_sum(console: Terminal, results: DemoResult) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from difflib import get_close_matches
-from enum import StrEnum
-from typing import Annotated, BinaryIO, Final, Protocol
+from typing import Annotated, BinaryIO, Final, Literal, Protocol
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 import httpx
@@ -61,7 +60,9 @@ class BrokerTarget:
         if not parts.netloc or (self._protocol == "KAFKA" and "@" in parts.netloc):
             problem = "names no broker" if not parts.netloc else "cannot have a login, which emit has not for Kafka"
             raise RouterError(f"the target {self._shown} {problem}", hint=f"write it as {parts.scheme}://HOST:PORT")
-        self._address = unquote(parts.path.removeprefix("/"))
+        path = unquote(parts.path.removeprefix("/"))
+        # A topic of Kafka has no slash, unlike one of MQTT, where the last one is a level.
+        self._address = path.rstrip("/") if self._protocol == "KAFKA" else path
         self._endpoint = endpoint
         self._publisher: Publisher | None = None
         self._waiting: list[Outbound] = []
@@ -162,7 +163,10 @@ def protocol_of_url(target: str) -> str:
     Raises:
         RouterError: the scheme of the URL is unknown.
     """
-    scheme = urlsplit(target).scheme.lower()
+    try:
+        scheme = urlsplit(target).scheme.lower()
+    except ValueError as error:
+        raise RouterError(f"cannot send to {target!r}: {error}", hint="correct --to") from error
     if scheme not in SCHEMES:
         hint = f"write SCHEME://HOST:PORT, with a path to name topic, node or subject; schemes are {', '.join(SCHEMES)}"
         raise RouterError(f"cannot send to {target!r}: not a known kind of target", hint=hint)
@@ -334,12 +338,6 @@ def _find_similar(name: str, xids: Sequence[str]) -> list[str]:
     return [ids[each] for each in get_close_matches(name, ids, 1)]
 
 
-class EmitFraming(StrEnum):
-    """Wire formats of schema ids in bodies."""
-
-    confluent = "confluent"
-
-
 _PROGRESS_FROM: Final = 100
 """Minimum records for a progress bar."""
 
@@ -376,7 +374,7 @@ def emit(
         ),
     ] = None,
     framing: Annotated[
-        EmitFraming | None,
+        Literal["confluent"] | None,
         typer.Option("--framing", help="Kafka: prefix bodies with the schema id, like Confluent's serializers."),
     ] = None,
     schema_id: Annotated[

@@ -135,9 +135,7 @@ def history(
     below: Annotated[bool, typer.Option("--below", help="Include entities below it.")] = False,
     oldest: Annotated[bool, typer.Option("--oldest", help="Show the oldest first.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Maximum number of entries.")] = 50,
-    form: Annotated[
-        OutputFormat, typer.Option("--format", help="Text, or JSON, one entry a line.")
-    ] = OutputFormat.text,
+    form: Annotated[OutputFormat, typer.Option("--format", help="Text, or JSON, one entry a line.")] = "text",
     logins: LoginsOption = None,
 ) -> None:
     """Show who changed what and when, newest first; names of writers at a URL need credentials.
@@ -194,7 +192,7 @@ def _iter_entries(
 
 def _print_entries(entries: Iterator[Mapping[str, Any]], form: OutputFormat) -> None:
     for entry in entries:
-        if form is OutputFormat.json:
+        if form == "json":
             write_document(msgspec.json.encode(entry) + b"\n")
             continue
         print_text(f"{entry['at']}  {entry.get('who') or '-'}  {entry['action']}  {entry['xid']}")

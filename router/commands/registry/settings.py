@@ -315,8 +315,9 @@ def load_registry(path: Path, environ: Mapping[str, str] | None = None) -> tuple
     """
     base = path.resolve().parent
     variables = os.environ if environ is None else environ
-    written = apply_environment(read_yaml(path), variables, SettingsNode(RegistryFile), PREFIX)
-    given = validate_model(RegistryFile, resolve(written, variables, base, str(path)), str(path))
+    root = SettingsNode(RegistryFile)
+    written = apply_environment(read_yaml(path), variables, root, PREFIX)
+    given = validate_model(RegistryFile, resolve(written, variables, base, str(path), root), str(path))
     faults = list(_iter_faults(given))
     if faults:
         raise settings_error(str(path), faults)

@@ -373,7 +373,7 @@ def test(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="CONFIG", help="Match and route with these settings.")
     ] = None,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = "text",
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Text: list definitions, templates and constraints without a case.")
     ] = False,
@@ -436,7 +436,7 @@ def test(
     _print_report(failed, len(results), seconds, covered, shortages, format, detailed=coverage)
     if github if github is not None else os.environ.get(_GITHUB) == "true":
         for line in iter_annotations(failed, shortages):
-            print_text(line, err=format is OutputFormat.json)
+            print_text(line, err=format == "json")
     raise typer.Exit(FAILED if failed or shortages else PASSED)
 
 
@@ -484,7 +484,7 @@ def _print_report(
     *,
     detailed: bool,
 ) -> None:
-    if format is OutputFormat.json:
+    if format == "json":
         print_json(format_json(failed, total, seconds, covered) | {"shortages": list(shortages)})
         return
     console = terminal(soft_wrap=True)

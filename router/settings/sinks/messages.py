@@ -28,7 +28,18 @@ from router.settings.routes import (
     parse_name,
 )
 from router.settings.sinks.contract import Fault, RemoteSink, SinkSettings, TemplateFiller
-from router.settings.values import ENDPOINT, Duration, LineageForm, Options, Size, Texts, is_url, plain_options, to_text
+from router.settings.values import (
+    ENDPOINT,
+    Duration,
+    FilePath,
+    LineageForm,
+    Options,
+    Size,
+    Texts,
+    is_url,
+    plain_options,
+    to_text,
+)
 
 ENDPOINT_TEXT: Final = (
     "Xid of a `producer` endpoint of the catalog; its address, options and definitions then define what is sent."
@@ -318,8 +329,8 @@ class NatsSink(MessageSink):
         True, description="Whether a JetStream stream must confirm each message; false is core NATS: at most once."
     )
     token: SecretStr | None = Field(None, description="Token, by reference.")
-    credentials: str | None = Field(None, description="File with a user's JWT and seed (`.creds`).")
-    seed: str | None = Field(None, description="File with an nkey seed.")
+    credentials: FilePath | None = Field(None, description="File with a user's JWT and seed (`.creds`).")
+    seed: FilePath | None = Field(None, description="File with an nkey seed.")
 
     @property
     def uncarried(self) -> frozenset[str]:
@@ -366,7 +377,7 @@ class TableSink(SinkSettings):
 
     type: Literal["table"] = Field(description="`table`.")
     format: Literal["delta", "parquet"] = Field("delta", description="Table format; parquet writes one file per batch.")
-    path: str = Field(description="Folder of the table, or of all tables; for delta, also a URL.", min_length=1)
+    path: FilePath = Field(description="Folder of the table, or of all tables; for delta, also a URL.", min_length=1)
     layout: Literal["wide", "definition"] = Field(
         "wide",
         description=(
@@ -459,7 +470,7 @@ class JsonLinesSink(SinkSettings):
     letters = "router.dead_letters.stores:LineLetters"
 
     type: Literal["jsonl"] = Field(description="`jsonl`.")
-    path: str = Field("-", description="Folder of the files; `-` is standard output.", min_length=1)
+    path: FilePath = Field("-", description="Folder of the files; `-` is standard output.", min_length=1)
 
     @property
     def is_stdout(self) -> bool:

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from catalog.load import load
-from router.cli import USAGE
 from router.commands.emit.producer import MessageProducer, encode_record_line
 from router.commands.test.cases import read_cases
 from router.commands.test.runner import CatalogEvaluator, RouterEvaluator, run_cases
@@ -53,12 +52,6 @@ def produced(message: str, endpoint: str, count: int = 1, **context: str) -> lis
     return [encode_record_line(record) for record in producer.iter_records(count)]
 
 
-def test_the_cases_of_the_samples_pass(xrouter: XRouter) -> None:
-    status, out, _ = xrouter(SAMPLES)
-    assert status == 0, out
-    assert out.startswith("3 of 3 cases passed")
-
-
 def test_cases_beside_a_catalog_are_no_part_of_it(tmp_path: Path) -> None:
     (tmp_path / GREENHOUSE.name).write_bytes(GREENHOUSE.read_bytes())
     alone = load([tmp_path])
@@ -81,61 +74,6 @@ def test_a_thousand_cases_take_less_than_a_second(tmp_path: Path) -> None:
     assert len(run.results) == 1000
     assert all(result.passed for result in run.results)
     assert taken < 1
-
-
-@pytest.mark.parametrize(("suffix", "line"), [("yaml", 14), ("json", 21), ("jsonl", 2)])
-def test_a_failure_names_file_line_pointer_and_the_first_mismatch(
-    xrouter: XRouter, tmp_path: Path, suffix: str, line: int
-) -> None:
-    case = {"name": "roof", "record": valve("valve.3.roof"), "expect": {"message": VALVE, "context": {"house": "3"}}}
-    path = tmp_path / f"a.cases.{suffix}"
-    if suffix == "json":
-        path.write_text(json.dumps({"catalog": str(GREENHOUSE), "cases": [case]}, indent=1))
-    else:
-        written(path, [case])
-    status, out, _ = xrouter(path)
-    assert status == 1
-    pointer = "/expect" if suffix == "jsonl" else "/cases/0/expect"
-    prefix = "" if suffix == "jsonl" else f"line {line}: "
-    assert f"FAILED {path}:" in out
-    assert f"  {prefix}{pointer}/context/house: expected '3', found nothing" in out
-    assert (
-        f"why: {VALVE} requires protocoloptions.subject 'valves.{{house}}.{{valve}}', and the record has 'valve.3.roof'"
-        in out
-    )
-    failure = reported(xrouter, path)["failures"][0]
-    assert failure["name"] == "roof"
-    assert {"pointer": f"{pointer}/context/house", "line": line, "expected": "3", "found": None} in failure[
-        "differences"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("case", "why"),
-    [
-        (
-            {"record": valve("x"), "expect": {"message": "/messagegroups/G/messages/Gone"}},
-            "is not a candidate of the catalog",
-        ),
-        (
-            {"record": {**valve(), "endpoint": "/endpoints/gone"}, "expect": {"message": VALVE}},
-            "no endpoint or source is known",
-        ),
-        (
-            {"record": {"protocol": "PIGEON"}, "expect": {"message": VALVE}},
-            "undecodable: protocol 'PIGEON' is not one of",
-        ),
-        ({"record": valve("x"), "expect": {"outcome": "routed"}}, "requires"),
-        (
-            {"record": valve(turn="much"), "expect": {"message": VALVE}},
-            "protocoloptions.headers.turn 'any number', and the record has 'much'",
-        ),
-    ],
-)
-def test_why_a_record_went_elsewhere(xrouter: XRouter, tmp_path: Path, case: dict[str, Any], why: str) -> None:
-    status, out, _ = xrouter(written(tmp_path / "a.cases.yaml", [case]))
-    assert status == 1
-    assert why in out
 
 
 def test_a_body_that_does_not_fit_is_told_so(xrouter: XRouter, tmp_path: Path) -> None:
@@ -164,32 +102,6 @@ def test_events_of_a_batch_are_cases_one_by_one(xrouter: XRouter, tmp_path: Path
     assert "expect them under events" in failures[0]["why"]
 
 
-def test_coverage_names_what_no_case_exercises(xrouter: XRouter, tmp_path: Path) -> None:
-    path = written(tmp_path / "a.cases.yaml", [{"record": valve(), "expect": {"message": VALVE}}])
-    coverage = reported(xrouter, path)["coverage"]
-    assert coverage["definitions"]["exercised"] == 1
-    assert VALVE not in coverage["definitions"]["missing"]
-    assert "/messagegroups/Greenhouse/messages/Greenhouse.WindowStuck" in coverage["definitions"]["missing"]
-    subject = {"message": VALVE, "property": "protocoloptions.subject", "expected": "valves.{house}.{valve}"}
-    assert subject not in coverage["templates"]["missing"]
-    assert subject in coverage["rejections"]["missing"]
-    of_content = {"message": VALVE, "property": "datacontenttype", "expected": "application/json"}
-    assert of_content in coverage["constraints"]["missing"]
-    text = xrouter(path, "--coverage")[1]
-    assert "definitions exercised: 1 of 7 (14.3 %)" in text
-    assert "no case: /messagegroups/Greenhouse/messages/Greenhouse.WindowStuck\n" in text
-    assert f"no case: {VALVE} datacontenttype: application/json\n" in text
-    content = valve()
-    content["native"]["headers"].append({"name": "content-type", "value": "application/json"})
-    more = [
-        {"record": content, "expect": {"message": VALVE}},
-        {"record": valve("valve.1"), "expect": {"reason": "no-match"}},
-    ]
-    coverage = reported(xrouter, written(path, more))["coverage"]
-    assert of_content not in coverage["constraints"]["missing"]
-    assert subject not in coverage["rejections"]["missing"]
-
-
 def test_a_template_that_fills_an_attribute_is_exercised(xrouter: XRouter, tmp_path: Path) -> None:
     records = [json.loads(line) for line in produced(SALE, "tills", store="7", till="2", receipt="9")]
     path = written(
@@ -199,25 +111,6 @@ def test_a_template_that_fills_an_attribute_is_exercised(xrouter: XRouter, tmp_p
     source = {"message": SALE, "property": "envelopemetadata.source", "expected": "/stores/{store}/tills/{till}"}
     assert source not in shares["templates"]["missing"]
     assert source in shares["rejections"]["missing"]
-
-
-@pytest.mark.parametrize(
-    ("least", "status", "told"),
-    [
-        (["14"], 1, "too low: templates: 8.3 % covered, 14 % required"),
-        (["3"], 0, ""),
-        (["definitions=14", "templates=8.3"], 0, ""),
-        (["rejections=1"], 1, "too low: rejections: 0.0 %"),
-        (["101"], USAGE, "'101' is not a number from 0 to 100"),
-        (["nan"], USAGE, "'nan' is not a number from 0 to 100"),
-        (["template=3"], USAGE, "did you mean templates?"),
-    ],
-)
-def test_a_minimum_of_coverage(xrouter: XRouter, tmp_path: Path, least: list[str], status: int, told: str) -> None:
-    path = written(tmp_path / "a.cases.yaml", [{"record": valve(), "expect": {"message": VALVE}}])
-    got, out, err = xrouter(path, *(text for each in least for text in ("--min-coverage", each)))
-    assert got == status
-    assert told in out + err
 
 
 def test_reports_for_machines_that_build(xrouter: XRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,20 +17,15 @@ from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.record import Record
 from catalog.templates import parse_template
-from router.cli import run_command_line
-from router.commands.emit.producer import EmitError, MessageProducer, encode_record_line, join_as_batch, require_match
+from router.commands.emit.producer import MessageProducer, encode_record_line, join_as_batch, require_match
 from router.matching.records import RecordMatcher
 from tests.support.cases import samples
 from tests.support.large_catalog import large_catalog
 
 ROOT = Path(__file__).resolve().parents[4]
 NOW = "2026-03-04T05:06:07.008Z"
-SALE = "/messagegroups/Market.Tills/messages/Market.Tills.Sale"
 PLACED = "/messagegroups/Market.Orders/messages/Market.Orders.Placed"
-DOOR = "/messagegroups/Market.ColdChain/messages/Market.ColdChain.DoorOpened"
-READING = "/messagegroups/Market.ColdChain/messages/Market.ColdChain.Reading"
 MESSAGE = "/messagegroups/G/messages/M"
-STUCK = "/messagegroups/Greenhouse/messages/Greenhouse.WindowStuck"
 
 
 @pytest.fixture(scope="module")
@@ -113,55 +108,6 @@ def test_a_large_catalog_has_what_was_asked_for_and_matches_itself(tmp_path: Pat
             assert outcome.get("message") == xid, outcome
 
 
-BINARY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("KAFKA", {"key": {"type": "binary", "value": "aGVsbG8="}}, {"key": "hello"}),
-    ("KAFKA", {"key_base64": {"value": "/wA="}}, {"key_base64": "/wA="}),
-    ("KAFKA", {"headers": [{"name": "h", "type": "binary", "value": "/wA="}]}, {}),
-    ("MQTT/5.0", {"correlation_data": {"value": "aGVsbG8="}}, {"correlation_data": "aGVsbG8="}),
-    (
-        "AMQP/1.0",
-        {
-            "properties": {"user-id": {"value": "aGVsbG9="}, "message-id": {"type": "binary", "value": "aGVsbG8="}},
-            "application-properties": {"seal": {"type": "binary", "value": "aGVsbG8="}},
-        },
-        {
-            "properties": {"user-id": {"base64": "aGVsbG8="}, "message-id": {"base64": "aGVsbG8="}},
-            "application-properties": {"seal": {"base64": "aGVsbG8="}},
-        },
-    ),
-]
-
-
-@pytest.mark.parametrize(("protocol", "options", "native"), BINARY)
-def test_values_of_type_binary_are_made_as_the_bytes_they_stand_for(
-    tmp_path: Path, protocol: str, options: dict[str, Any], native: dict[str, Any]
-) -> None:
-    body = {"protocol": protocol, "protocoloptions": options}
-    (tmp_path / "c.json").write_text(json.dumps({"messagegroups": {"G": {"messages": {"M": body}}}}))
-    catalog = load([tmp_path / "c.json"])
-    producer = produced(catalog, MESSAGE)
-    record = producer.make_record()
-    require_match(catalog, producer, record)
-    for member, value in native.items():
-        found = record.native[member]
-        assert (found if isinstance(value, str) else {name: found[name] for name in value}) == value
-
-
-@pytest.mark.parametrize("status", [{"value": "202"}, {"value": 202}, {"required": True, "type": "integer"}, {}])
-def test_a_response_has_a_status_and_no_method(tmp_path: Path, status: dict[str, Any]) -> None:
-    body = {"protocol": "HTTP", "protocoloptions": {"status": status, "headers": [{"name": "x-a", "value": "b"}]}}
-    listed = {"usage": "consumer", "protocol": "HTTP", "protocoloptions": {"options": {"method": "PUT", "path": "/p"}}}
-    tree = {"messagegroups": {"G": {"messages": {"M": body}}}, "endpoints": {"e": {**listed, "messagegroups": ["G"]}}}
-    (tmp_path / "c.json").write_text(json.dumps(tree))
-    catalog = load([tmp_path / "c.json"])
-    for options in ({}, {"endpoint": "/endpoints/e"}):
-        producer = produced(catalog, MESSAGE, **options)
-        record = producer.make_record()
-        require_match(catalog, producer, record)
-        assert set(record.native) - {"status"} == {"headers"}
-        assert ("status" in record.native) == bool(status)
-
-
 SCHEMAS: dict[str, tuple[str, Any, str]] = {
     "json": (
         "JsonSchema/draft-07",
@@ -214,20 +160,6 @@ def test_data_is_what_the_schema_asks_in_every_family(tmp_path: Path, family: st
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        ({"not": {}}, "MESSAGE#dataschema: "),
-        ({"type": "nonsense"}, "MESSAGE#dataschema: this is not a valid JSON schema"),
-        ({"$ref": "#/definitions/missing"}, "MESSAGE#dataschema: "),
-    ],
-)
-def test_data_that_is_not_known_to_fit_is_told(tmp_path: Path, schema: Any, told: str) -> None:
-    producer = MessageProducer(with_schema(tmp_path, "JsonSchema", schema), MESSAGE, protocol="KAFKA")
-    assert producer.make_record().body
-    assert producer.payload_doubt.startswith(told.replace("MESSAGE", MESSAGE))
-
-
-@pytest.mark.parametrize(
-    ("schema", "told"),
-    [
         ({"$ref": "#"}, "a reference leads to itself"),
         ({"type": "array", "minItems": 200, "items": {"type": "string", "not": {"pattern": "^(?=z)"}}}, ""),
         ({"type": "array", "minItems": 200, "items": {"type": "string", "not": {"pattern": "^(?=[a-y])"}}}, "/0: "),
@@ -241,46 +173,6 @@ def test_data_that_is_costly_to_check_is_checked_within_limits(tmp_path: Path, s
     assert bool(producer.payload_doubt) is bool(told)
 
 
-def test_a_schema_that_was_not_loaded_is_told(tmp_path: Path) -> None:
-    catalog = with_schema(tmp_path, "JsonSchema", None, dataschemauri="https://example.com/schema.json")
-    producer = MessageProducer(catalog, MESSAGE, protocol="KAFKA")
-    assert msgspec.json.decode(producer.make_record().body or b"") == {"message": "M", "number": 1}
-    assert "https://example.com/schema.json" in producer.payload_doubt
-
-
-def test_the_command_warns_once_on_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with_schema(tmp_path, "JsonSchema", {"type": "array", "not": {}})
-    catalog = str(tmp_path / "schema.xreg.json")
-    arguments = ("emit", "--catalog", catalog, "--message", MESSAGE, "--protocol", "KAFKA", "--count", "3")
-    status = run_command_line(arguments)
-    out, err = capsys.readouterr()
-    warnings = [line for line in err.splitlines() if line.startswith("warning: the data of")]
-    assert (status, len(out.splitlines()), len(warnings)) == (0, 3, 1)
-    assert f"{MESSAGE} is not known to fit: {MESSAGE}#dataschema: " in warnings[0]
-
-
-def test_missing_context_values_are_named_all_at_once(market: Catalog) -> None:
-    with pytest.raises(EmitError) as error:
-        MessageProducer(market, SALE, context={"till": "2"})
-    assert error.value.message == f"{SALE} lacks a value for store, receipt"
-    assert "--context store=VALUE --context receipt=VALUE" in error.value.hint
-
-
-def test_a_placeholder_has_one_value_percent_encoded_only_in_uri_templates(market: Catalog) -> None:
-    context = {"store": "7 a", "till": "2/ü", "receipt": "R 1"}
-    record = MessageProducer(market, SALE, mode="native", context=context).make_record()
-    assert record.native["path"] == "/stores/7%20a/tills/2%2F%C3%BC/sales"
-    assert {"name": "x-receipt", "value": "R 1"} in record.native["headers"]
-    (outcome,) = RecordMatcher(market).outcomes([encode_record_line(record)])
-    assert outcome["context"] == context
-
-
-def test_the_running_number_stands_in_context_values(market: Catalog) -> None:
-    producer = MessageProducer(market, SALE, context={"store": "7", "till": "2", "receipt": "R{n}"})
-    subjects = [header["value"] for record in producer.iter_records(3) for header in record.native["headers"][:1]]
-    assert subjects == ["R1", "R2", "R3"]
-
-
 def test_equal_seeds_give_equal_records(market: Catalog) -> None:
     def lines(seed: int) -> list[bytes]:
         producer = MessageProducer(
@@ -292,45 +184,6 @@ def test_equal_seeds_give_equal_records(market: Catalog) -> None:
     assert len(set(lines(1))) == 5
 
 
-def test_now_and_valueless_properties_get_valid_values(market: Catalog) -> None:
-    producer = produced(market, STUCK, protocol="NATS")
-    headers = {header["name"]: header["value"] for header in producer.make_record().native["headers"]}
-    assert headers["ce-time"] == NOW
-    assert headers["ce-angle"].isdecimal()
-
-
-def test_the_endpoint_gives_the_address(market: Catalog) -> None:
-    shop = produced(market, PLACED, endpoint="/endpoints/webshop").make_record()
-    assert (shop.protocol, shop.native["method"], shop.native["path"]) == ("HTTP", "POST", "/events")
-    fridge = produced(market, DOOR, endpoint="/endpoints/cold-chain").make_record()
-    assert fridge.native["topic"] == "market.cold-chain"
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"message": "/messagegroups/Market.Tills/messages/Market.Tills.Sole"}, "did you mean"),
-        ({"message": SALE, "endpoint": "/endpoints/till"}, "did you mean /endpoints/tills"),
-        ({"message": SALE, "protocol": "KAFKA"}, "is of protocol HTTP, not KAFKA"),
-        ({"message": PLACED}, "names no protocol"),
-        ({"message": PLACED, "protocol": "SMTP"}, "protocol SMTP is unknown"),
-        ({"message": PLACED, "protocol": "HTTP", "mode": "native"}, "matches only CloudEvents"),
-        ({"message": PLACED, "protocol": "MQTT/3.1.1", "mode": "binary"}, "has no binary mode"),
-        ({"message": PLACED, "protocol": "HTTP", "mode": "batched"}, "is no mode"),
-    ],
-)
-def test_what_cannot_be_produced_is_said(market: Catalog, options: dict[str, str], told: str) -> None:
-    with pytest.raises(EmitError) as error:
-        MessageProducer(market, options.pop("message"), context={"store": "7"}, **options)  # type: ignore[arg-type]
-    assert told in str(error.value)
-
-
-def test_a_context_value_that_does_not_fit_is_refused(market: Catalog) -> None:
-    producer = MessageProducer(market, READING, mode="native", context={"store": "7/8", "fridge": "1"})
-    with pytest.raises(EmitError, match="would not match"):
-        require_match(market, producer, producer.make_record())
-
-
 def test_a_batch_holds_each_event(market: Catalog) -> None:
     producer = produced(market, PLACED, endpoint="/endpoints/webshop", mode="structured")
     batch = join_as_batch(list(itertools.islice(producer.iter_records(3), 3)))
@@ -338,13 +191,6 @@ def test_a_batch_holds_each_event(market: Catalog) -> None:
     assert len(msgspec.json.decode(batch.body or b"")) == 3
     (outcome,) = RecordMatcher(market).outcomes([encode_record_line(batch)])
     assert [event["message"] for event in outcome["events"]] == [PLACED] * 3
-
-
-def test_the_record_form_is_read_back(market: Catalog) -> None:
-    record = produced(market, READING).make_record()
-    assert isinstance(record, Record)
-    form = json.loads(encode_record_line(record))
-    assert set(form) == {"protocol", "native", "body", "time"}
 
 
 @pytest.mark.parametrize("base_uri", ["", "https://set.example/api/"])

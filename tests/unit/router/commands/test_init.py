@@ -16,9 +16,10 @@ from catalog.load import load
 from router.cli import run_command_line
 from router.commands.emit.producer import MessageProducer, encode_record_line
 from router.matching.records import RecordMatcher
-from router.settings import load_settings, make_settings_reference
-from router.settings.load import encode_json_schema, read_packaged_schema
+from router.settings import load_settings
+from router.settings.load import read_packaged_schema
 from tests.support.readme import README, block
+from tests.support.settings_pages import encode_json_schema, make_settings_reference
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 NAMES: Final = ("http", "kafka", "mqtt", "amqp", "nats")

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -18,6 +18,7 @@ from catalog.load import build_catalog
 from catalog.model import Catalog
 from router.commands.check.command import collect_findings, iter_proven_overlaps
 from router.matching.records import RecordMatcher
+from tests.support.cases import read_cases
 from tests.support.generation import ENDPOINT, random_catalog
 from tests.support.large_catalog import large_catalog
 from tests.support.reference import Reference
@@ -62,37 +63,12 @@ def outcomes(document: dict[str, Any], record: dict[str, Any]) -> list[str]:
     return found
 
 
-AMBIGUOUS = {
-    "topics": (options("MQTT/5.0", topic_name="a/{x}"), options("MQTT/5.0", topic_name="{y}/b")),
-    "within-a-segment": (options("MQTT/5.0", topic_name="a{x}/z"), options("MQTT/5.0", topic_name="{y}b/z")),
-    "subjects": (options("NATS", subject="a.{x}.c"), options("NATS", subject="{y}.b.c")),
-    "attributes": (attributes(type="t"), attributes(subject="s")),
-    "a-placeholder-twice": (
-        options("MQTT/5.0", topic_name="a/{x}", user_properties=[{"name": "k", "value": "{x}"}]),
-        options("MQTT/5.0", topic_name="{y}/b"),
-    ),
-    "numbers": (
-        options("AMQP/1.0", **{"application-properties": {"n": {"type": "number", "value": 1}}}),
-        options("AMQP/1.0", properties={"subject": "s"}),
-    ),
-    "structured": (
-        {**options("MQTT/3.1.1", topic_name="a/{x}"), **attributes(type="t")},
-        {**options("MQTT/3.1.1", topic_name="{y}/b"), **attributes(subject="s")},
-    ),
-    "binary-keys": (
-        options("KAFKA", key_base64="AAE="),
-        options("KAFKA", headers=[{"name": "kind", "value": "k"}]),
-    ),
-    "required": (
-        attributes(type="t", when={"type": "timestamp", "required": True}),
-        attributes(subject="s", other={"type": "integer", "required": True}),
-    ),
-}
+PAIRS: Final = read_cases(Path(__file__).resolve().parents[3] / "cases" / "overlaps.yaml")
 
 
-@pytest.mark.parametrize("name", AMBIGUOUS)
+@pytest.mark.parametrize("name", PAIRS["ambiguous"])
 def test_what_overlaps_and_is_as_specific_is_a_warning_with_a_witness(name: str, tmp_path: Path) -> None:
-    document = tree(*AMBIGUOUS[name])
+    document = tree(*PAIRS["ambiguous"][name])
     found = told(document, tmp_path)
     assert [each[:2] for each in found] == [("warning", A), ("warning", B)]
     assert outcomes(document, witnessed(found[0][2])) == [A, B, "ambiguous"]
@@ -114,28 +90,7 @@ def test_schemas_may_tell_such_a_record(tmp_path: Path) -> None:
     assert {severity for severity, _, _ in told(tree(one, other), tmp_path)} == {"info"}
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (options("MQTT/5.0", topic_name="a/{x}"), options("MQTT/5.0", topic_name="b/{y}")),
-        (options("MQTT/5.0", topic_name="a/{x}"), options("MQTT/5.0", topic_name="{y}/b/c")),
-        (options("MQTT/5.0", topic_name="a/{x}"), options("MQTT/3.1.1", topic_name="{y}/b")),
-        (attributes(type="t"), attributes(type="u", subject="s")),
-        (attributes(type="t"), attributes(type="t", subject="s")),  # covered
-        (attributes(), attributes(type="t")),
-        (attributes(type="t"), {**attributes(subject="s"), "basemessage": A}),
-        (attributes(type="t"), options("KAFKA", key="k")),  # meant for records of other kinds
-        (attributes(type="t"), {"envelope": "Other/1.0", "envelopemetadata": {"subject": "s"}}),
-        (
-            options("HTTP", headers=[{"name": "k", "value": "v"}]),
-            options("HTTP", headers=[{"name": "k", "value": "w"}]),
-        ),
-        (
-            {**attributes(subject="s"), "datacontenttype": "text/plain"},
-            {**attributes(type="t"), "datacontenttype": "text/html"},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("a", "b"), PAIRS["apart"])
 def test_what_is_apart_or_covered_is_no_overlap(a: dict[str, Any], b: dict[str, Any], tmp_path: Path) -> None:
     assert told(tree(a, b), tmp_path) == []
 
@@ -169,10 +124,10 @@ def test_witnesses_of_generated_catalogs_hold_by_the_plain_matcher() -> None:
     assert held > 0.9 * made > 0
 
 
-@pytest.mark.slow
-def test_ten_thousand_definitions_give_no_flood() -> None:
-    crowded = {f"m{n}": options("MQTT/5.0", topic_name=f"{{a}}{n}/{{b}}") for n in range(10_000)}
-    for document in (large_catalog(10_000), {"messagegroups": {"g": {"messages": crowded}}}):
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.full)])
+def test_many_definitions_give_no_flood(count: int) -> None:
+    crowded = {f"m{n}": options("MQTT/5.0", topic_name=f"{{a}}{n}/{{b}}") for n in range(count)}
+    for document in (large_catalog(count), {"messagegroups": {"g": {"messages": crowded}}}):
         catalog = build_catalog([Document("c.json", document)], Findings())
         assert len(tuple(find_overlaps(catalog))) <= MAX_OVERLAPS
 

@@ -53,51 +53,19 @@ def told(command: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("name", ["init", "import", "export", "pull", "push", "serve"])
-def test_a_file_that_is_no_database(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_server_of_a_file_that_is_no_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "other.db").write_bytes(b"a picture, say" * 1000)
-    message, hint = told(command_of(name, tmp_path, "{path: other.db}", monkeypatch), capsys)
+    message, hint = told(command_of("serve", tmp_path, "{path: other.db}", monkeypatch), capsys)
     assert f"{tmp_path}/other.db" in message and "not a database" in message
     assert "use another file" in hint and (tmp_path / "other.db").read_bytes().startswith(b"a picture")
-
-
-@pytest.mark.parametrize("name", ["init", "import", "export", "serve"])
-def test_a_postgresql_that_nobody_serves(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HUSH", "sesame")
-    store = "{url: 'postgresql://registry@127.0.0.1:1/registry', password: '${HUSH}'}"
-    message, hint = told(command_of(name, tmp_path, store, monkeypatch), capsys)
-    assert "127.0.0.1:1/registry" in message and "refused" in message and "sesame" not in message + hint
-    assert "check that the server runs" in hint
-
-
-@pytest.mark.parametrize(
-    "given", [":sesame@127.0.0.1:1/r", "@127.0.0.1:1/r?password=sesame", "@h/r?sslpassword=sesame"]
-)
-def test_a_password_in_the_url_is_refused_and_not_shown(
-    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = command_of("init", tmp_path, f"{{url: 'postgresql://registry{given}'}}", monkeypatch)
-    assert run_command_line(command) not in (0, STATE)
-    output, errors = capsys.readouterr()
-    assert "store.url contains a password" in errors and "sesame" not in output + errors
 
 
 def test_a_store_is_named_without_what_may_be_a_secret() -> None:
     url = "postgresql+psycopg://u@/r?host=/run/postgresql&password=sesame&options=-c%20x%3Dsesame"
     told = str(store_error(url, OSError("no answer")))
     assert "u@/r" in told and "postgresql" in told and "no answer" in told and "sesame" not in told
-
-
-@pytest.mark.parametrize("name", ["init", "export", "serve"])
-def test_a_folder_that_is_not_there(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    message, hint = told(command_of(name, tmp_path, "{path: no/registry.db}", monkeypatch), capsys)
-    assert f"{tmp_path}/no/registry.db" in message and "create the folder" in hint
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["with a store", "without"])
@@ -120,7 +88,7 @@ def test_a_folder_that_only_others_may_write_to(
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("name", ["init", "import", "export", "serve"])
+@pytest.mark.parametrize("name", ["init", "export"])
 def test_a_store_of_a_later_version(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -195,25 +195,6 @@ def test_what_comes_faster_than_it_is_read_is_passed_over(config: Path, capsys: 
     assert judged <= 60 * ROUND_ROWS
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--where", "nothing"], "--where 'nothing' cannot be read"),
-        (["--where", "colour=red"], "NAME being endpoint"),
-        (["--where", "attributes.=x"], "cannot be read"),
-        (["--where", f"/a={'*a' * 200}"], "--where is given too often or is too long"),
-        (["--reason", "no-mach"], "did you mean no-match?"),
-        (["--outcome", "lost"], "use routed or dead-letter"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(
-    config: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
-) -> None:
-    assert run_command_line(["tap", str(config), *options]) == 1
-    out, err = capsys.readouterr()
-    assert not out and words in err
-
-
 def test_without_an_inbox_there_is_nothing_to_tap(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump({**told, "state": str(config.parent / "elsewhere")}))

@@ -75,21 +75,3 @@ def test_an_address_is_waited_for_whoever_signed_its_certificate(tmp_path: Path)
     with serving(context) as web:
         web.routes["/there"] = Reply("yes")
         assert run_command_line(["wait", f"{web.url}/there", "--timeout", "0"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "status", "told"),
-    [
-        (f"{ROUTER}metrics: {{port: 0}}\n", 1, "metrics.port is 0"),
-        ("open: true\nhttp: {port: 0}\n", 1, "http.port is 0"),
-        ("sinks: {}\nsins: {}\n", 3, "sins"),
-        ("open: 7\n", 3, "open"),
-    ],
-)
-def test_settings_that_say_no_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: str, status: int, told: str
-) -> None:
-    config = tmp_path / "settings.yaml"
-    config.write_text(settings)
-    assert run_command_line(["wait", str(config)]) == status
-    assert told in capsys.readouterr().err

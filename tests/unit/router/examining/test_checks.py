@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,6 @@ from deltalake import write_deltalake
 
 from bindings.private_files import take_lock
 from catalog.load import load
-from router.cli import run_command_line
 from router.commands.doctor import run_doctor
 from router.errors import BrokerUnreachable, SinkError
 from router.evaluation.plan import Plan
@@ -106,112 +104,6 @@ def states(config: Path) -> dict[str, CheckResult]:
     return {each.name: each for each in run_doctor(config)}
 
 
-def no_java(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-
-
-def few_files(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    monkeypatch.setattr("router.preflight.get_descriptor_limit", lambda: 200)
-
-
-def no_folder(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    (place.folder / "file").write_text("")
-    place.settings["sinks"]["lake"]["path"] = str(place.folder / "file" / "lake")
-
-
-def no_log(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    (place.folder / "lake").mkdir()
-    (place.folder / "lake" / "_delta_log").write_text("")
-
-
-def http_taken(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    place.settings["http"]["port"] = port
-
-
-def no_certificate(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    place.settings["http"]["tls"] = {"cert": "/nowhere.pem", "key": "/nowhere.key"}
-
-
-def kafka_away(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    place.endpoints["log"] = Place.endpoint("KAFKA", {"topic": "in"}, "kafka://127.0.0.1:1")
-
-
-def kafka_sink_away(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    place.sink("bus", {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "out"})
-
-
-def mqtt_certificate(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    place.endpoints["bus"] = Place.endpoint("MQTT/5.0", {"topic": "in"}, "mqtts://127.0.0.1:1")
-    place.settings["sources"] = [{"endpoint": "/endpoints/bus", "tls": {"ca": "/nowhere.pem"}}]
-
-
-def http_certificate(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    place.sink("hook", {"type": "http", "url": "https://127.0.0.1:1/{type}", "tls": {"ca": "/nowhere.pem"}})
-
-
-def master_away(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    chosen = {"master": "spark://127.0.0.1:1", "driver_host": LOOPBACK, "shared_folders": [str(place.folder)]}
-    place.settings["spark"] = chosen
-    del place.endpoints["door"]
-    kafka_away(place, monkeypatch, port)
-
-
-Fault = Callable[[Place, pytest.MonkeyPatch, int], None]
-STOPPING: Final[Sequence[tuple[Fault, str, int, str]]] = (
-    (no_java, "java", 10, "JAVA_HOME is /nowhere, which has no bin/java"),
-    (few_files, "open files", 1, "up to 200; Spark needs"),
-    (http_taken, "http port", 3, "Address already in use"),
-    (no_certificate, "http port", 3, "/nowhere.pem"),
-    (mqtt_certificate, "source /endpoints/bus", 3, "/nowhere.pem cannot be read"),
-    (http_certificate, "sink hook", 8, "/nowhere.pem cannot be read"),
-    (master_away, "cluster", 5, "nothing listens at spark://127.0.0.1:1"),
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "name", "code", "told"),
-    [pytest.param(*each, id=each[0].__name__) for each in STOPPING],
-)
-def test_what_doctor_finds_ends_a_start_before_spark(
-    place: Place,
-    monkeypatch: pytest.MonkeyPatch,
-    taken: int,
-    capsys: pytest.CaptureFixture[str],
-    fault: Fault,
-    name: str,
-    code: int,
-    told: str,
-) -> None:
-    monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
-    fault(place, monkeypatch, taken)
-    config = str(place.write())
-    found = states(Path(config))[name]
-    assert found.state == "fail" and told in found.observation and found.remedy
-    assert run_command_line(["doctor", config]) == 1
-    capsys.readouterr()
-    assert run_command_line(["run", config]) == code
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xrouter: error: ")]
-    assert any(name.removeprefix("sink ") in line and told in line for line in errors), errors
-    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
-    assert context is None or context._gateway is None or context._active_spark_context is not None
-
-
-@pytest.mark.parametrize(
-    ("fault", "name"), [(kafka_away, "source /endpoints/log"), (kafka_sink_away, "sink bus")], ids=["source", "sink"]
-)
-def test_kafka_is_waited_for_unless_nobody_may_wait(
-    place: Place, monkeypatch: pytest.MonkeyPatch, fault: Fault, name: str
-) -> None:
-    monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
-    fault(place, monkeypatch, 0)
-    config = place.write()
-    found = states(config)[name]
-    assert found.state == "warn" and "Kafka at 127.0.0.1:1 does not answer" in found.observation
-    assert found.remedy.endswith("the router waits for it")
-    assert run_command_line(["run", str(config), "--once"]) == 5
-
-
 def test_the_checks_of_peers_compile_one_plan(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Plan] = []
 
@@ -221,33 +113,9 @@ def test_the_checks_of_peers_compile_one_plan(place: Place, monkeypatch: pytest.
 
     monkeypatch.setattr("router.preflight.Plan", noted)
     monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
-    kafka_sink_away(place, monkeypatch, 0)
+    place.sink("bus", {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "out"})
     assert states(place.write())["sink bus"].state == "warn"
     assert len(compiled) == 1
-
-
-@pytest.mark.slow
-def test_a_start_names_all_that_is_in_its_way(
-    place: Place, monkeypatch: pytest.MonkeyPatch, taken: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for fault in (no_java, http_taken, http_certificate):
-        fault(place, monkeypatch, taken)
-    assert run_command_line(["run", str(place.write())]) == 10
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("xrouter: error", "hint: "))]
-    assert [line.split(": ")[2] for line in told if line.startswith("xrouter")] == ["java", "http port", "sink hook"]
-    assert len(told) == 6
-
-
-@pytest.mark.parametrize(
-    ("fault", "told"), [(no_folder, "file is not a folder"), (no_log, "_delta_log is not a folder")]
-)
-def test_a_table_that_cannot_be_written_is_waited_for(
-    place: Place, monkeypatch: pytest.MonkeyPatch, fault: Fault, told: str
-) -> None:
-    """As when that comes while the router runs: other queries go on, and gateways take messages in."""
-    fault(place, monkeypatch, 0)
-    found = states(place.write())["sink lake"]
-    assert found.state == "warn" and told in found.observation and "batches are blocked until then" in found.remedy
 
 
 def test_a_table_whose_features_cannot_be_written_is_named(place: Place) -> None:
@@ -258,17 +126,6 @@ def test_a_table_whose_features_cannot_be_written_is_named(place: Place) -> None
     found = states(place.write())["sink lake"]
     assert found.state == "warn" and "DROP FEATURE" in found.remedy
     assert found.observation == f"{folder}: the table has features that cannot be written here: identityColumns"
-
-
-def test_who_shares_a_query_is_told_and_how_to_part_them(place: Place) -> None:
-    assert "queries" not in states(place.write()), "one sink holds all of them in any case"
-    place.endpoints["other"] = Place.endpoint("HTTP", {"path": "/other"})
-    place.sink("more", {"type": "table", "path": str(place.folder / "more")})
-    found = states(place.write())["queries"]
-    assert found.state == "ok" and "/endpoints/door, /endpoints/other share query inbox" in found.observation
-    place.settings["sources"] = [{"endpoint": "/endpoints/door", "lane": "mine"}]
-    found = states(place.write())["queries"]
-    assert found.state == "warn" and "lane has no effect on /endpoints/door" in found.observation
 
 
 def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,19 +183,6 @@ def test_what_a_running_router_has_is_not_missing(place: Place, taken: int) -> N
         found = states(config)
     for name in ("http port", "metrics port"):
         assert found[name].state == "ok" and "the router that runs" in found[name].observation
-
-
-@pytest.mark.slow
-def test_a_gateway_process_looks_at_what_it_needs(
-    place: Place, taken: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
-    place.settings["inbox"] = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topic": "t"}}
-    place.settings["http"]["port"] = taken
-    assert run_command_line(["gateway", str(place.write())]) == 3
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xrouter: error: ")]
-    assert [line.split(": ")[2] for line in errors] == ["http port"], "the inbox topic is waited for"
 
 
 def test_nobody_is_waited_for_longer_than_his_limit() -> None:

@@ -14,12 +14,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from router.evaluation.outputs import Tally
-from router.overview import overview
+from router.overview import overview, picture
 from router.overview.overview import CHARTS, draw_chart
 from router.overview.picture import (
     ARRIVED,
-    HISTORIES,
-    HOUR_POINTS,
     LAG,
     LATENCY,
     RECORDS,
@@ -35,6 +33,8 @@ from router.watching.metrics import FADE_SECONDS, Metrics, SinkMetrics
 from router.watching.status import RouterStatus
 from tests.support.status_page import TILL, Served, tally
 
+HISTORIES = 10
+HOUR_POINTS = 40
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -86,23 +86,25 @@ def test_latency_is_that_of_the_window(grown: dict[str, int], half: float | None
     assert reading.latency(0.95) == (None if most is None else pytest.approx(most))
 
 
-def test_an_hour_is_kept_of_the_busiest_and_no_more() -> None:
+def test_an_hour_is_kept_of_the_busiest_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture, "HISTORIES", HISTORIES)
+    monkeypatch.setattr(picture, "HOUR_POINTS", HOUR_POINTS)
     clock = [0.0]
     metrics = Metrics()
     figures = Figures(metrics.registry, lambda: clock[0])
-    names = [f"/endpoints/e{number}" for number in range(HISTORIES + 50)]
+    names = [f"/endpoints/e{number}" for number in range(HISTORIES + 5)]
     for turn in range(HOUR_POINTS + 30):
         records = Counter({(name, "routed", ""): number + 1 for number, name in enumerate(names)})
         metrics.outcomes(Tally(records=records))
-        metrics.backlogs.update("kafka-1", {"/endpoints/e149": Backlog(turn, None, turn * 60)})
+        metrics.backlogs.update("kafka-1", {"/endpoints/e14": Backlog(turn, None, turn * 60)})
         for _ in range(6):
             clock[0] += 5.0
             figures.take_sample()
     whole = figures.history.list_points()
-    assert len(whole) == HOUR_POINTS == len(figures.history.list_points("/endpoints/e149"))
+    assert len(whole) == HOUR_POINTS == len(figures.history.list_points("/endpoints/e14"))
     assert whole[-1].lag == HOUR_POINTS + 29 and whole[0].lag == 30
     assert whole[-1].arriving == pytest.approx(2.0, rel=0.2)
-    assert whole[-1].finished == pytest.approx(sum(range(1, 151)) / 30, rel=0.2)
+    assert whole[-1].finished == pytest.approx(sum(range(1, HISTORIES + 6)) / 30, rel=0.2)
     assert sum(bool(figures.history.list_points(name)) for name in names) == HISTORIES
     assert not figures.history.list_points("/endpoints/nobody")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -17,9 +18,12 @@ from router.settings import (
     plain_options,
     settings_from_dict,
 )
-from router.settings import make_settings_reference as reference
+from tests.support.cases import read_cases
+from tests.support.settings_pages import make_settings_reference as reference
 
-FULL = """
+CASES: Final = Path(__file__).parents[3] / "cases" / "settings"
+
+FULL: Final = """
 catalog: {source: [./a.json, "http://example.com/c"], poll: 0}
 sources:
   - {endpoint: /endpoints/plant, username: plant, password: "${PLANT_PASSWORD}", context: {plant: 7}}
@@ -125,78 +129,22 @@ def test_references(tmp_path: Path) -> None:
     assert isinstance(bus, KafkaSink) and bus.bootstrap_servers == "k$$:1${HOME}"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("triger: 1s", "triger: unknown key 'triger'; did you mean trigger?"),
-        ("match: {validat: never}", "match.validat: unknown key 'validat'; did you mean validate?"),
-        ("sinks: {bus: {type: kafka, bootstrap_servers: k, topik: t}}", "unknown key 'topik'; did you mean topic?"),
-        ("sinks: {bus: {type: kafka, bootstrap_servers: k}}", "sinks.bus.topic: is required; add it"),
-        (
-            "sinks: {l: {type: table, path: d, formt: delta}}",
-            "sinks.l.formt: unknown key 'formt'; did you mean format?",
-        ),
-        ("sinks: {l: {type: tabel}}", "sinks.l: unknown type; known: table, kafka, jsonl, mqtt, amqp, nats, http"),
-        ("sinks: {l: {path: x}}", "sinks.l: requires a type"),
-        ("sinks: {l: {type: table, path: x}}", "routes: records have no destination; add `- {to: [...]}`"),
-        ("sources: {/endpoints/a: {}}", "sources: must be a list: lines that begin with `- `"),
-        ("sinks: [{type: table}]", "sinks: must be a map: lines such as `key: value`"),
-        ("sinks: {l: table}", "sinks.l: must be a map"),
-        ("catalog: plant.json", "catalog: must be a map"),
-        ("trigger: 5", "trigger: '5' is not a valid duration; write a number with a unit"),
-        ("http: {max_body: big}", "http.max_body: 'big' is not a valid size"),
-        ("metrics: {port: 99999}", "metrics.port: input should be less than or equal to 65535"),
-        ("routes: [{to: [event]}]", "routes.0.to: sink 'event' not found; did you mean events?"),
-        ("routes: [{when: {message: x}, to: [events]}]", "routes: records that no route matches"),
-        ("routes: [{to: [events]}, {to: [events]}]", "routes.0: matches every record"),
-        ("dead_letters: {sinks: [nowhere]}", "dead_letters.sinks: sink 'nowhere' not found"),
-        ("dead_letters: {sinks: [events]}", "dead_letters.sinks: table events also receives events"),
-        ("sources: [{endpoint: plant}]", "sources.0.endpoint: string should match pattern"),
-        ("sources: [{endpoint: /endpoints/a}, {endpoint: /endpoints/a}]", "is already a source"),
-        (
-            "sources: [{endpoint: /endpoints/a, password: hush}]",
-            "sources.0.password: a secret must not be in plain text",
-        ),
-        ("sources: [{endpoint: /endpoints/a, kafka: {sasl.jaas.config: x}}]", "a secret must not be in plain text"),
-        ("sources: [{endpoint: /endpoints/a, kafka: {group.id: x}}]", "is set by the router; remove it"),
-        (
-            "sources: [{endpoint: /endpoints/a, kafka: {isolation.level: all}}]",
-            "must be read_committed (the default) or",
-        ),
-        ("sources: [{endpoint: /endpoints/a, username: x}]", "sources.0.password: is required with username"),
-        ("state: ${NOWHERE}", "environment variable NOWHERE is not set"),
-        ("state: ${}", "is not a valid reference"),
-        ("spark: {conf: {a: 'file:/none'}}", "spark.conf.a: cannot read /none: No such file"),
-        ("[1]", "is not a map of settings"),
-        ("a: 1\na: 2", "line 2, column 1: key 'a' occurs twice"),
-        ("a: [", "line 1, column 5"),
-        ("a: !!python/object:os.system x", "could not determine a constructor"),
-    ],
-)
-def test_faults_name_file_key_and_remedy(tmp_path: Path, text: str, expected: str) -> None:
-    error = fault(tmp_path, text)
-    assert str(tmp_path / "router.yaml") in error.message
-    assert any(expected in line for line in (*error.problems, str(error)))
+@pytest.mark.parametrize("case", read_cases(CASES / "faults.yaml"), ids=lambda case: case["fault"])
+def test_faults_name_file_key_and_remedy_and_no_secret(tmp_path: Path, case: dict[str, Any]) -> None:
+    error = fault(tmp_path, case["settings"], **{"P": "hush", **case.get("env", {})})
+    assert any(case["fault"] in line for line in (*error.problems, str(error))), error.problems
+    assert "hush" not in str(error) and (str(tmp_path / "router.yaml") in error.message or case.get("env"))
+
+
+@pytest.mark.parametrize("text", read_cases(CASES / "good.yaml"))
+def test_good_settings_of_clusters_are_taken(tmp_path: Path, text: str) -> None:
+    assert load(tmp_path, text).spark.is_local is ("{master: local" in text.replace("'local[", "local["))
 
 
 def test_all_faults_are_collected(tmp_path: Path) -> None:
     error = fault(tmp_path, "triger: 1s\nlog: {levl: x}")
     assert len(error.problems) == 2
     assert "(and 1 more)" in error.message
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("XROUTER_TRIGER", "did you mean trigger?"),
-        ("XROUTER_METRICS__PRT", "did you mean port?"),
-        ("XROUTER_NOTHING__PORT", "known: catalog"),
-        ("XROUTER_TRIGGER__PORT", "names a key below trigger, which is a plain value"),
-        ("XROUTER_SOURCES__1__LANE", "'1' is not a valid index of a list of 0"),
-    ],
-)
-def test_environment_faults(tmp_path: Path, name: str, expected: str) -> None:
-    assert expected in str(fault(tmp_path, "trigger: 1s\nsources: []", **{name: "1"}))
 
 
 def test_missing_file(tmp_path: Path) -> None:

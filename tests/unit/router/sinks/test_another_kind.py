@@ -18,11 +18,12 @@ from router.dead_letters.stores import LetterStore
 from router.errors import ConfigError
 from router.evaluation.plan import Plan
 from router.overview.picture import survey_routes
-from router.settings import Settings, load_settings, make_settings_reference
+from router.settings import Settings, load_settings
 from router.settings.sinks.contract import Fault, SinkSettings, TemplateFiller
 from router.sinks import ArrowSink, Commit, RejectedRow, WriteResult, open_sink
 from router.sinks.jsonlines import DEAD_LETTER, WIDE
 from tests.support.cases import registered
+from tests.support.settings_pages import make_settings_reference
 
 SHELVES: dict[str, list[dict[str, Any]]] = {}
 """What the shelves of the process hold, by their names."""

@@ -199,10 +199,10 @@ def test_what_is_another_database_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("table", "statement", "says"), [
     ("pins", "UPDATE pins SET plan = 'x'", "batch 7 of kafka-1 in pins: it names no plan"),
-    ("notes", "UPDATE notes SET note = '{' WHERE kind = 'held'", "'held' is no such note"),
-    ("notes", "UPDATE notes SET note = '{}' WHERE kind = 'park'", "'park' is no such note"),
-    ("notes", "UPDATE notes SET note = '[]' WHERE kind = 'order'", "'order' is no such note"),
-    ("notes", "UPDATE notes SET note = '[1]' WHERE kind = 'parts'", "'parts' is no such note"),
+    ("notes", "UPDATE notes SET note = '{' WHERE kind = 'held'", "'held' is not a valid note"),
+    ("notes", "UPDATE notes SET note = '{}' WHERE kind = 'park'", "'park' is not a valid note"),
+    ("notes", "UPDATE notes SET note = '[]' WHERE kind = 'order'", "'order' is not a valid note"),
+    ("notes", "UPDATE notes SET note = '[1]' WHERE kind = 'parts'", "'parts' is not a valid note"),
 ])  # fmt: skip
 def test_what_says_something_else_is_named_with_its_row(root: Path, table: str, statement: str, says: str) -> None:
     mangle(root / "state.db", statement)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import platform
 import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -21,7 +19,7 @@ from catalog.model import Finding
 from router.errors import ConfigError
 from router.watching.metrics import DiskCollector, Metrics
 from router.watching.monitor import MonitorServer
-from router.watching.status import AWAY_SECONDS, RouterStatus
+from router.watching.status import RouterStatus
 from tests.support.http import MALFORMED
 
 LOOPBACK = "127.0.0.1"
@@ -53,43 +51,6 @@ def server(status: RouterStatus) -> Iterator[MonitorServer]:
     made.stop()
 
 
-def reasons(status: RouterStatus) -> list[str]:
-    good, answer = status.check_readiness()
-    assert good == answer["ready"] == (not answer["reasons"])
-    found: list[str] = answer["reasons"]
-    return found
-
-
-def test_a_fresh_router_is_alive_and_not_ready() -> None:
-    status = RouterStatus()
-    assert status.check_health()[0]
-    assert reasons(status) == ["no catalog is active", "no query is running yet"]
-
-
-def test_ready_when_all_is_up(status: RouterStatus) -> None:
-    good, answer = status.check_readiness()
-    assert good
-    assert answer["queries"]["kafka-1"] | {"since": ""} == {"state": "running", "since": "", "batch": 4, "reason": ""}
-    assert answer["catalog"]["epoch"] == "e1" and answer["catalog"]["definitions"] == 3
-    json.dumps(answer)
-
-
-def test_not_ready_while_the_first_batch_is_warmed(status: RouterStatus) -> None:
-    status.set_warming(True)
-    assert reasons(status) == ["Spark workers are starting and loading the catalog"]
-    status.set_warming(False)
-    assert not reasons(status)
-
-
-@pytest.mark.parametrize("state", ["starting", "held", "overdue", "stopped", "failed"])
-def test_a_query_that_does_not_run_is_a_reason(status: RouterStatus, state: Any) -> None:
-    status.query("kafka-1", state, reason="sink lake: disk full")
-    assert reasons(status) == [f"query kafka-1 is {state}: sink lake: disk full"]
-    assert status.check_readiness()[1]["queries"]["kafka-1"]["batch"] == 4
-    status.query("kafka-1", "running", batch=5)
-    assert not reasons(status)
-
-
 def test_since_is_when_the_state_was_entered(status: RouterStatus) -> None:
     before = status.check_readiness()[1]["queries"]["kafka-1"]["since"]
     status.query("kafka-1", "running", batch=9)
@@ -101,32 +62,11 @@ def test_since_is_when_the_state_was_entered(status: RouterStatus) -> None:
     }
 
 
-def test_a_query_that_is_no_longer_wanted_can_be_forgotten(status: RouterStatus) -> None:
-    status.query("kafka-2", "stopped")
-    status.forget_query("kafka-2")
-    assert not reasons(status)
-
-
-def test_gateways_and_draining_are_reasons(status: RouterStatus) -> None:
-    status.gateway("http", False, "no space")
-    status.set_draining()
-    assert reasons(status) == ["the router is draining", "gateway http is down: no space"]
-
-
-def test_an_inbox_that_accepts_nothing_is_a_reason_and_a_metric(status: RouterStatus, server: MonitorServer) -> None:
-    assert status.check_readiness()[1]["inbox"]["accepting"] is None
-    lines = httpx.get(f"{server.base_url}/metrics").text.splitlines()
-    assert not [line for line in lines if line.startswith("xrouter_inbox_accepting")]
+def test_an_inbox_that_accepts_nothing_does_so_since_it_began(status: RouterStatus) -> None:
     status.inbox("/state/inbox: 7 bytes free on the disk; free some space")
-    said = "the inbox accepts no messages: /state/inbox: 7 bytes free on the disk; free some space"
-    assert reasons(status) == [said]
-    assert "xrouter_inbox_accepting 0.0" in httpx.get(f"{server.base_url}/metrics").text.splitlines()
     since = status.check_readiness()[1]["inbox"]["since"]
     status.inbox("/state/inbox: 6 bytes free on the disk; free some space")
     assert status.check_readiness()[1]["inbox"]["since"] == since
-    status.inbox("")
-    assert not reasons(status)
-    assert "xrouter_inbox_accepting 1.0" in httpx.get(f"{server.base_url}/metrics").text.splitlines()
 
 
 def test_a_disk_has_its_figures_before_its_folder_is_there(tmp_path: Path) -> None:
@@ -140,7 +80,7 @@ def test_a_disk_has_its_figures_before_its_folder_is_there(tmp_path: Path) -> No
 def test_a_refused_catalog_is_shown_and_the_router_stays_ready(status: RouterStatus) -> None:
     findings = [Finding("c.json", f"/messagegroups/{n}", "error", "bad", "is bad", "mend it") for n in range(50)]
     status.add_refused(findings)
-    assert not reasons(status)
+    assert status.check_readiness()[0]
     catalog = status.check_readiness()[1]["catalog"]
     assert catalog["epoch"] == "e1" and catalog["refused_findings"] == 50 and len(catalog["refused"]) == 20
     assert catalog["refused"][0] == {
@@ -153,32 +93,6 @@ def test_a_refused_catalog_is_shown_and_the_router_stays_ready(status: RouterSta
     }
     status.set_catalog("e2", 4)
     assert status.check_readiness()[1]["catalog"]["refused"] == []
-
-
-def test_what_a_catalog_waits_for_is_told_and_keeps_a_first_start_from_being_ready(status: RouterStatus) -> None:
-    uris = [f"https://example.com/{n}" for n in range(30)]
-    status.set_awaited(uris)
-    assert not reasons(status)
-    assert status.check_readiness()[1]["catalog"]["awaited"] == uris[:20]
-    status.set_awaited(())
-    assert status.check_readiness()[1]["catalog"]["awaited"] == []
-    first = RouterStatus()
-    first.set_awaited(uris[:2])
-    told = "no catalog is active: unreachable references: https://example.com/0, https://example.com/1"
-    assert told in reasons(first)
-
-
-def test_a_silent_supervisor_is_not_healthy() -> None:
-    clock = Clock()
-    status = RouterStatus(clock=clock, stale_seconds=60)
-    clock.now = 1000  # a long start is no silence
-    assert status.check_health()[0]
-    status.note_heartbeat()
-    clock.now = 1061
-    good, answer = status.check_health()
-    assert not good and "silent for 61 s" in answer["reasons"][0]
-    status.set_draining()
-    assert status.check_health()[0]
 
 
 def test_metrics_are_served_in_the_form_that_is_asked_for(server: MonitorServer) -> None:
@@ -198,25 +112,6 @@ def test_health_and_readiness_follow_the_status(server: MonitorServer, status: R
     answer = httpx.get(f"{server.base_url}/readyz")
     assert answer.status_code == 503 and answer.json()["reasons"] == ["query kafka-1 is held: Kafka is away"]
     assert httpx.get(f"{server.base_url}/healthz").status_code == 200
-
-
-def test_a_source_that_does_not_answer_is_a_reason_once_that_is_more_than_slowness() -> None:
-    clock = Clock()
-    status = RouterStatus(clock=clock)
-    status.set_catalog("e1", 3)
-    status.query("kafka-1", "running")
-    status.set_source("kafka-1", "Kafka at broker:9092 does not answer")
-    assert status.check_readiness()[0]
-    clock.now += AWAY_SECONDS
-    status.set_source("kafka-1", "Kafka at broker:9092 refuses the connection")
-    reason = "the source of query kafka-1 does not answer: Kafka at broker:9092 refuses the connection"
-    assert status.check_readiness()[1]["reasons"] == [reason]
-    # A query that is held says by itself what it waits for.
-    status.query("kafka-1", "held", reason="Kafka is away")
-    assert status.check_readiness()[1]["reasons"] == ["query kafka-1 is held: Kafka is away"]
-    status.query("kafka-1", "running")
-    status.set_source("kafka-1", "")
-    assert status.check_readiness()[0]
 
 
 def test_a_sick_process_is_told_by_503() -> None:

@@ -1,0 +1,156 @@
+"""Commands as data: files, command lines, and what comes of them; each case is a part of a file of YAML.
+
+A file has ``sets``, files by name that cases ``use``, and ``cases``. A case is a step, or has ``steps``; its ``patch``
+replaces limits of the code. A step writes ``files`` (maps become JSON or YAML), makes ``edits`` (old and new text by
+file), sets ``env`` (null removes), and does ``run`` with ``stdin`` (``$OUT`` is what the step before wrote). Then it
+must hold: ``exit`` (0 if not given); ``out``, ``err`` have these texts, and ``no`` is in neither; ``is`` is all of the
+output and ``lines`` the number of its lines; ``json``, or each of the objects ``has`` on some line, fit (:func:`fits`);
+``rows`` begin some rows. ``$SAMPLES`` and ``$HERE`` are folders, ``$TAKEN`` is a port that somebody listens at.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from router.cli import run_command_line
+from tests.support.cases import FOLDER, read_cases
+from tests.support.ports import LOOPBACK
+
+CASES: Final = Path(__file__).resolve().parents[1] / "cases" / "commands"
+
+
+def command_cases() -> Iterator[Any]:
+    """Yield all cases as parameters, each with the files that it uses."""
+    for path in sorted(CASES.glob("*.yaml")):
+        document = read_cases(path)
+        for case in document["cases"]:
+            files: dict[str, Any] = {}
+            for name in case.get("use", "").split():
+                files |= document["sets"][name]
+            marks = [getattr(pytest.mark, mark) for mark in case.get("marks", "").split()]
+            yield pytest.param(case, files, id=f"{path.stem}: {case['case']}", marks=marks)
+
+
+def write_set(name: str, chosen: str, folder: Path) -> None:
+    """Write a set of files of a file of cases to a folder."""
+    _write(read_cases(CASES / f"{name}.yaml")["sets"][chosen], folder)
+
+
+def fits(expected: Any, found: Any) -> bool:
+    """Whether a JSON value is as expected: maps by their given members, where null is absent, and lists as a whole.
+
+    A map with one of these instead: ``$has`` and ``$lacks`` are values that some or no item of a list fits, ``$text``
+    is part of a text, ``$count`` the number of items.
+    """
+    match expected:
+        case {"$has": wanted}:
+            return all(any(fits(each, item) for item in found) for each in wanted)
+        case {"$lacks": unwanted}:
+            return not any(fits(each, item) for item in found for each in unwanted)
+        case {"$text": text}:
+            return text in str(found)
+        case {"$count": number}:
+            return bool(len(found) == number)
+        case Mapping():
+            return isinstance(found, Mapping) and all(fits(each, found.get(key)) for key, each in expected.items())
+        case list():
+            return isinstance(found, list) and len(found) == len(expected) and all(map(fits, expected, found))
+    return bool(expected == found)
+
+
+def run_case(
+    case: Mapping[str, Any],
+    files: Mapping[str, Any],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Do all steps of a case in a folder, and hold what they give against what they are to give."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    for name, value in case.get("patch", {}).items():
+        monkeypatch.setattr(name, (lambda found: lambda: found)(value["returns"]) if isinstance(value, dict) else value)
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        words = {"$SAMPLES": os.fspath(FOLDER), "$HERE": os.fspath(folder), "$TAKEN": str(taken.getsockname()[1])}
+        _run_steps(case, files, folder, words, capsys, monkeypatch)
+
+
+def _run_steps(
+    case: Mapping[str, Any],
+    files: Mapping[str, Any],
+    folder: Path,
+    words: Mapping[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _write(_filled({**files, **case.get("files", {})}, words), folder)
+    out = ""
+    for written in case.get("steps") or [case]:
+        step = _filled(written, words)
+        _write(step.get("files", {}), folder)
+        for name, (old, new) in step.get("edits", {}).items():
+            text = (folder / name).read_text()
+            assert old in text, old
+            (folder / name).write_text(text.replace(old, new))
+        for name, value in step.get("env", {}).items():
+            monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+        stdin = out if step.get("stdin") == "$OUT" else step.get("stdin", "")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        status = run_command_line(step["run"] if isinstance(step["run"], list) else shlex.split(step["run"]))
+        out, err = capsys.readouterr()
+        assert status == step.get("exit", 0) and "Traceback" not in err, (status, step["run"], out, err)
+        if err.startswith("xrouter: error: "):
+            assert all(line.startswith(("xrouter: error: ", "hint: ")) for line in err.splitlines()), err
+        _hold(step, out, err)
+
+
+def _hold(step: Mapping[str, Any], out: str, err: str) -> None:
+    for text in _listed(step.get("out")):
+        assert text in out, (text, out)
+    shown = " ".join(err.replace("│", " ").split())
+    for text in _listed(step.get("err")):
+        assert text in err or text in shown, (text, err)
+    for text in _listed(step.get("no")):
+        assert text not in out + err, (text, out, err)
+    assert out == step.get("is", out)
+    assert len(out.splitlines()) == step.get("lines", len(out.splitlines()))
+    if "json" in step:
+        assert fits(step["json"], json.loads(out)), out
+    if "has" in step:
+        assert fits({"$has": step["has"]}, [json.loads(line) for line in out.splitlines()]), out
+    rows = [line.split("\t") for line in out.splitlines()]
+    for row in step.get("rows", ()):
+        assert any(each[: len(row)] == row for each in rows), (row, out)
+
+
+def _write(files: Mapping[str, Any], folder: Path) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not isinstance(content, str):
+            content = json.dumps(content, indent=1) if path.suffix == ".json" else yaml.safe_dump(content)
+        path.write_text(content, encoding="utf-8")
+
+
+def _filled(value: Any, words: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], value)
+    if isinstance(value, dict):
+        return {_filled(key, words): _filled(each, words) for key, each in value.items()}
+    return [_filled(each, words) for each in value] if isinstance(value, list) else value
+
+
+def _listed(value: Any) -> list[str]:
+    return value if isinstance(value, list) else [] if value is None else [value]
