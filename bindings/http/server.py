@@ -1,10 +1,11 @@
 """An HTTP/1.1 server for untrusted clients, with its own thread and event loop, and limits on every resource.
 
-Ours and not uvicorn 0.54 (``httptools``, ``uvloop``), measured as a gateway over raw ASGI in turn with this one: 59 us of
-a core a durable message against 52, 36 against 25 without storing (under Starlette 93 and 60); a registry read 2,000 per
-CPU second against 2,200. By its public hooks 22 of our cases are lost: no limits on the size of a head, on the time of a
-silent client, head or body, or on an address's connections; a refused body is read on without end; what two parsers read
-differently is accepted; and the body of a request that offers an upgrade (as Java's client does) is lost behind a 202.
+Ours and not uvicorn 0.54 (``httptools``, ``uvloop``), measured as a gateway over raw ASGI in turn with this one: 59 us
+of a core a durable message against 52, and 36 against 25 without storing (93 and 60 under Starlette); a registry read
+2,000 per CPU second against 2,200. By its public hooks 22 of our cases are lost: it limits neither the size of a head,
+nor the time of silence, heads and bodies, nor an address's connections; it reads a refused body without end, accepts
+what two parsers read differently, and loses the body of a request that offers an upgrade, as Java's client does, behind
+a 202.
 
 When a request is refused while its body arrives, the response is sent at once. What follows is read and dropped for
 :attr:`ServerLimits.linger` seconds, so that the sender sees the response and not a reset. Connections are accepted here

@@ -135,10 +135,11 @@ def _rewrite(schema: Any, at: str, assumed: Collection[str] = (), *, top: bool =
 
 def _without_redundant(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the declared members of an object, without those declared like all others."""
+    members: Mapping[str, Any] = schema["properties"]
     if "additionalProperties" not in schema or "patternProperties" in schema:
-        return schema["properties"]
+        return members
     rest = _text_of(schema["additionalProperties"])
-    return {key: each for key, each in schema["properties"].items() if _text_of(each) != rest}
+    return {key: each for key, each in members.items() if _text_of(each) != rest}
 
 
 def _text_of(schema: Any) -> str:

@@ -32,7 +32,7 @@ DRIPS = pytest.mark.parametrize(("first", "drop"), [(HINTS, HINTS), (HEADER, b"x
 
 
 def working() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "delivery-call"]
+    return [thread for thread in threading.enumerate() if thread.name == "http-call"]
 
 
 @DRIPS
