@@ -237,6 +237,8 @@ class SubscriberWorker(threading.Thread):
                 self._log_state("away", str(error))
             except Exception:
                 _logger.exception("delivery to %s failed; retrying", self.id)
+            if self._finishing:
+                break
             self._ending.wait(self._retry.next_pause())
         self._close_sender()
 

@@ -204,7 +204,7 @@ def _members_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     if not isinstance(value, list if listed else Mapping):
         return "must be an array" if listed else "must be a map"
     assert attribute.item is not None
-    members: Any = enumerate(value) if listed else value.items()
+    members: Any = enumerate(value) if isinstance(value, list) else value.items()
     for key, each in members:
         if not listed and not KEY.fullmatch(key):
             return f"has the key {key!r}, which is too long or not made of a-z, 0-9, ':', '-', '_' and '.'"
