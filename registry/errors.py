@@ -39,7 +39,6 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
         400,
         'Versions of "<subject>" would violate the constraint "<kind>" of their group for attribute "<path>".',
     ),
-    "data_retrieval_error": (500, "Some of the requested data could not be read."),
     "defaultversionid_request": (400, '"<subject>": "request" needs a version in the request, and it has none.'),
     "extra_xref_attribute": (400, 'Attribute "<name>" is not allowed: the "<singular>" (<subject>) uses "xref".'),
     "format_external": (400, 'The document of version "<subject>" is external, so it was not validated.'),
@@ -50,7 +49,6 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "inline_noninlineable": (400, "The attribute (<name>) cannot be inlined on: <subject>."),
     "invalid_attribute": (400, 'The attribute "<name>" for "<subject>" is not valid: <error_detail>.'),
     "malformed_id": (400, 'For "<subject>", the ID (<id>) is malformed: <error_detail>.'),
-    "malformed_xid": (400, 'For "<subject>", the XID (<xid>) is malformed: <error_detail>.'),
     "malformed_xref": (400, 'For "<subject>", the xref (<xref>) is malformed: <error_detail>.'),
     "mismatched_epoch": (400, 'The epoch (<bad_epoch>) for "<subject>" is not the current one (<epoch>).'),
     "mismatched_id": (400, 'The "<singular>id" (<invalid_id>) for "<subject>" must be "<expected_id>".'),
@@ -61,7 +59,6 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "model_required_true": (400, 'The model\'s attribute "<name>" has a default, so "required" must be true.'),
     "model_scalar_default": (400, 'The model\'s attribute "<name>" is not a scalar, so it must not have a default.'),
     "multiple_roots": (400, '"<subject>" would have several root versions, which "<plural>" do not allow.'),
-    "not_available": (400, "The requested data (<subject>) is not available."),
     "not_found": (404, "The entity (<subject>) was not found."),
     "one_resource": (400, 'Only one attribute of "<list>" can be present at a time for: <subject>.'),
     "parsing_data": (400, "The data could not be parsed: <error_detail>."),
@@ -97,13 +94,12 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "precondition_failed": (412, 'A precondition of the request failed for "<subject>".'),
     "storage_full": (507, "The registry cannot write: its disk is full. Nothing was changed; try again later."),
     "rate_limited": (429, "Too many writes; try again in <seconds> s."),
-    "unauthorized": (401, "<error_detail>."),
 }
 _HTTP_NAMES: Final = frozenset(
     ("api_not_found", "details_required", "extra_xregistry_header", "header_error", "missing_body", "missing_versions")
 )
 _OWN_NAMES: Final = frozenset(
-    ("conflict", "findings", "forbidden", "precondition_failed", "rate_limited", "storage_full", "unauthorized")
+    ("conflict", "findings", "forbidden", "precondition_failed", "rate_limited", "storage_full")
 )
 
 

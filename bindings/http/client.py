@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 import httpx
@@ -150,11 +150,46 @@ def _create_tls_context(tls: Tls | None) -> ssl.SSLContext:
     return context
 
 
+# Calls with a deadline. A thread cannot be killed, and no client timeout ends a request whose response trickles in. So
+# the caller continues at the deadline; the daemon thread ends when its call does, at the latest when the client closes.
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+
+def call_concurrently(seconds: float, calls: Sequence[Callable[[], T]]) -> list[T | None]:
+    """Make calls, each on a thread, and return their results; None for one that lasts longer, or raises."""
+    results: list[T | None] = [None] * len(calls)
+
+    def run(place: int, call: Callable[[], T]) -> None:
+        try:
+            results[place] = call()
+        except Exception:
+            _logger.exception("a call failed")
+
+    threads = [threading.Thread(target=run, args=each, name="http-call", daemon=True) for each in enumerate(calls)]
+    for each in threads:
+        each.start()
+    deadline = time.monotonic() + seconds
+    for each in threads:
+        each.join(max(deadline - time.monotonic(), 0.0))
+    return results.copy()
+
+
 # The webhook validation handshake (CloudEvents webhook specification, section 4), our side: an ``OPTIONS`` request
 # names us, and the response allows us by name or with ``*``.
 
 ORIGIN_HEADER: Final = "WebHook-Request-Origin"
-ALLOWED_HEADER: Final = "WebHook-Allowed-Origin"
+_ALLOWED_HEADER: Final = "WebHook-Allowed-Origin"
+_CALLBACK_HEADER: Final = "WebHook-Request-Callback"
+
+
+def ask_permission(client: httpx.Client, url: str, origin: str, callback: str = "") -> tuple[bool, httpx.Response]:
+    """Return whether a target allows us to send, and its response; *callback* is a URL where it may do so later."""
+    headers = {ORIGIN_HEADER: origin, **({_CALLBACK_HEADER: callback} if callback else {})}
+    with client.stream("OPTIONS", url, headers=headers) as answer:
+        allowed = [name.strip() for name in answer.headers.get(_ALLOWED_HEADER, "").split(",")]
+        return not {"*", origin}.isdisjoint(allowed), answer
 
 
 class NotPermitted(Exception):
@@ -182,9 +217,8 @@ class Permissions:
         with self._lock:
             if target in self._granted:
                 return
-            answer = self._client.options(url, headers={ORIGIN_HEADER: self._origin})
-            allowed = [name.strip() for name in answer.headers.get(ALLOWED_HEADER, "").split(",")]
-            if not answer.is_success or not {"*", self._origin} & set(allowed):
+            allowed, answer = ask_permission(self._client, url, self._origin)
+            if not answer.is_success or not allowed:
                 raise NotPermitted(
                     f"{redact_url(url)} responded {answer.status_code} to the webhook handshake and does not allow "
                     f"{self._origin}; allow it there, or remove webhook_origin"
@@ -231,8 +265,7 @@ class SubscriptionManager:
     """A subscription manager. *authorization* returns our credentials' header, empty for none; *context* its TLS
     context.
 
-    A request may last *seconds* in total, including *authorization*, which is not interrupted. Not for concurrent use,
-    and not on a thread with an event loop.
+    A request may last *seconds* in total, including *authorization*, which is not interrupted. Not for concurrent use.
     """
 
     def __init__(
@@ -313,14 +346,17 @@ class SubscriptionManager:
             headers["authorization"] = authorization
         content = None if document is None else msgspec.json.encode(document)
         try:
-            with asyncio.Runner() as runner:
-                runner.get_loop().set_default_executor(_Resolver(1))
-                answer = runner.run(self._exchange(method, url, headers, content, deadline))
-        except TimeoutError as error:
-            raise SubscriptionFailed(f"{method} {redact_url(url)}: the response takes too long") from error
-        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, ValueError) as error:
-            text = " ".join(str(error).split())[:_MAX_TEXT] or type(error).__name__
-            raise SubscriptionFailed(f"{method} {redact_url(url)}: {text}") from error
+            with httpx.Client(verify=self._context(), timeout=self._seconds, trust_env=False) as client:
+                exchange = partial(_exchange, client, method, url, headers, content)
+                left = deadline - time.monotonic()
+                answer = call_concurrently(left, [exchange])[0] if left > 0 else None
+        except ssl.SSLError as error:
+            answer = error
+        if answer is None:
+            raise SubscriptionFailed(f"{method} {redact_url(url)}: the response takes too long")
+        if isinstance(answer, Exception):
+            text = " ".join(str(answer).split())[:_MAX_TEXT] or type(answer).__name__
+            raise SubscriptionFailed(f"{method} {redact_url(url)}: {text}") from answer
         if answer.is_success or answer.status_code in also:
             return answer
         raise SubscriptionFailed(
@@ -330,27 +366,22 @@ class SubscriptionManager:
             after=min(parse_retry_after(answer.headers.get("retry-after")) or 0.0, _MAX_RETRY_SECONDS),
         )
 
-    async def _exchange(
-        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, deadline: float
-    ) -> httpx.Response:
-        """Send a request, and read at most ``MAX_ANSWER_BYTES`` of the response.
 
-        Raises:
-            TimeoutError: the whole exchange, including a head that arrives byte by byte, took too long.
-        """
-        options: dict[str, Any] = {"timeout": self._seconds, "follow_redirects": False, "trust_env": False}
-        body = bytearray()
-        async with (
-            asyncio.timeout(deadline - time.monotonic()),
-            httpx.AsyncClient(verify=self._context(), **options) as client,
-            client.stream(method, url, headers=headers, content=content) as answer,
-        ):
-            async for chunk in answer.aiter_bytes():
+def _exchange(
+    client: httpx.Client, method: str, url: str, headers: Mapping[str, str], content: bytes | None
+) -> httpx.Response | Exception:
+    """Send a request, and return its response with at most ``MAX_ANSWER_BYTES``, or why there is none."""
+    body = bytearray()
+    try:
+        with client.stream(method, url, headers=headers, content=content) as answer:
+            for chunk in answer.iter_bytes():
                 body += chunk
                 if len(body) > MAX_ANSWER_BYTES:
-                    raise ValueError("the response is too long")
-        kept = {name: text for name in ("location", "retry-after") if (text := answer.headers.get(name))}
-        return httpx.Response(answer.status_code, headers=kept, content=bytes(body))
+                    return ValueError("the response is too long")
+    except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, ValueError, RuntimeError) as error:
+        return error
+    kept = {name: text for name in ("location", "retry-after") if (text := answer.headers.get(name))}
+    return httpx.Response(answer.status_code, headers=kept, content=bytes(body))
 
 
 def redact_url(url: str) -> str:
@@ -371,14 +402,6 @@ def parse_retry_after(value: str | None) -> float | None:
         return max(0.0, (moment - datetime.now(UTC)).total_seconds())
     except (ValueError, OverflowError):
         return None
-
-
-class _Resolver(ThreadPoolExecutor):
-    """Resolves names for an event loop; the loop does not wait for slow look-ups when it ends."""
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Shut down without waiting."""
-        super().shutdown(wait=False, cancel_futures=True)
 
 
 def _read_document(answer: httpx.Response) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """An HTTP/1.1 server for untrusted clients, with its own thread and event loop, and limits on every resource.
 
-Ours and not uvicorn, whose parser is the same (``httptools``): a bare ASGI cycle over that parser (a task, a scope,
-``receive`` and ``send``) costs as much processor time as all of this, 27 and 25 us a request without storing. By its
-source (0.35) uvicorn limits neither the size of heads, nor the time of heads, bodies and TLS handshakes, nor an
-address's connections; it accepts what two parsers read differently, and calls the application without the body where a
-request offers an upgrade. What is here would have to be around it, in its private classes.
+Ours and not uvicorn 0.54 (``httptools``, ``uvloop``), measured as a gateway over raw ASGI in turn with this one: 59 us
+of a core a durable message against 52, and 36 against 25 without storing (93 and 60 under Starlette); a registry read
+2,000 per CPU second against 2,200. By its public hooks 22 of our cases are lost: it limits neither the size of a head,
+nor the time of silence, heads and bodies, nor an address's connections; it reads a refused body without end, accepts
+what two parsers read differently, and loses the body of a request that offers an upgrade, as Java's client does, behind
+a 202.
 
 When a request is refused while its body arrives, the response is sent at once. What follows is read and dropped for
 :attr:`ServerLimits.linger` seconds, so that the sender sees the response and not a reset. Connections are accepted here

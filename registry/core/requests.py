@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -113,6 +114,16 @@ class Flags:
 
 def _allow_all(group: str) -> bool:
     return True
+
+
+def check_may_write(may_write: Callable[[str], bool], group: str, subject: str = "") -> None:
+    """Raise unless a sender may write to a group; *subject* is an entity in it.
+
+    Raises:
+        Refusal: ``forbidden``.
+    """
+    if not may_write(group):
+        raise Refusal("forbidden", subject or group, error_detail=f"these credentials do not allow writes to {group}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -624,24 +635,28 @@ def _split_pattern(pattern: str) -> list[str]:
 
 
 def _is_ordered(actual: Any, sign: str, expected: str) -> bool:
+    compare = _OPERATORS[sign]
     if isinstance(actual, bool):
         if expected not in ("true", "false"):
             return False
-        return _apply_operator(int(actual), int(expected == "true"), sign)
+        return compare(actual, expected == "true")
     if isinstance(actual, int | float):
         number = _parse_number(expected)
-        return number is not None and _apply_operator(actual, number, sign)
+        return number is not None and compare(actual, number)
     if not isinstance(actual, str):
         return False
     one, other = parse_time(actual), parse_time(expected)
     if one is not None and other is not None:
-        return _apply_operator(one, other, sign)
-    return _apply_operator(actual.lower(), expected.lower(), sign)
+        return compare(one, other)
+    return compare(actual.lower(), expected.lower())
 
 
-def _apply_operator(one: Any, other: Any, sign: str) -> bool:
-    result: bool = {"<": one < other, "<=": one <= other, ">": one > other, ">=": one >= other}[sign]
-    return result
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def _is_same_time(actual: str, expected: str) -> bool:

@@ -1,7 +1,7 @@
 """Full-text search, documents, and text diffs, for the registry's web pages.
 
-All are bounded: a search scans a limited number of rows and returns where to continue, and a diff is limited in lines
-and differences.
+All are bounded: a search scans a limited number of rows and returns where to continue, and a diff is limited in
+lines.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
+from rapidfuzz.distance import Indel
 from sqlalchemy import Connection, and_, func, or_, select
 
 from registry.core.requests import RegistryRequest, ResourcePath
@@ -22,9 +23,7 @@ MAX_SCANNED: Final = 100_000
 """Rows of each kind of entity that one search scans."""
 MAX_TEXT: Final = 200
 MAX_LINES: Final = 5000
-"""Lines of each text in a diff."""
-MAX_DIFFERENCES: Final = 500
-"""Differing lines in a diff."""
+"""Lines of each text in a diff, which then takes about 15 ms."""
 _KINDS: Final = {"groups": GROUPS, "resources": RESOURCES, "versions": VERSIONS}
 _LIKE_ESCAPES: Final = str.maketrans({"!": "!!", "%": "!%", "_": "!_"})
 
@@ -114,58 +113,17 @@ def read_document(session: RegistrySession, place: ResourcePath) -> tuple[Mappin
 
 
 def diff_lines(old: Sequence[str], new: Sequence[str]) -> list[Line] | None:
-    """Return the diff of two texts, None when they are too long or differ too much.
-
-    Myers' algorithm: the cost is bounded by the number of differences times the number of lines.
-    """
+    """Return the shortest diff of two texts, None when they are too long; deleted lines precede added ones."""
     if max(len(old), len(new)) > MAX_LINES:
         return None
-    begin = 0
-    while begin < min(len(old), len(new)) and old[begin] == new[begin]:
-        begin += 1
-    end = 0
-    while end < min(len(old), len(new)) - begin and old[-1 - end] == new[-1 - end]:
-        end += 1
-    middle = _shortest_diff(old[begin : len(old) - end], new[begin : len(new) - end])
-    if middle is None:
-        return None
-    shared: list[Line] = [(" ", line) for line in old[:begin]]
-    return [*shared, *middle, *((" ", line) for line in old[len(old) - end :])]
-
-
-def _shortest_diff(old: Sequence[str], new: Sequence[str]) -> list[Line] | None:
-    reached = {1: 0}
-    steps: list[dict[int, int]] = []
-    for depth in range(min(MAX_DIFFERENCES, len(old) + len(new)) + 1):
-        steps.append(dict(reached))
-        for diagonal in range(-depth, depth + 1, 2):
-            at, _ = _enter_diagonal(reached, diagonal, depth)
-            while at < len(old) and at - diagonal < len(new) and old[at] == new[at - diagonal]:
-                at += 1
-            reached[diagonal] = at
-            if at >= len(old) and at - diagonal >= len(new):
-                return _trace_diff(steps, old, new)
-    return None
-
-
-def _enter_diagonal(reached: Mapping[int, int], diagonal: int, depth: int) -> tuple[int, bool]:
-    """Return the position in the old text on entering a diagonal, and whether by an added line."""
-    added = diagonal == -depth or (diagonal != depth and reached[diagonal - 1] < reached[diagonal + 1])
-    return (reached[diagonal + 1] if added else reached[diagonal - 1] + 1), added
-
-
-def _trace_diff(steps: Sequence[Mapping[int, int]], old: Sequence[str], new: Sequence[str]) -> list[Line]:
     lines: list[Line] = []
-    at, beside = len(old), len(new)
-    for depth in range(len(steps) - 1, -1, -1):
-        entered, added = _enter_diagonal(steps[depth], at - beside, depth)
-        while at > entered:
-            at, beside = at - 1, beside - 1
-            lines.append((" ", old[at]))
-        if depth and added:
-            beside -= 1
-            lines.append(("+", new[beside]))
-        elif depth:
-            at -= 1
-            lines.append(("-", old[at]))
-    return lines[::-1]
+    added: list[Line] = []
+    for each in Indel.opcodes(old, new):
+        if each.tag == "insert":
+            added += [("+", line) for line in new[each.dest_start : each.dest_end]]
+            continue
+        if each.tag == "equal":
+            lines += added
+            added = []
+        lines += [(" " if each.tag == "equal" else "-", line) for line in old[each.src_start : each.src_end]]
+    return lines + added

@@ -23,6 +23,7 @@ from registry.core.requests import (
     body_etag,
     check_conditions,
     check_id,
+    check_may_write,
     has_several_entities,
     parse_resource_path,
     response_etag,
@@ -96,9 +97,7 @@ class RegistrySession:
         Raises:
             Refusal: there is no such path.
         """
-        if len(segments) == 1 and segments[0] in CONFIGURATION_PATHS:
-            return segments[0]
-        return parse_resource_path(self._service.registry_and_model(self.reader)[1], segments, path)
+        return _parse_path(self._service.registry_and_model(self.reader)[1], segments, path)
 
     def perform(self, request: RegistryRequest) -> Response:
         """Carry out a request; each write has its own interaction, history and events.
@@ -125,9 +124,7 @@ class RegistrySession:
         return replace(answer, etag=tag) if tag else answer
 
     def _parse_target(self, model: Model, request: RegistryRequest) -> ResourcePath | str:
-        segments = request.segments
-        configured = len(segments) == 1 and segments[0] in CONFIGURATION_PATHS
-        place: ResourcePath | str = segments[0] if configured else parse_resource_path(model, segments, request.path)
+        place = _parse_path(model, request.segments, request.path)
         if request.verb not in METHODS[methods_key(place)]:
             raise Refusal("action_not_supported", request.path, action=request.verb)
         return place
@@ -174,9 +171,7 @@ class RegistrySession:
             if not request.administrator:
                 raise Refusal("forbidden", request.path, error_detail="only administrators may change this")
         elif place.gid:
-            group = ResourcePath("group", place.group, place.gid).xid
-            if not request.may_write(group):
-                raise Refusal("forbidden", place.xid, error_detail=f"these credentials do not allow writes to {group}")
+            check_may_write(request.may_write, ResourcePath("group", place.group, place.gid).xid, place.xid)
 
     def _check_permissions(self, work: WriteTransaction, request: RegistryRequest) -> None:
         """Raise if the writer may not write to a changed group."""
@@ -186,8 +181,7 @@ class RegistrySession:
             for xid in each.touched
         }
         for group in sorted(touched):
-            if not request.may_write(group):
-                raise Refusal("forbidden", group, error_detail=f"these credentials do not allow writes to {group}")
+            check_may_write(request.may_write, group)
 
     def _write_configuration(self, transaction: Transaction, name: str) -> None:
         request, work = transaction.request, transaction.work
@@ -332,6 +326,12 @@ def read_registry(reader: EntityReader) -> Registry:
     if registry is None:
         raise Refusal("server_error", "/", detail="the registry was not created")
     return registry
+
+
+def _parse_path(model: Model, segments: tuple[str, ...], path: str) -> ResourcePath | str:
+    if len(segments) == 1 and segments[0] in CONFIGURATION_PATHS:
+        return segments[0]
+    return parse_resource_path(model, segments, path)
 
 
 def _store_capabilities(work: WriteTransaction, given: object, request: RegistryRequest) -> None:

@@ -427,59 +427,36 @@ class EntityView:
         """
         if clauses == NO_CLAUSES:
             return
-        for name, shown in self._iter_entities(place, after, inline, clauses, pointer, only, owner):
-            if shown is not None:
-                yield name, shown
-
-    def _iter_entities(
-        self,
-        place: ResourcePath,
-        after: str,
-        inline: Inline,
-        clauses: Clauses,
-        pointer: str,
-        only: _Names,
-        owner: ShownResource | None,
-    ) -> Iterator[tuple[str, dict[str, Any] | None]]:
         reader = self._reader
         if place.kind == "groups":
             xids = [place.child(name).xid for name in only or ()]
             for group in reader.iter_groups(place.xid, after) if only is None else reader.groups_by_xid(xids).values():
-                where = place.child(group.id)
-                yield (group.id, self.render_group(where, group, inline, clauses, self._pointer_to(pointer, group.id)))
+                where, at = place.child(group.id), self._pointer_to(pointer, group.id)
+                if (shown := self.render_group(where, group, inline, clauses, at)) is not None:
+                    yield group.id, shown
         elif place.kind == "resources":
-            listed = iter_shown(reader, place, after) if only is None else iter_named_resources(reader, place, only)
-            for shown in listed:
-                name = shown.resource.id
-                yield (name, self.render_resource(shown.place, shown, inline, clauses, self._pointer_to(pointer, name)))
+            for each in iter_shown(reader, place, after) if only is None else iter_named_resources(reader, place, only):
+                at = self._pointer_to(pointer, each.resource.id)
+                if (shown := self.render_resource(each.place, each, inline, clauses, at)) is not None:
+                    yield each.resource.id, shown
         else:
             owner = owner if owner is not None else require_shown(reader, place)
-            yield from self._iter_versions(place, owner, after, inline, clauses, pointer, only)
+            main = "" if owner.source is None else owner.source.defaultversionid
+            for version in self._iter_versions(owner, after, only):
+                where, at = place.child(version.id), self._pointer_to(pointer, version.id)
+                shown = self.render_version(where, version, inline, clauses, at, is_default=version.id == main)
+                if shown is not None:
+                    yield version.id, shown
 
-    def _iter_versions(
-        self,
-        place: ResourcePath,
-        owner: ShownResource,
-        after: str,
-        inline: Inline,
-        clauses: Clauses,
-        pointer: str,
-        only: _Names,
-    ) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    def _iter_versions(self, owner: ShownResource, after: str, only: _Names) -> Iterable[Version]:
         if owner.source is None:
-            return
-        versions: Iterable[Version]
+            return ()
         if only is not None:
-            versions = self._reader.versions_by_xid([f"{owner.source.versions}/{name}" for name in only]).values()
-        elif owner.count == 1 and owner.default is not None and not after:
+            return self._reader.versions_by_xid([f"{owner.source.versions}/{name}" for name in only]).values()
+        if owner.count == 1 and owner.default is not None and not after:
             # Most resources have one version, already loaded; a query for each would dominate the cost of a response.
-            versions = (owner.default,)
-        else:
-            versions = self._reader.iter_versions(owner.source.versions, after)
-        for version in versions:
-            where, at = place.child(version.id), self._pointer_to(pointer, version.id)
-            is_default = version.id == owner.source.defaultversionid
-            yield version.id, self.render_version(where, version, inline, clauses, at, is_default=is_default)
+            return (owner.default,)
+        return self._reader.iter_versions(owner.source.versions, after)
 
     def _add_collection(
         self,

@@ -18,10 +18,11 @@ from registry.delivery.subscriptions import (
     DeliverySettings,
     Sources,
     SubscriberDelivery,
+    Subscription,
     parse_subscription,
     without_secrets,
 )
-from registry.delivery.targets import DeliveryConfig, build_delivery
+from registry.delivery.targets import Webhook, build_delivery
 from registry.errors import Refusal
 from registry.store import history
 from registry.store.engine import Database
@@ -65,7 +66,7 @@ class SubscriptionApi:
         """
         identifier, permission = uuid.uuid4().hex, Permission(secrets.token_hex(16))
         asked = parse_subscription(document, self._sources)
-        build_delivery(identifier, asked, self._delivery_config(identifier, permission))
+        self._build_delivery(identifier, asked, permission)
         body, allowed = _to_json_text(asked.document), _to_json_text(permission)
         with self._database.writing_aside() as connection:
             count = sum(each.origin == "api" for each in history.list_subscribers(connection))
@@ -108,7 +109,7 @@ class SubscriptionApi:
             permission = _parse_permission(subscriber)
             if msgspec.json.decode(subscriber.body).get("sink") != asked.sink:
                 permission = Permission(secrets.token_hex(16))
-            build_delivery(identifier, asked, self._delivery_config(identifier, permission))
+            self._build_delivery(identifier, asked, permission)
             body, allowed = _to_json_text(asked.document), _to_json_text(permission)
             history.replace_subscriber(
                 connection, replace(subscriber, body=body, permission=allowed, expires=asked.expires)
@@ -152,11 +153,18 @@ class SubscriptionApi:
             Refusal: the current settings do not allow it.
         """
         asked = parse_subscription({**msgspec.json.decode(subscriber.body), "expiration": None}, self._sources)
-        return build_delivery(subscriber.id, asked, self._delivery_config(subscriber.id, _parse_permission(subscriber)))
+        return self._build_delivery(subscriber.id, asked, _parse_permission(subscriber))
 
-    def _delivery_config(self, identifier: str, permission: Permission) -> DeliveryConfig:
-        callback = f"{self._sources.registry}{PERMISSIONS}/{identifier}?key={permission.key}"
-        return DeliveryConfig(self._reach, self._origin, callback, permission.granted, permission.rate or None)
+    def _build_delivery(
+        self, identifier: str, subscription: Subscription, permission: Permission
+    ) -> SubscriberDelivery:
+        webhook = Webhook(
+            origin=self._origin,
+            callback=f"{self._sources.registry}{PERMISSIONS}/{identifier}?key={permission.key}",
+            permitted=permission.granted,
+            rate=permission.rate or None,
+        )
+        return build_delivery(identifier, subscription, self._reach, webhook)
 
 
 def _find_owned(subscriber: SubscriberRow | None, identifier: str, client: str | None) -> SubscriberRow:

@@ -29,7 +29,6 @@ from registry.delivery.subscriptions import (
     Sources,
     State,
     SubscriberDelivery,
-    SubscriberTallies,
     SubscriberTally,
 )
 from registry.errors import Refusal
@@ -160,7 +159,6 @@ MAX_FIRST_FAILURES: Final = 5
 _MAX_EXCESS: Final = 2 * PAGE_ROWS
 """Events in memory beyond the limit: whole pages are read, and a row may be two events."""
 _IDLE_SECONDS: Final = 60.0
-_FIRST_RETRY_PAUSE: Final = 0.25
 _MIN_PAUSE: Final = 0.001
 
 
@@ -193,9 +191,9 @@ class SubscriberWorker(threading.Thread):
         self._newest = subscriber.position
         self._lanes = EntityQueues(limits.max_pause)
         self._progress = DeliveryProgress(subscriber.position)
-        self._away = Backoff(_FIRST_RETRY_PAUSE, limits.max_pause, least=0.0)
+        self._away = Backoff(_FIRST_PAUSE, limits.max_pause, least=0.0)
         self._away_until = 0.0
-        self._retry = Backoff(_FIRST_RETRY_PAUSE, limits.max_pause)
+        self._retry = Backoff(_FIRST_PAUSE, limits.max_pause)
         self._failed_in_a_row = 0
         self._signal = threading.Event()
         self._ending = threading.Event()
@@ -239,6 +237,8 @@ class SubscriberWorker(threading.Thread):
                 self._log_state("away", str(error))
             except Exception:
                 _logger.exception("delivery to %s failed; retrying", self.id)
+            if self._finishing:
+                break
             self._ending.wait(self._retry.next_pause())
         self._close_sender()
 
@@ -446,7 +446,7 @@ class Dispatch:
         self._subscribed = subscribed
         self._sources = sources
         self._limits = limits
-        self.tallies: Final = SubscriberTallies()
+        self.tallies: Final[dict[str, SubscriberTally]] = {}
         self._couriers: dict[str, SubscriberWorker] = {}
         self._recorded: dict[str, DeliveryProgress] = {}
         self._refused: dict[str, int] = {}
@@ -460,7 +460,6 @@ class Dispatch:
         self._stopping = threading.Event()
         self._grace = 0.0
         self._due = {"record": 0.0, "prune": 0.0}
-        self._troubled = False
         self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
 
     @property
@@ -491,13 +490,17 @@ class Dispatch:
             self._thread.join(grace + 2 * _STOP_SECONDS)
 
     def _run(self) -> None:
+        troubled = False
         while not self._stopping.is_set():
             try:
                 pause = self._do_due_work()
-                self._log_store_recovery()
+                if troubled:
+                    _logger.info("delivery continues: the store answers again")
+                troubled = False
             except (SQLAlchemyError, OSError) as error:
-                self._log_store_error(error)
-                pause = 1.0
+                if not troubled:
+                    _log_store_error(error)
+                troubled, pause = True, 1.0
             except Exception:
                 _logger.exception("delivery failed; retrying")
                 pause = 1.0
@@ -572,7 +575,8 @@ class Dispatch:
                 self._add_worker(identifier)
         for courier in list(self._couriers.values()):
             courier.wake(upto)
-        self.tallies.keep_only(set(known))
+        for identifier in self.tallies.keys() - known.keys():
+            del self.tallies[identifier]
         self._known, self._newest = set(known), upto
 
     def _add_worker(self, identifier: str) -> None:
@@ -586,10 +590,13 @@ class Dispatch:
             self._refused[identifier] = subscriber.revision
             _logger.error("cannot deliver to %s: %s", identifier, error)
             return
-        tally, gone = self.tallies.tally_of(identifier), self._record_ended
+        tally, gone = self._tally_of(identifier), self._record_ended
         courier = SubscriberWorker(self._database, subscriber, delivery, self._sources, self._limits, tally, gone)
         self._couriers[identifier] = courier
         courier.start()
+
+    def _tally_of(self, identifier: str) -> SubscriberTally:
+        return self.tallies.setdefault(identifier, SubscriberTally())
 
     def _record_ended(self, identifier: str, revision: int) -> None:
         """Record that a target ended its subscription; called by workers."""
@@ -635,7 +642,7 @@ class Dispatch:
         for identifier, count in lost.items():
             if count:
                 self._passed += count
-                self.tallies.tally_of(identifier).dropped += count
+                self._tally_of(identifier).dropped += count
                 _logger.error("dropped up to %d events for %s: cannot deliver to it", count, identifier)
 
     def _abandon_workers(self) -> None:
@@ -665,7 +672,7 @@ class Dispatch:
                 self._wind_down(deadline)
             self._record_progress()
         except SQLAlchemyError as error:
-            self._log_store_error(error)
+            _log_store_error(error)
         except Exception:
             _logger.exception("stopping delivery failed")
         finally:
@@ -688,15 +695,9 @@ class Dispatch:
         for courier in self._couriers.values():
             courier.join(max(deadline - time.monotonic(), 0.0))
 
-    def _log_store_error(self, error: Exception) -> None:
-        if not self._troubled:
-            _logger.error("delivery waits: the store does not answer: %s", type(error).__name__)
-        self._troubled = True
 
-    def _log_store_recovery(self) -> None:
-        if self._troubled:
-            _logger.info("delivery continues: the store answers again")
-        self._troubled = False
+def _log_store_error(error: Exception) -> None:
+    _logger.error("delivery waits: the store does not answer: %s", type(error).__name__)
 
 
 def _is_expired(expires: str | None, now: datetime) -> bool:

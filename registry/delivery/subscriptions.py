@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -249,30 +248,6 @@ class SubscriberTally:
     pending: int = 0
     oldest: float = 0.0
     state: State = "delivering"
-
-
-@dataclass(slots=True)
-class SubscriberTallies:
-    """The tallies of all current subscribers, by id; thread-safe."""
-
-    _kept: dict[str, SubscriberTally] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def tally_of(self, name: str) -> SubscriberTally:
-        """Return the tally of one subscriber, created if new."""
-        with self._lock:
-            return self._kept.setdefault(name, SubscriberTally())
-
-    def keep_only(self, names: set[str]) -> None:
-        """Remove the tallies of all subscribers not in *names*."""
-        with self._lock:
-            for name in set(self._kept) - names:
-                del self._kept[name]
-
-    def all_tallies(self) -> dict[str, SubscriberTally]:
-        """Return all tallies."""
-        with self._lock:
-            return dict(self._kept)
 
 
 # Filters of subscriptions: the six required dialects (CloudEvents Subscriptions, 3.2.4).

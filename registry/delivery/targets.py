@@ -7,15 +7,12 @@ open their own connections, and HTTP without TLS, need a host that the settings 
 from __future__ import annotations
 
 import ipaddress
-import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 import httpx
@@ -24,10 +21,11 @@ from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
 from bindings.http.client import (
-    ALLOWED_HEADER,
     ORIGIN_HEADER,
     ForbiddenHost,
     Version,
+    ask_permission,
+    call_concurrently,
     create_client,
     parse_retry_after,
     redact_url,
@@ -55,70 +53,16 @@ from registry.delivery.subscriptions import (
 )
 from registry.errors import Refusal, invalid_value
 
-# Calls on a few threads, with a deadline for each.
-#
-# A thread cannot be killed, and no client timeout ends a request whose response trickles in. So the caller continues at
-# the deadline; the daemon thread ends when its call does.
-
-T = TypeVar("T")
-_logger = logging.getLogger(__name__)
-
-
-def call_concurrently(seconds: float, calls: Sequence[Callable[[], T]], threads: int) -> list[T | None]:
-    """Make calls, and return their results in order; each call may last *seconds*.
-
-    If one lasts longer, unfinished calls have the result None, and calls not started yet are not made. A call that
-    raises is logged, and has the result None.
-    """
-    waiting = deque(enumerate(calls))
-    reports: SimpleQueue[tuple[int, bool, T | None]] = SimpleQueue()
-    for _ in range(min(threads, len(calls))):
-        threading.Thread(target=_run_calls, args=(waiting, reports), name="delivery-call", daemon=True).start()
-    results: list[T | None] = [None] * len(calls)
-    begun: dict[int, float] = {}
-    left = len(calls)
-    while left:
-        now = time.monotonic()
-        try:
-            place, ended, result = reports.get(timeout=max(min(begun.values(), default=now) + seconds - now, 0.0))
-        except Empty:
-            waiting.clear()
-            break
-        if ended:
-            del begun[place]
-            results[place] = result
-            left -= 1
-        else:
-            begun[place] = time.monotonic()
-    return results
-
-
-def _run_calls(waiting: deque[tuple[int, Callable[[], T]]], reports: SimpleQueue[tuple[int, bool, T | None]]) -> None:
-    while True:
-        try:
-            place, call = waiting.popleft()
-        except IndexError:
-            return
-        reports.put((place, False, None))
-        result = None
-        try:
-            result = call()
-        except Exception:
-            _logger.exception("a delivery call failed")
-        reports.put((place, True, result))
-
-
 # Webhooks (CloudEvents webhook specification): validation handshake, allowed rate, and meaning of responses.
 #
 # 2xx confirms an event, 410 ends the subscription. Timeouts, redirects, 401, 403, 404, 405, 407, 415 and 429 concern
 # the target as a whole, other responses the event. Unconfirmed events are sent again, after ``Retry-After``.
 
-CALLBACK: Final = "WebHook-Request-Callback"
 RATE: Final = "WebHook-Allowed-Rate"
 MAX_RATE: Final = 60_000
 """Requests per minute: the upper limit, whatever a target allows."""
 _MINUTE: Final = 60.0
-_MAX_IN_FLIGHT: Final = 4
+_MAX_IN_FLIGHT: Final = 8
 _MAX_PAUSE: Final = 86_400.0
 """The longest ``Retry-After`` honoured, in seconds."""
 _TIMEOUTS: Final = 3.0
@@ -167,7 +111,7 @@ class WebhookSender:
     def send_allowance(self) -> tuple[int, float]:
         """Return how many messages the rate allows now, a few at a time."""
         left, pause = self._rate.allowance()
-        return min(left, _MAX_IN_FLIGHT * 4), pause
+        return min(left, _MAX_IN_FLIGHT), pause
 
     def send(self, messages: Sequence[Outbound]) -> list[DeliveryResult]:
         """Request permission if there is none yet, and send."""
@@ -208,7 +152,7 @@ class WebhookSender:
     ) -> list[DeliveryResult]:
         """Make calls; if one lasts too long, close the client, which ends them."""
         seconds = _TIMEOUTS * self._target.timeout
-        verdicts = call_concurrently(seconds, calls, _MAX_IN_FLIGHT)
+        verdicts = call_concurrently(seconds, calls)
         if None in verdicts:
             self._client.close()
             self._client = self._open_client()
@@ -220,20 +164,16 @@ class WebhookSender:
     def _request_permission(self, client: httpx.Client, url: str) -> DeliveryResult:
         """Request permission from a target (section 4); return the result of the handshake."""
         target = self._target
-        headers = {ORIGIN_HEADER: target.origin, **({CALLBACK: target.callback} if target.callback else {})}
         try:
-            with client.stream("OPTIONS", url, headers=headers) as answer:
-                answered = answer.headers
-                status = answer.status_code
+            allowed, answer = ask_permission(client, url, target.origin, target.callback)
         except _CLIENT_ERRORS as error:
             return DeliveryResult("away", _failure_text(url, error))
-        allowed = {name.strip() for name in answered.get(ALLOWED_HEADER, "").split(",")}
-        rate = parse_rate(answered.get(RATE, "*"))
+        status, rate = answer.status_code, parse_rate(answer.headers.get(RATE, "*"))
         if status == httpx.codes.GONE:
             return DeliveryResult("gone", f"{redact_url(url)} answered the handshake with 410")
-        if not {"*", target.origin} & allowed or rate is None:
+        if not allowed or rate is None:
             reason = f"{redact_url(url)} answered the handshake with {status} and does not allow {target.origin}"
-            return DeliveryResult("away", reason, _retry_after(answered))
+            return DeliveryResult("away", reason, _retry_after(answer.headers))
         self._rate = RequestRate(rate or None)
         return DELIVERED
 
@@ -326,17 +266,6 @@ _MqttVersion = Literal["MQTT/5.0", "MQTT/3.1.1"]
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryConfig:
-    """Settings of delivery: allowed addresses, our name for webhooks, and the callback for permissions."""
-
-    reach: ConnectionPolicy
-    origin: str
-    callback: str = ""
-    permitted: bool = False
-    rate: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Protocol:
     """One protocol of the API. ``schemes`` maps each scheme to whether it uses TLS; ``settings`` are the known ones."""
 
@@ -360,8 +289,11 @@ PROTOCOLS: Final[Mapping[str, _Protocol]] = {
 }
 
 
-def build_delivery(name: str, subscription: Subscription, terms: DeliveryConfig) -> SubscriberDelivery:
-    """Return the delivery for a subscription. Does not use the network or DNS.
+def build_delivery(
+    name: str, subscription: Subscription, reach: ConnectionPolicy, webhook: Webhook
+) -> SubscriberDelivery:
+    """Return the delivery for a subscription, to hosts in *reach*; a *webhook* as given, with what the subscription
+    adds. Does not use the network or DNS.
 
     Raises:
         Refusal: its sink is invalid or not allowed; the error names the member.
@@ -373,13 +305,13 @@ def build_delivery(name: str, subscription: Subscription, terms: DeliveryConfig)
     if unknown:
         raise _setting_refusal(unknown[0][:40], "is not a setting of this protocol here")
     tls, host = _parse_sink(subscription, protocol)
-    _check_allowed(host, protocol, terms.reach, tls=tls)
+    _check_allowed(host, protocol, reach, tls=tls)
     if subscription.credential and not tls:
         raise invalid_value(PATH, "sinkCredential", "would be sent in plain text; use a sink with TLS")
     composer = _event_messages(subscription, protocol)
     if protocol.binding == "HTTP":
-        webhook = _build_webhook(subscription, terms)
-        return SubscriberDelivery(subscription.event_filter, composer, lambda: WebhookSender(webhook))
+        target = replace(_with_login(webhook, subscription), reach=reach)
+        return SubscriberDelivery(subscription.event_filter, composer, lambda: WebhookSender(target))
     publisher = _publisher_for(name, subscription, protocol, tls=tls)
 
     def open_sender() -> Sender:
@@ -474,7 +406,7 @@ def _require_texts(given: Any, name: str) -> dict[str, str]:
     return dict(given)
 
 
-def _build_webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook:
+def _with_login(webhook: Webhook, subscription: Subscription) -> Webhook:
     settings = subscription.settings
     if settings.get("method", "POST") != "POST":
         raise _setting_refusal("method", "must be POST (CloudEvents webhook specification, section 2.1)")
@@ -490,16 +422,7 @@ def _build_webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook
         headers["Authorization"] = f"Bearer {credential['accessToken']}"
     elif credential:
         basic = credential["identifier"], credential["secret"]
-    return Webhook(
-        tuple(headers.items()),
-        basic,
-        timeout=_CONNECT_SECONDS,
-        origin=terms.origin,
-        callback=terms.callback,
-        permitted=terms.permitted,
-        rate=terms.rate,
-        reach=terms.reach,
-    )
+    return replace(webhook, headers=tuple(headers.items()), basic=basic)
 
 
 def _publisher_for(name: str, subscription: Subscription, protocol: _Protocol, *, tls: bool) -> Callable[[], Publisher]:

@@ -546,16 +546,21 @@ def build_reply(head: RequestHead, request: RegistryRequest, place: ResourcePath
 
 def build_error_reply(head: RequestHead, base: str, refusal: Refusal, place: ResourcePath | str | None = None) -> Reply:
     """Return the reply to a request that was refused."""
-    fields = common_headers(base)
+    fields = [*common_headers(base), *retry_headers(refusal)]
     if refusal.name == "action_not_supported":
         refusal.title_args["action"] = head.method
     if refusal.status == 405 and place is not None:
         fields.append((b"Allow", allowed_methods(place)))
-    if refusal.name in ("server_busy", "rate_limited"):
-        fields.append((b"Retry-After", refusal.title_args.get("seconds", "1").encode("ascii")))
     wants = head.header(b"accept") or b""
     content = PROBLEM_TYPE if PROBLEM_TYPE in wants else JSON
     return Reply(refusal.status, ((b"Content-Type", content), *fields), msgspec.json.encode(refusal.problem_json()))
+
+
+def retry_headers(refusal: Refusal) -> _Headers:
+    """Return the header that says when to retry, if that may help."""
+    if refusal.name not in ("server_busy", "rate_limited"):
+        return []
+    return [(b"Retry-After", refusal.title_args.get("seconds", "1").encode("ascii"))]
 
 
 def json_reply(body: Any, status: int = 200, headers: Iterable[tuple[bytes, bytes]] = (), tag: str = "") -> Reply:

@@ -133,7 +133,7 @@ class RegistryCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; those of delivery only if this process may deliver."""
         if self._dispatch is not None:
-            subscribers = [((name,), tally) for name, tally in self._dispatch.tallies.all_tallies().items()]
+            subscribers = [((name,), tally) for name, tally in self._dispatch.tallies.copy().items()]
             yield from _iter_families("events", ("subscriber",), _DELIVERY, subscribers)
             description = "Whether this process delivers events, of those that share a database."
             yield GaugeMetricFamily("xrouter_registry_delivers", description, value=float(self._dispatch.is_delivering))

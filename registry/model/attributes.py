@@ -58,20 +58,14 @@ class ModelAttribute:
 
 def show_attribute(attribute: ModelAttribute) -> dict[str, Any]:
     """Return an attribute as ``/model`` shows it, without defaults."""
-    members: dict[str, Any] = {"name": attribute.name} if attribute.name else {}
-    members["type"] = attribute.type
-    for key in ("description", "target"):
-        if getattr(attribute, key):
-            members[key] = getattr(attribute, key)
+    names = ("name", "type", "description", "target", "matchversions", "readonly", "immutable", "required")
+    members = {key: getattr(attribute, key) for key in names if getattr(attribute, key)}
     if attribute.extended:
         members["namecharset"] = "extended"
     if attribute.enum:
         members["enum"] = list(attribute.enum)
     if not attribute.strict:
         members["strict"] = False
-    for key in ("matchversions", "readonly", "immutable", "required"):
-        if getattr(attribute, key):
-            members[key] = True
     if attribute.default is not None:
         members["default"] = attribute.default
     if attribute.attributes:
@@ -164,10 +158,8 @@ def find_fault(value: Any, attribute: ModelAttribute, depth: int = 0) -> str:
         return ""
     if attribute.is_scalar:
         return _scalar_fault(value, attribute)
-    if attribute.type == "array":
-        return _array_fault(value, attribute, depth)
-    if attribute.type == "map":
-        return _map_fault(value, attribute, depth)
+    if attribute.type in ("array", "map"):
+        return _members_fault(value, attribute, depth)
     return _object_fault(value, attribute, depth)
 
 
@@ -206,29 +198,21 @@ def _scalar_fault(value: Any, attribute: ModelAttribute) -> str:
     return ""
 
 
-def _array_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
-    if not isinstance(value, list):
-        return "must be an array"
+def _members_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
+    """Return why an array or a map is not valid."""
+    listed = attribute.type == "array"
+    if not isinstance(value, list if listed else Mapping):
+        return "must be an array" if listed else "must be a map"
     assert attribute.item is not None
-    for index, each in enumerate(value):
-        if why := find_fault(each, attribute.item, depth + 1):
-            return f"[{index}] {why}"
-        if attribute.enum and attribute.strict and each not in attribute.enum:
-            return f"[{index}] must be one of {', '.join(map(_text_fault, attribute.enum))}"
-    return ""
-
-
-def _map_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
-    if not isinstance(value, Mapping):
-        return "must be a map"
-    assert attribute.item is not None
-    for key, each in value.items():
-        if not KEY.fullmatch(key):
+    members: Any = enumerate(value) if isinstance(value, list) else value.items()
+    for key, each in members:
+        if not listed and not KEY.fullmatch(key):
             return f"has the key {key!r}, which is too long or not made of a-z, 0-9, ':', '-', '_' and '.'"
+        place = f"[{key}]" if listed else f".{key}"
         if why := find_fault(each, attribute.item, depth + 1):
-            return f".{key} {why}"
+            return f"{place} {why}"
         if attribute.enum and attribute.strict and each not in attribute.enum:
-            return f".{key} must be one of {', '.join(map(_text_fault, attribute.enum))}"
+            return f"{place} must be one of {', '.join(map(_text_fault, attribute.enum))}"
     return ""
 
 

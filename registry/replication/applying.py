@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from registry.core.ancestry import version_sort_key
 from registry.core.changes import put_own_mark
-from registry.core.requests import RegistryRequest, RequestSender, Verb
+from registry.core.requests import RegistryRequest, RequestSender, Verb, check_may_write
 from registry.core.service import RegistrySession
 from registry.errors import Refusal
 from registry.model.attributes import format_time, parse_time
@@ -261,7 +261,7 @@ class ChangeApplier:
         if not change.xid:
             return self._apply_version(change)
         if change.xid != MODEL_XID:  # the core requires an administrator for the model
-            self._check_permission("/".join(change.xid.split("/")[:3]))
+            check_may_write(self._author.may_write, "/".join(change.xid.split("/")[:3]))
         return EntityMerger(self._session, self.marks, self._perform, self._revive_group).merge(change)
 
     def _apply_version(self, change: ReplicatedChange) -> bool:
@@ -272,7 +272,7 @@ class ChangeApplier:
             if change.authority != self._authority:
                 attributes["authority"] = change.authority
         group = _group_of(here)
-        self._check_permission(group)
+        check_may_write(self._author.may_write, group)
         merger = DefinitionMerger(here, self._reader, self.marks)
         versions = (*here.split("/")[1:], "versions")
         if not merger.merge(change, attributes):
@@ -300,7 +300,7 @@ class ChangeApplier:
         """
         path, aside = possible_xids(change.group, change.definition, change.authority)
         if not self._author.may_write(_group_of(aside)):
-            self._check_permission(_group_of(path))
+            check_may_write(self._author.may_write, _group_of(path))
         known = {path: reconciled_marks(path, self._reader, self.marks), **self.marks.version_marks([aside])}
         here = next((each for each in (path, aside) if change.uid in known[each]), "")
         if here:
@@ -313,11 +313,6 @@ class ChangeApplier:
 
     def _controlled_by(self, mark: Mark) -> str:
         return mark.authority or self._authority
-
-    def _check_permission(self, group: str) -> None:
-        """Raise if the author may not write to a group: the core checks everything except the marks."""
-        if not self._author.may_write(group):
-            raise Refusal("forbidden", group, error_detail=f"these credentials do not allow writes to {group}")
 
     def _revive_group(self, xid: str) -> None:
         """Mark a group that was created only for its content.

@@ -131,11 +131,6 @@ def decide_winner(mine: Mark, theirs: ReplicatedChange, digest: str) -> MergeDec
     return MergeDecision("both-theirs" if later else "both-mine", seen)
 
 
-def encode_page(changes: ChangePage) -> bytes:
-    """Return the JSON of changes."""
-    return msgspec.json.encode(changes)
-
-
 def parse_page(data: bytes | Mapping[str, Any]) -> ChangePage | None:
     """Parse changes; return None if they are not valid."""
     try:

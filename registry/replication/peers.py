@@ -24,7 +24,6 @@ from registry.replication.entities import (
     ChangePage,
     ReplicatedChange,
     ancestors_of,
-    encode_page,
     entity_state,
     has_authority_suffix,
     home_of,
@@ -224,15 +223,13 @@ class PeerExchange:
         return page.more
 
     def _push(self, peer: Peer, result: ReplicationRound) -> bool:
-        if not result.answered:
-            self._push_empty_page(peer, result)
-            return True
+        """Push a page; the first of a round even if it is empty, to learn whether the peer is there, and who it is."""
         name = f"push {peer.url}"
         for limit in (PAGE_CHANGES, 1):
             with self._service.session(writing=False) as session:
                 catalog, position = Marks(session.reader.connection).peer_position(name)
                 page = changes_after(session.reader, position, self._own_authority, limit)
-            if page.position == position:
+            if result.answered and page.position == position:
                 return False
             try:
                 answer = self._send_page(peer, page)
@@ -241,11 +238,16 @@ class PeerExchange:
                 _logger.debug("%s refused a page of %d changes as too large", peer.url, len(page.changes))
         else:
             return self._skip_change(peer, page, name, result)
+        if answer.catalog == page.catalog:
+            raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
+        result.answered = True
         changed = bool(catalog) and answer.catalog != catalog
         if changed:
             _record_renewal(peer, result)
-        with self._service.session(writing=True) as session:
-            Marks(session.reader.connection).set_peer_position(name, answer.catalog, 0 if changed else page.position)
+        if changed or page.position != position:
+            with self._service.session(writing=True) as session:
+                marks = Marks(session.reader.connection)
+                marks.set_peer_position(name, answer.catalog, 0 if changed else page.position)
         result.add(len(page.changes), answer.applied, answer.refusedcount, answer.refused)
         return page.more or changed
 
@@ -258,22 +260,6 @@ class PeerExchange:
         _logger.warning("skipped a change of %s: it is too large for %s", subject, peer.url)
         result.add(len(page.changes), 0, len(page.changes), [(subject, "too large for the peer")])
         return page.more
-
-    def _push_empty_page(self, peer: Peer, result: ReplicationRound) -> None:
-        """Push an empty page, to learn whether the peer is available, and its catalog id."""
-        with self._service.session(writing=False) as session:
-            ours = Marks(session.reader.connection).catalog
-        answer = self._send_page(peer, ChangePage(catalog=ours, authority=self._own_authority, position=0, changes=[]))
-        if answer.catalog == ours:
-            raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
-        result.answered = True
-        name = f"push {peer.url}"
-        with self._service.session(writing=False) as session:
-            catalog, _ = Marks(session.reader.connection).peer_position(name)
-        if catalog and answer.catalog != catalog:
-            _record_renewal(peer, result)
-            with self._service.session(writing=True) as session:
-                Marks(session.reader.connection).set_peer_position(name, answer.catalog, 0)
 
     @property
     def _own_authority(self) -> str:
@@ -290,7 +276,7 @@ class PeerExchange:
 
     def _send_page(self, peer: Peer, page: ChangePage) -> _PushReply:
         by = Fetcher(network=True, logins=peer.logins)
-        receipt = post_json(peer.url, encode_page(page), by)
+        receipt = post_json(peer.url, msgspec.json.encode(page), by)
         if receipt.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             raise _TooLarge(f"a page is too large for {by.address(peer.url)}", file=peer.url)
         if receipt.status != _STATUS_OK:

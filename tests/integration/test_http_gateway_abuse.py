@@ -14,8 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ import pytest
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import Access, HttpRoute, PathRoutes, ServerLimits
 from bindings.http.server import address_group
-from bindings.parts import InboxRow
 from tests.support.http import POST, REFUSED, TAKEN, WELL_FORMED
+from tests.support.mqtt import Rows
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -35,24 +34,6 @@ ROUTES = [HttpRoute("/endpoints/plain", "/events"), HttpRoute("/endpoints/days",
 LIMITS = ServerLimits(
     max_target=300, max_header_bytes=5000, max_headers=20, header_timeout=0.5, request_timeout=1.0, idle_timeout=1.0
 )
-
-
-class Rows:
-    """A store that takes everything at once, or when told to."""
-
-    def __init__(self) -> None:
-        self.rows: list[InboxRow] = []
-        self.held: list[Future[None]] = []
-        self.hold = False
-
-    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
-        self.rows += rows
-        done: Future[None] = Future()
-        if self.hold:
-            self.held.append(done)
-        else:
-            done.set_result(None)
-        return done
 
 
 @pytest.fixture
@@ -113,7 +94,7 @@ def test_what_could_be_read_in_two_ways_is_refused_and_the_connection_closed(
     answer = exchange(gateway, request + WELL_FORMED)
     assert statuses(answer) == [status]
     assert b"\r\nconnection: close\r\n" in answer and b"application/problem+json" in answer
-    assert not rows.rows
+    assert not rows.stored
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -131,14 +112,14 @@ def test_what_senders_may_write_is_taken(serve: Serve, rows: Rows, name: str) ->
             connection.sendall(b"" if name == "HTTP/1.0" else WELL_FORMED)
             if name != "HTTP/1.0":
                 assert statuses(connection.recv(65536)) == [202]
-    assert {row.body for row in rows.rows} == {b"a"}
+    assert {row.body for row in rows.stored} == {b"a"}
 
 
 def test_a_pipeline_is_answered_in_order_and_ends_at_its_fault(serve: Serve, rows: Rows) -> None:
     gone = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
     answer = exchange(serve(), WELL_FORMED * 200 + gone + WELL_FORMED + b"rubbish\r\n\r\n" + WELL_FORMED)
     assert statuses(answer) == [202] * 200 + [404, 202, 400]
-    assert len(rows.rows) == 201
+    assert len(rows.stored) == 201
 
 
 @pytest.mark.parametrize(
@@ -275,26 +256,25 @@ def exchange_from(gateway: HttpGateway, source: str) -> bytes:
 @pytest.mark.parametrize("limit", ["max_connections", "max_per_address"])
 def test_a_request_that_waits_is_never_cut_off(serve: Serve, rows: Rows, limit: str) -> None:
     gateway = serve(ServerLimits(**{limit: 2}))
-    rows.hold = True
+    rows.held = True
     with connected(gateway) as first, connected(gateway) as second:
         for each in (first, second):
             each.sendall(WELL_FORMED)
-        wait_until(lambda: len(rows.rows) == 2, SECONDS, "both rows")
+        wait_until(lambda: rows.offered == 2, SECONDS, "both rows")
         assert statuses(exchange_from(gateway, "127.0.0.1")) == [503]
-        for held in rows.held:
-            held.set_result(None)
+        rows.release()
         assert [statuses(each.recv(1000)) for each in (first, second)] == [[202], [202]]
 
 
 def test_an_inbox_that_takes_too_long_is_503_and_a_late_answer_is_dropped(serve: Serve, rows: Rows) -> None:
     gateway = serve()
-    rows.hold = True
+    rows.held = True
     with connected(gateway) as connection:
         connection.sendall(WELL_FORMED)
         answer = connection.recv(1000)
         assert statuses(answer) == [503] and b"may have been stored" in answer
-        rows.held[0].set_result(None)
-        rows.hold = False
+        rows.release()
+        rows.held = False
         connection.sendall(WELL_FORMED)
         assert statuses(connection.recv(1000)) == [202]
 
@@ -310,19 +290,19 @@ def test_unfinished_bodies_make_room_for_others(serve: Serve, rows: Rows) -> Non
                 f"http://127.0.0.1:{gateway.port}/events", content=b"y" * 900, trust_env=False, timeout=SECONDS
             )
             assert answer.status_code == 202
-    assert {row.body for row in rows.rows} == {b"y" * 900}
+    assert {row.body for row in rows.stored} == {b"y" * 900}
 
 
 def test_a_body_for_which_there_is_no_room_is_503(serve: Serve, rows: Rows) -> None:
     gateway = serve(ServerLimits(max_held_bytes=1000))
-    rows.hold = True
+    rows.held = True
     with connected(gateway) as first, connected(gateway) as second:
         for each in (first, second):
             each.sendall(POST + b"Content-Length: 900\r\n\r\n" + b"x" * 900)
-            wait_until(lambda: rows.rows, SECONDS, "the first row")
+            wait_until(lambda: rows.offered, SECONDS, "the first row")
         answer = read_all(second)
         assert statuses(answer) == [503] and b"retry-after: 1" in answer
-        rows.held[0].set_result(None)
+        rows.release()
         assert statuses(first.recv(1000)) == [202]
 
 

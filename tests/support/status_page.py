@@ -31,7 +31,7 @@ from registry.core.ancestry import Linter
 from registry.core.service import RegistryService
 from registry.delivery.service import SubscriptionApi
 from registry.delivery.subscriber_worker import Dispatch
-from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, sources_of
+from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, SubscriberTally, sources_of
 from registry.http.server import RegistryCollector
 from registry.replication.peers import Peer, Replication
 from registry.store.engine import open_database
@@ -291,7 +291,7 @@ def _families_of_a_registry(store: str) -> Iterator[Metric]:
     sources = sources_of("http://r", "")
     subscriptions_of = SubscriptionApi(database, sources, DeliverySettings(), lambda: None).build_delivery
     dispatch = Dispatch(database, {}, subscriptions_of, sources, DeliveryLimits())
-    dispatch.tallies.tally_of("subscriber")
+    dispatch.tallies["subscriber"] = SubscriberTally()
     keeper = HistoryKeeper(database, HistoryLimits())
     yield from RegistryCollector(dispatch, Replication(service, [Peer("http://p")]), keeper).collect()
     database.close()

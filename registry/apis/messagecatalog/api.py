@@ -32,7 +32,6 @@ from registry.core.service import RegistryService, RegistrySession
 from registry.core.views import require_group, require_owner, require_shown
 from registry.errors import Refusal, invalid_value
 from registry.http.access import (
-    JSON,
     MAX_FINDINGS,
     PROBLEM_TYPE,
     ApiCall,
@@ -46,9 +45,10 @@ from registry.http.access import (
     parse_json,
     parse_limit,
     parse_query,
+    retry_headers,
 )
 from registry.replication.applying import ChangeApplier
-from registry.replication.entities import encode_page, parse_page
+from registry.replication.entities import parse_page
 from registry.replication.peers import PAGE_CHANGES, changes_after
 from registry.store.entities import GroupEntity, Version
 from registry.store.history import Marks
@@ -292,12 +292,10 @@ class _ProblemsApi(RegistryApi):
         if refusal.subject.startswith(f"/{GROUPS}") and refusal.name != "api_not_found":
             refusal.subject = catalog_path(refusal.subject) or "/"
         status = 409 if refusal.name in _CONFLICTS else refusal.status
-        headers: _Headers = [(b"Content-Type", PROBLEM_TYPE)]
+        headers: _Headers = [(b"Content-Type", PROBLEM_TYPE), *retry_headers(refusal)]
         allow = refusal.title_args.pop("allow", "")
         if allow:
             headers.append((b"Allow", allow.encode("ascii")))
-        if refusal.name in ("server_busy", "rate_limited"):
-            headers.append((b"Retry-After", refusal.title_args.get("seconds", "1").encode("ascii")))
         return Reply(status, tuple(headers), msgspec.json.encode({**refusal.problem_json(), "status": status}))
 
 
@@ -334,7 +332,7 @@ class MessageCatalogApi(_ProblemsApi):
         limit = parse_limit(query["limit"][0] if "limit" in query else None, "/") or PAGE_CHANGES
         with self._service.session(writing=False) as session:
             page = changes_after(session.reader, int(position), self._default_authority(call), limit)
-        return Reply(200, ((b"Content-Type", JSON),), encode_page(page))
+        return json_reply(page)
 
     def _apply_changes(self, call: ApiCall) -> Reply:
         """Apply the changes of another catalog; senders without any write permission are refused before locking."""

@@ -87,39 +87,6 @@ def test_only_administrators_make_resources_read_only_and_change_those(tmp_path:
         assert list(client.get("/messagegroups/ours/messages").json()) == ["m"]
 
 
-def test_history_tells_who(tmp_path: Path) -> None:
-    from sqlalchemy import select
-
-    from registry.store.engine import HISTORY, OUTBOX, open_database
-
-    with served(tmp_path, access=ACCESS, roles=ROLES) as client:
-        client.auth = ("writer", "secret")
-        first = client.put("/messagegroups/ours/messages/m", json={"name": "n"})
-        client.patch("/messagegroups/ours/messages/m", json={"name": "o"})
-        client.delete("/messagegroups/ours")
-    database = open_database(f"sqlite:///{tmp_path}/registry.db")
-    with database.reading() as connection:
-        history = connection.execute(select(HISTORY).order_by(HISTORY.c.number)).all()
-        events = connection.execute(select(OUTBOX).order_by(OUTBOX.c.number)).all()
-    database.close()
-    interaction = first.headers["xregistry-xregcorrelationid"]
-    made = {(each.xid, each.action) for each in history if each.interaction == interaction}
-    group, message = "/messagegroups/ours", "/messagegroups/ours/messages/m"
-    created = {(group, "created"), (message, "created"), (f"{message}/versions/1", "created")}
-    assert made == {("/", "updated"), *created}
-    assert {each.who for each in history} == {"writer"}
-    kinds = [(each.type.removeprefix("io.xregistry."), each.subject) for each in events]
-    assert kinds[:4] == [
-        ("registry.updated", "/"),
-        ("group.created", group),
-        ("resource.created", message),
-        ("version.created", f"{message}/versions/1"),
-    ]
-    assert ("version.updated", f"{message}/versions/1") in kinds
-    assert ("resource.updated", message) in kinds
-    assert kinds.count(("group.deleted", group)) == kinds.count(("version.deleted", f"{message}/versions/1")) == 1
-
-
 def test_writes_are_paced_and_reads_are_not(tmp_path: Path) -> None:
     with served(tmp_path, writes_per_second=0.001, write_burst=2) as client:
         codes = [client.put(f"/endpoints/e{number}", json={}).status_code for number in range(3)]

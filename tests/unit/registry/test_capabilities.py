@@ -45,12 +45,6 @@ def test_events_tell_which_have_changed(tmp_path: Path) -> None:
     assert "capabilities" in found["io.xregistry.registry.updated"][1]
 
 
-def test_a_write_that_changes_nothing_is_no_event_of_capabilities(tmp_path: Path) -> None:
-    with served(tmp_path) as client:
-        client.patch("/capabilities", json={"flags": ["*"]}).raise_for_status()
-    assert not [kind for kind, _, _ in events(tmp_path) if "capabilities" in kind]
-
-
 def test_other_faces_are_not_bound_by_them(tmp_path: Path) -> None:
     with served(tmp_path) as client:
         client.patch("/capabilities", json={"flags": [], "ignores": [], "pagination": False}).raise_for_status()

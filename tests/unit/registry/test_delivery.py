@@ -9,13 +9,11 @@ import pytest
 from sqlalchemy import select
 
 from bindings.protocols import BINDINGS
-from registry.delivery.subscriber_worker import EntityQueues
 from registry.delivery.subscriptions import (
     DeliveryLimits,
     DeliverySettings,
     EventFilter,
     EventMessages,
-    OutboxEvent,
     SubscriberDelivery,
 )
 from registry.delivery.targets import Webhook as Target
@@ -177,25 +175,3 @@ def test_metrics_tell_what_each_subscriber_waits_for(tmp_path: Path) -> None:
                 assert not told('events_failed_total{subscriber="audit"} 0.0')
         finally:
             server.stop()
-
-
-def event(number: int, entity: str) -> OutboxEvent:
-    return OutboxEvent(number, entity, "", {}, None)
-
-
-def test_a_position_never_goes_back_nor_passes_what_waits_for_its_first_try() -> None:
-    lanes = EntityQueues(1.0)
-    for number, entity in enumerate("abab", 1):
-        lanes.add(event(number, entity))
-    assert lanes.progress(9, 0).position == 0
-    first, second = lanes.due_events(0.0, 10)
-    lanes.delay(first, 0.0, 5.0)
-    lanes.remove_first(second)
-    assert lanes.progress(9, 0).position == 3 and lanes.progress(9, 0).blocked == {1, 3}
-    (fourth,) = lanes.due_events(0.0, 10)
-    lanes.remove_first(fourth)
-    assert lanes.progress(9, 3).position == 9
-    (first,) = lanes.due_events(6.0, 10)
-    lanes.remove_first(first)
-    assert lanes.progress(9, 9).position == 9 and lanes.progress(9, 9).blocked == {3}
-    assert [each.number for each in lanes.due_events(0.0, 10)] == [3]

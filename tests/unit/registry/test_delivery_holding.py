@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.delivery.subscriber_worker import EntityQueues
-from registry.delivery.subscriptions import DELIVERED, DeliveryLimits, DeliveryResult, EventFilter, OutboxEvent
+from registry.delivery.subscriptions import DELIVERED, DeliveryLimits, DeliveryResult, EventFilter
 from tests.support.senders import ScriptedSender
 from tests.support.subscriptions import LIMIT, registry
 from tests.support.waiting import wait_until
@@ -43,17 +42,3 @@ def test_a_target_that_refuses_everything_is_left_alone(tmp_path: Path) -> None:
         assert client.post("/", json={"messagegroups": {f"g{n}": {} for n in range(300)}}).is_success
         wait_until(lambda: len(target.waves) >= 3, LIMIT, "three tries")
         assert len({subject for wave in target.waves for subject in wave}) < 300
-
-
-def test_those_that_failed_before_come_last_and_are_not_left_out() -> None:
-    lanes = EntityQueues(1.0)
-    for number in range(20):
-        lanes.add(OutboxEvent(number, f"e{number}", "", {}, None))
-    for event in lanes.due_events(0.0, 10):
-        assert lanes.delay(event, 0.0, 0.5) is False
-    assert [each.number for each in lanes.due_events(0.4, 8)] == list(range(10, 18))
-    assert [each.number for each in lanes.due_events(9.0, 8)] == [10, 11, 12, 13, 14, 15, 0, 1]
-    assert [each.number for each in lanes.due_events(9.0, 1)] == [10]
-    assert [each.number for each in lanes.due_events(9.0, 99)] == [*range(10, 20), *range(10)]
-    assert lanes.delay(lanes.due_events(9.0, 99)[-1], 9.0, 0.5) is True
-    assert lanes.drop_leading(lambda event: event.number < 15) == 15 and len(lanes) == 5

@@ -32,27 +32,6 @@ def test_the_router_hears_that_nothing_changed(tmp_path: Path) -> None:
         assert not looked(url, cache)[1]
 
 
-def test_a_write_that_was_refused_changes_no_tag(tmp_path: Path) -> None:
-    with served(tmp_path) as client:
-        before = client.get("/?inline").headers["etag"]
-        assert (
-            client.put("/messagegroups/g", json={"nothing": {"at": "all"}, "epoch": "x", "name": 5}).status_code == 400
-        )
-        assert client.get("/?inline").headers["etag"] == before
-        assert client.put("/messagegroups/g", json={}).is_success
-        assert client.get("/?inline").headers["etag"] != before
-
-
-def test_documents_of_schemas_count(tmp_path: Path) -> None:
-    path = "/schemagroups/g/schemas/s"
-    with served(tmp_path) as client:
-        assert client.put(path, content=b"a", headers={"content-type": "text/plain"}).is_success
-        before = client.get("/?inline").headers["etag"]
-        assert client.put(path, content=b"b", headers={"content-type": "text/plain"}).is_success
-        after = client.get("/?inline", headers={"if-none-match": before})
-        assert after.status_code == 200 and '"b"' in after.text
-
-
 def test_a_registry_that_is_begun_anew_has_other_tags(tmp_path: Path) -> None:
     tags: list[list[str]] = []
     for name in ("a", "b"):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bindings.http.request import Access, Reply, RequestHead
+from bindings.http.request import Reply, RequestHead
 from registry.apis.apis import apis_by_path
 from registry.core.requests import RegistryRequest
 from registry.core.service import RegistryService
 from registry.errors import Refusal
-from registry.http.access import ApiCall, RegistryApi, Roles
-from registry.http.application import RequestLimits
+from registry.http.access import ApiCall, RegistryApi
 from tests.support.registry import served
 
 
@@ -66,20 +64,6 @@ def test_writes_of_a_face_are_one_transaction(tmp_path: Path) -> None:
 def test_faults_are_told_by_the_face(tmp_path: Path) -> None:
     with served(tmp_path, faces=FACES) as client:
         assert client.delete("/old/one").text.endswith("says server_error")
-
-
-def test_access_sizes_and_paces_are_those_of_the_core(tmp_path: Path) -> None:
-    access, roles = Access(bearer={"admin": "a-token"}), Roles(frozenset(("admin",)))
-    limits = RequestLimits(max_body=10)
-    paced: dict[str, Any] = {"access": access, "roles": roles, "writes_per_second": 0.001, "write_burst": 1}
-    with served(tmp_path, faces=FACES, limits=limits, **paced) as client:
-        assert client.get("/old/one").status_code == 401
-        known = {"authorization": "Bearer a-token"}
-        assert client.get("/old/one", headers=known).status_code == 200
-        assert client.put("/old/one/a", content=b"x" * 11, headers=known).status_code == 413
-        assert client.put("/old/one/a", headers=known).status_code == 204
-        late = client.put("/old/one/a", headers=known)
-        assert late.status_code == 429 and late.text.endswith("says rate_limited")
 
 
 @pytest.mark.parametrize(

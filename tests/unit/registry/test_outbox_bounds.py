@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -127,16 +126,3 @@ def test_a_store_that_fails_as_delivery_begins_leaves_nothing_undone(
     with registry(tmp_path) as client:
         change(client, "m", "o")
         wait_until(lambda: left(tmp_path) == 1, LIMIT, lambda: f"one event; there are {left(tmp_path)}")
-
-
-def test_couriers_end_though_the_store_fails_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = ScriptedSender(lambda _: DeliveryResult("held", "no"))
-    with registry(tmp_path, delivery={"subscribers": {"audit": target.delivery(EventFilter())}}) as client:
-        change(client, "m", "n")
-        wait_until(lambda: bool(target.waves), LIMIT, "a try")
-
-        def failing(_: Connection) -> dict[str, tuple[int, str | None]]:
-            raise OperationalError("", {}, Exception())
-
-        monkeypatch.setattr(history, "list_revisions", failing)
-    assert not [thread for thread in threading.enumerate() if thread.name == "courier-audit"]

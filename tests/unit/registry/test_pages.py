@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import random
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -161,8 +162,10 @@ def test_texts_are_compared_line_by_line_within_bounds() -> None:
     assert looking.diff_lines([], ["a"]) == [("+", "a")] and looking.diff_lines(["a"], []) == [("-", "a")]
     many = [str(number) for number in range(looking.MAX_LINES)]
     assert looking.diff_lines(many, [*many, "more"]) is None
-    assert looking.diff_lines(many, ["x" + line for line in many]) is None  # too many differ
-    assert looking.diff_lines(many, many[1:]) is not None
+    for others in (many[1:], ["x" + line for line in many], random.Random(5).choices(many, k=looking.MAX_LINES)):
+        lines = looking.diff_lines(many, others) or []
+        assert [text for sign, text in lines if sign != "+"] == many
+        assert [text for sign, text in lines if sign != "-"] == others
 
 
 def test_findings_of_an_entity_and_of_all(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 from bindings.gateways import GatewayError
-from registry.core.service import RegistryService
 from registry.http.server import RegistryServer, RegistrySettings
 from tests.support.waiting import wait_until
 
@@ -72,14 +71,4 @@ def test_nothing_is_open_where_the_port_of_metrics_is_taken(tmp_path: Path) -> N
             server.start()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port)).close()
-    assert not opened(tmp_path)
-
-
-def test_no_store_is_open_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> bool:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(RegistryService, "prepare", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        RegistryServer(settings(tmp_path)).start()
     assert not opened(tmp_path)

@@ -273,11 +273,3 @@ def test_filters_hold_as_their_dialects_say(given: Any, holds: bool) -> None:
 def test_filters_that_cannot_be_are_refused(given: Any) -> None:
     with pytest.raises(SubscriptionFilterError):
         parse_filter(given)
-
-
-def test_strangers_at_permissions_have_a_pace(tmp_path: Path) -> None:
-    with registry(tmp_path, access=ACCESS, roles=ROLES, writes_per_second=0.01, write_burst=3) as client:
-        codes = [client.get("/permissions/x?key=y").status_code for _ in range(5)]
-        assert codes == [404, 404, 404, 429, 429]
-        assert client.post("/subscriptions", json=HOOK, headers=of("1")).status_code == 201
-        assert client.get("/subscriptions", headers=of("1")).status_code == 200

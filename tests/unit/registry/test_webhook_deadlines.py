@@ -32,7 +32,7 @@ DRIPS = pytest.mark.parametrize(("first", "drop"), [(HINTS, HINTS), (HEADER, b"x
 
 
 def working() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "delivery-call"]
+    return [thread for thread in threading.enumerate() if thread.name == "http-call"]
 
 
 @DRIPS
@@ -47,22 +47,6 @@ def test_an_answer_that_never_ends_is_given_up(first: bytes, drop: bytes, origin
         assert f"{url} does not answer within 0.9 s" in {each.reason for each in verdicts}
         wait_until(lambda: not working(), 20, "the end of the requests")
         sender.close()
-
-
-def test_a_target_that_never_answers_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    with trickling(HINTS, HINTS) as (url, _):
-        before = set(threading.enumerate())
-        composer = EventMessages(BINDINGS["HTTP"], lambda _: url, "structured")
-        subscriber = SubscriberDelivery(EventFilter(), composer, lambda: WebhookSender(Webhook(timeout=600.0)))
-        delivery = DeliverySettings({"audit": subscriber}, limits=DeliveryLimits())
-        server = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery))
-        server.start()
-        assert httpx.put(f"http://127.0.0.1:{server.port}/messagegroups/g", json={}, timeout=30).is_success
-        wait_until(lambda: bool(working()), 20, "a request")
-        begun = time.monotonic()
-        server.stop(grace=1.0)
-        assert time.monotonic() - begun < 20
-        assert all(thread.daemon for thread in set(threading.enumerate()) - before)
 
 
 @pytest.mark.slow
