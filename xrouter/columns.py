@@ -117,11 +117,13 @@ class ColumnMatcher:
     def match_batch(self, kind: Kind, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the outcomes (:data:`OUTCOMES`) of a batch of Kafka or inbox rows."""
         if kind == "kafka":
-            columns = [
-                pc.fill_null(rows.column(name), _UNKNOWN[name]) if name in _UNKNOWN else rows.column(name)
-                for name in SOURCE_SCHEMA.names
+            # Spark gives large types where spark.sql.execution.arrow.useLargeVarTypes is set.
+            given = [rows.column(field.name).cast(field.type) for field in SOURCE_SCHEMA]
+            known = [
+                pc.fill_null(column, _UNKNOWN[field.name]) if field.name in _UNKNOWN else column
+                for field, column in zip(SOURCE_SCHEMA, given, strict=True)
             ]
-            rows = pa.RecordBatch.from_arrays(columns, names=SOURCE_SCHEMA.names)
+            rows = pa.RecordBatch.from_arrays(known, names=SOURCE_SCHEMA.names)
         outcomes = evaluate(kind, self.evaluator, rows)
         built = build_outcome_rows(kind, self.evaluator.outputs.outcome_type, rows, outcomes)
         matched = built.column(OUTCOME)

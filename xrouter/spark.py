@@ -13,20 +13,18 @@ package: installed, or shipped with the program (section "Executors" of deploy/d
 
 from __future__ import annotations
 
-import hashlib
 import pickle
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import filter as filter_names
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catalog.model import Catalog, Definition
+from catalog.model import Catalog
 from catalog.schemas.columns import PayloadColumn, payload_column, payload_findings
 from router.evaluation.evaluator import INBOX_COLUMNS, Kind
 from router.sinks.tables.payloads import decode_payloads
@@ -40,9 +38,6 @@ if TYPE_CHECKING:
 _PACKAGE: Final = "xregistry-router"
 _KAFKA: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 _NO_HEADERS: Final = "cast(null as array<struct<key:string,value:binary>>) as headers"
-_MAX_CACHED: Final = 4
-"""Most compiled catalogs that a Python worker keeps."""
-_cached: Final[OrderedDict[str, Any]] = OrderedDict()
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -60,8 +55,8 @@ def demultiplex(rows: DataFrame, catalog: LoadedCatalog, *, endpoint: str | None
         ValueError: the rows have other columns.
     """
     kind, columns = _source_columns(rows)
-    matcher = pickle.dumps((catalog.column_matcher(endpoint),))
-    return _map_batches(rows.selectExpr(*columns), partial(_match_batches, kind, _digest(matcher), matcher), OUTCOMES)
+    matcher = pickle.dumps(catalog.column_matcher(endpoint))
+    return _map_batches(rows.selectExpr(*columns), partial(_match_batches, kind, matcher), OUTCOMES)
 
 
 def payload(outcomes: DataFrame, catalog: LoadedCatalog, message: str) -> DataFrame:
@@ -99,7 +94,7 @@ def payload(outcomes: DataFrame, catalog: LoadedCatalog, message: str) -> DataFr
     document = pickle.dumps(({xid: definitions[xid] for xid in columns}, dict(catalog.catalog.schemas)))
     chosen = outcomes.where(outcomes["outcome"] == "routed").where(outcomes["message"].isin(*columns))
     rows = chosen.select("message", "event", "context", "data", "endpoint", "position")
-    return _map_batches(rows, partial(_decode_batches, _digest(document), document, schema), schema)
+    return _map_batches(rows, partial(_decode_batches, document, schema), schema)
 
 
 def _source_columns(rows: DataFrame) -> tuple[Kind, list[str]]:
@@ -133,13 +128,15 @@ def _map_batches(rows: DataFrame, function: Callable[[Batches], Batches], schema
         from pyspark import SparkFiles
 
         remedy = "install xregistry-router for them, or ship it: https://pypi.org/project/xregistry-router"
-        shipped = str(Path(SparkFiles.getRootDirectory(), "xrouter_packages"))
-        if shipped not in sys.path:
-            sys.path.append(shipped)
+        root = Path(SparkFiles.getRootDirectory())
+        # Streams over Connect have the server's folder as root: that of their session is in it, and not on the path.
+        for name in ("xrouter_packages", "xrouter.zip"):
+            shipped = (str(each) for each in (root / name, *root.glob(f"*/{name}")) if each.exists())
+            sys.path.extend(each for each in shipped if each not in sys.path)
         try:
             if (found := version("xregistry-router")) != expected:
                 raise RuntimeError(f"the executors have xregistry-router {found}, this program {expected}: {remedy}")
-            function = pickle.loads(document)
+            function: Callable[[Batches], Batches] = pickle.loads(document)
         except ModuleNotFoundError as error:
             raise RuntimeError(f"the Python of the executors lacks {error.name}: {remedy}") from error
         return function(batches)
@@ -147,38 +144,38 @@ def _map_batches(rows: DataFrame, function: Callable[[Batches], Batches], schema
     return rows.mapInArrow(run, from_arrow_schema(schema, True))
 
 
-def _digest(document: bytes) -> str:
-    return hashlib.sha256(document).hexdigest()
+@lru_cache(maxsize=4)
+def _load_matcher(document: bytes) -> ColumnMatcher:
+    """Return the matcher of a pickle; tasks of one worker share it."""
+    matcher: ColumnMatcher = pickle.loads(document)
+    return matcher
 
 
-def _load_cached(key: str, document: bytes, compile_: Callable[..., Any]) -> Any:
-    """Return what a worker has compiled from the values of a pickle, or compile it: tasks of one worker share it."""
-    if key not in _cached:
-        _cached[key] = compile_(*pickle.loads(document))
-        if len(_cached) > _MAX_CACHED:
-            _cached.popitem(last=False)
-    return _cached[key]
-
-
-def _match_batches(kind: Kind, key: str, document: bytes, batches: Batches) -> Batches:
-    matcher: ColumnMatcher = _load_cached(key, document, lambda matcher: matcher)
+def _match_batches(kind: Kind, document: bytes, batches: Batches) -> Batches:
+    matcher = _load_matcher(document)
     for rows in batches:
         yield matcher.match_batch(kind, rows)
 
 
-def _decode_batches(key: str, document: bytes, schema: pa.Schema, batches: Batches) -> Batches:
-    columns: Mapping[str, PayloadColumn] = _load_cached(key, document, _open_columns)
-    for rows in batches:
-        yield _decode_batch(columns, schema, rows)
-
-
-def _open_columns(definitions: Mapping[str, Definition], schemas: Mapping[str, Any]) -> dict[str, PayloadColumn]:
+@lru_cache(maxsize=256)
+def _open_columns(document: bytes) -> Mapping[str, PayloadColumn]:
+    """Return the payload columns of the definitions of a pickle; tasks of one worker share them."""
+    definitions, schemas = pickle.loads(document)
     catalog = Catalog(definitions, {}, {}, schemas)
     return {xid: column for xid in definitions if (column := payload_column(catalog, xid)) is not None}
 
 
+def _decode_batches(document: bytes, schema: pa.Schema, batches: Batches) -> Batches:
+    columns = _open_columns(document)
+    for rows in batches:
+        yield _decode_batch(columns, schema, rows)
+
+
 def _decode_batch(columns: Mapping[str, PayloadColumn], schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Decode the data of routed rows with the columns of their definitions, one definition after the other."""
+    names = rows.schema.names
+    given = [rows.column(name).cast(OUTCOMES.field(name).type) for name in names]
+    rows = pa.RecordBatch.from_arrays(given, names=names)
     messages = pc.dictionary_encode(rows.column("message"))
     codes = messages.indices.to_numpy()
     reasons: list[str | None] = [None] * rows.num_rows
@@ -201,8 +198,6 @@ def _decode_batch(columns: Mapping[str, PayloadColumn], schema: pa.Schema, rows:
         order.append(at)
     payload = pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(order))))
     made = {"payload": payload, "undecoded": pa.array(reasons, pa.string())}
-    names = rows.schema.names
     return pa.RecordBatch.from_arrays(
-        [rows.column(each.name).cast(each.type) if each.name in names else made[each.name] for each in schema],
-        schema=schema,
+        [rows.column(each.name) if each.name in names else made[each.name] for each in schema], schema=schema
     )
