@@ -27,8 +27,7 @@ import pyarrow.compute as pc
 from catalog.model import Catalog
 from catalog.schemas.columns import PayloadColumn, payload_column, payload_findings
 from router.evaluation.evaluator import INBOX_COLUMNS, Kind
-from router.sinks.tables.payloads import decode_payloads
-from router.sinks.tables.staging import conform_rows, evolve_schema
+from router.rendering.payloads import conform_rows, decode_payloads, evolve_schema
 from xrouter.columns import OUTCOMES, ColumnMatcher
 from xrouter.matching import LoadedCatalog
 

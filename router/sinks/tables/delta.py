@@ -21,6 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from catalog.model import Catalog
 from router.errors import SinkError
+from router.rendering.payloads import can_hold, conform_rows, evolve_schema
 from router.sinks.contract import ArrowSink, Commit, FileStager, RejectedRow, StagedCommit, StagedFile, WriteResult
 from router.sinks.tables.head import (
     LEFT_TO_UPKEEP,
@@ -35,9 +36,6 @@ from router.sinks.tables.staging import (
     TableFileStager,
     add_partition_columns,
     add_partition_fields,
-    can_hold,
-    conform_rows,
-    evolve_schema,
     make_file_prefix,
 )
 
