@@ -77,7 +77,8 @@ def _merge_results(read: Sequence[tuple[Sequence[int], DecodedPayloads]], rows: 
             found.pop(row, None)
         for each in undecoded:
             row = members[each.row]
-            found.setdefault(row, []).append(replace(each, row=row))
+            every = tuple(members[one] for one in each.rows)
+            found.setdefault(row, []).append(replace(each, row=row, rows=every))
     joined = pa.concat_arrays([payload for _, (payload, _) in read]).take(pa.array(places))
     return joined, tuple(each for row in sorted(found) for each in found[row])
 
