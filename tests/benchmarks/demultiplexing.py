@@ -49,11 +49,11 @@ Start = Callable[[Path, IO[str]], subprocess.Popen[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a way took; None if it was stopped."""
+    """What a way took; *fault* says how it ended, if not well."""
 
     seconds: float
     cpu: float
-    ended: bool
+    fault: str
 
 
 def typed_catalog(definitions: int, bootstrap: str) -> dict[str, Any]:
@@ -123,9 +123,7 @@ def measure(start: Start, out: Path, limit: float) -> Figure:
         if not ended:
             process.terminate()
             process.wait()
-    if process.returncode and ended:
-        raise SystemExit((out / "log").read_text(errors="replace")[-6000:])
-    return Figure(seconds, cpu, ended)
+    return Figure(seconds, cpu, "" if ended and not process.returncode else "failed" if ended else "stopped")
 
 
 def rows_of(out: Path) -> dict[str, int]:
@@ -162,8 +160,8 @@ def _measure_all(folder: Path, bootstrap: str, definitions: int, chosen: argpars
         out = folder / "out" / name.replace(" ", "-")
         figure = measure(start, out, chosen.limit)
         base = base or figure
-        told = "stopped"
-        if figure.ended:
+        told = figure.fault
+        if not told:
             rows = rows_of(out)
             told = "the same rows" if rows == wanted else f"differs: {rows}"
         _say(_line(name, definitions, chosen.records, figure, base) + f" | {told} |")
@@ -172,8 +170,8 @@ def _measure_all(folder: Path, bootstrap: str, definitions: int, chosen: argpars
 
 
 def _line(name: str, definitions: int, records: int, figure: Figure, base: Figure) -> str:
-    rate = f"{records / figure.seconds:,.0f}" if figure.ended else "-"
-    ratio = f"{figure.seconds / base.seconds:.2f}, {figure.cpu / base.cpu:.2f}" if figure.ended else "-"
+    rate = f"{records / figure.seconds:,.0f}" if not figure.fault else "-"
+    ratio = f"{figure.seconds / base.seconds:.2f}, {figure.cpu / base.cpu:.2f}" if not figure.fault else "-"
     cpu = f"{figure.cpu / records * 1e6:.1f}"
     return f"| {name} | {definitions:,} | {figure.seconds:.0f} | {rate} | {cpu} | {ratio}"
 
