@@ -30,7 +30,7 @@ PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-library bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-start bench-definitions bench-cluster bench-registry bench-peers docs lock connectors pins weights screenshot clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-library bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-start bench-definitions bench-cluster bench-registry bench-peers bench-demultiplexing docs lock connectors pins weights screenshot clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,6 +112,9 @@ bench-definitions: install ## 10 to 10,000 definitions from Kafka to Kafka, and 
 
 bench-peers: install ## the router beside Kafka Streams, Quix Streams and PySpark by hand, in under 15 minutes; needs a JDK
 	$(BIN)/python -m tests.benchmarks.peers
+
+bench-demultiplexing: install ## a topic into typed tables by the library, by hand and by the router, with two versions of Spark
+	$(BIN)/python -m tests.benchmarks.demultiplexing
 
 bench-cluster: install ## one and two executors of a standalone Spark cluster, and the share of the work that is the driver's
 	$(BIN)/python -m tests.benchmarks.cluster

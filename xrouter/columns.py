@@ -116,13 +116,18 @@ class ColumnMatcher:
 
     def match_batch(self, kind: Kind, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the outcomes (:data:`OUTCOMES`) of a batch of Kafka or inbox rows."""
-        for name, value in _UNKNOWN.items() if kind == "kafka" else ():
-            at = rows.schema.get_field_index(name)
-            rows = rows.set_column(at, rows.schema.field(at), rows.column(at).fill_null(value))
+        if kind == "kafka":
+            # Spark gives large types where spark.sql.execution.arrow.useLargeVarTypes is set.
+            given = [rows.column(field.name).cast(field.type) for field in SOURCE_SCHEMA]
+            known = [
+                pc.fill_null(column, _UNKNOWN[field.name]) if field.name in _UNKNOWN else column
+                for field, column in zip(SOURCE_SCHEMA, given, strict=True)
+            ]
+            rows = pa.RecordBatch.from_arrays(known, names=SOURCE_SCHEMA.names)
         outcomes = evaluate(kind, self.evaluator, rows)
         built = build_outcome_rows(kind, self.evaluator.outputs.outcome_type, rows, outcomes)
         matched = built.column(OUTCOME)
-        columns = dict(zip(matched.type.names, matched.flatten(), strict=True))
+        columns = dict(zip((field.name for field in matched.type), matched.flatten(), strict=True))
         routed = pc.greater_equal(columns["route"], 0)
         result = {
             "outcome": pc.if_else(routed, "routed", "dead-letter"),

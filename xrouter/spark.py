@@ -7,38 +7,38 @@
     outcomes = demultiplex(rows, catalog, endpoint="/endpoints/garden")
     moisture = payload(outcomes, catalog, "Moisture")
 
-Both are pure transformations: no state, nothing goes through the driver. Executors need this package, installed or
-shipped as a wheel (``--py-files``, ``spark.addArtifacts``).
+Both are pure transformations: no state, nothing goes through the driver. The Python of the executors needs this
+package: installed, or shipped with the program (section "Executors" of deploy/docs/howto/python.md).
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import pickle
-from collections import OrderedDict
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import filter as filter_names
+from functools import lru_cache, partial, reduce
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catalog.model import Catalog
+from catalog.model import Catalog, Definition
 from catalog.schemas.columns import PayloadColumn, payload_column, payload_findings
+from catalog.schemas.ids.deciding import SchemaIdRule
 from router.evaluation.evaluator import INBOX_COLUMNS, Kind
-from router.sinks.tables.payloads import decode_payloads
+from router.rendering.payloads import conform_rows, decode_payloads, evolve_schema
 from xrouter.columns import OUTCOMES, ColumnMatcher
 from xrouter.matching import LoadedCatalog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
 
+_PACKAGE: Final = "xregistry-router"
 _KAFKA: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 _NO_HEADERS: Final = "cast(null as array<struct<key:string,value:binary>>) as headers"
-_MAX_CACHED: Final = 4
-"""Most compiled catalogs that a Python worker keeps."""
-_cached: Final[OrderedDict[str, Any]] = OrderedDict()
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -57,40 +57,45 @@ def demultiplex(rows: DataFrame, catalog: LoadedCatalog, *, endpoint: str | None
     """
     kind, columns = _source_columns(rows)
     matcher = pickle.dumps(catalog.column_matcher(endpoint))
-    function = partial(_match_batches, kind, _digest(matcher), matcher)
-    return rows.selectExpr(*columns).mapInArrow(function, _to_spark_schema(OUTCOMES))
+    return _map_batches(rows.selectExpr(*columns), partial(_match_batches, kind, matcher), OUTCOMES)
 
 
 def payload(outcomes: DataFrame, catalog: LoadedCatalog, message: str) -> DataFrame:
-    """Return the records of one definition with their data as typed columns.
+    """Return the records of one definition, or of several, with their data as typed columns.
 
-    *outcomes* are what :func:`demultiplex` returned; *message* is an xid or the last part of one. The columns are
-    ``event``, ``context``, ``payload`` (a struct by the definition's schema), ``undecoded`` (why the payload is null,
-    else null) and ``position``. The frame of a schema registry before a body is removed.
+    *outcomes* are what :func:`demultiplex` returned. *message* is an xid, the last part of one, or a pattern of xids
+    such as ``/messagegroups/garden/*``. The columns are ``message``, ``event``, ``context``, ``payload`` (a struct by
+    the definition's schema), ``undecoded`` (why the payload is null, else null) and ``position``. Definitions that a
+    pattern selects share the struct, which has the members of all; those without typed columns are left out. The frame
+    of a schema registry before a body is removed.
 
     Raises:
-        KeyError: there is no such definition, or several.
-        ValueError: the definition has no schema that columns can be made of.
+        KeyError: there is no such definition, or several, or the pattern selects none.
+        ValueError: no definition has a schema that columns can be made of.
     """
-    xid = catalog.find_definition(message)
-    column = payload_column(catalog.catalog, xid)
-    if column is None:
-        reasons = "; ".join(payload_findings(catalog.catalog, xid)) or "it names no schema"
-        raise ValueError(f"{xid} has no typed columns: {reasons}")
+    definitions = catalog.definitions
+    xids = filter_names(definitions, message) if "*" in message else [catalog.find_definition(message)]
+    if not xids:
+        raise KeyError(f"no definition matches {message!r}")
+    columns = {xid: column for xid in xids if (column := payload_column(catalog.catalog, xid)) is not None}
+    if not columns:
+        reasons = "; ".join(payload_findings(catalog.catalog, xids[0])) or "it names no schema"
+        raise ValueError(f"{xids[0]} has no typed columns: {reasons}")
+    struct = pa.struct(list(reduce(evolve_schema, (pa.schema(list(each.type)) for each in columns.values()))))
     schema = pa.schema(
         [
+            OUTCOMES.field("message"),
             OUTCOMES.field("event"),
             OUTCOMES.field("context"),
-            ("payload", column.type),
+            ("payload", struct),
             ("undecoded", pa.string()),
             OUTCOMES.field("position"),
         ]
     )
-    document = pickle.dumps((catalog.catalog.definitions[xid], dict(catalog.catalog.schemas)))
-    function = partial(_decode_batches, xid, _digest(document), document, schema)
-    chosen = outcomes.where(outcomes["outcome"] == "routed").where(outcomes["message"] == xid)
-    names = ("event", "context", "data", "endpoint", "position")
-    return chosen.select(*names).mapInArrow(function, _to_spark_schema(schema))
+    document = pickle.dumps(({xid: definitions[xid] for xid in columns}, dict(catalog.catalog.schemas)))
+    chosen = outcomes.where(outcomes["outcome"] == "routed").where(outcomes["message"].isin(*columns))
+    rows = chosen.select("message", "event", "context", "data", "endpoint", "position")
+    return _map_batches(rows, partial(_decode_batches, document, schema), schema)
 
 
 def _source_columns(rows: DataFrame) -> tuple[Kind, list[str]]:
@@ -108,51 +113,110 @@ def _source_columns(rows: DataFrame) -> tuple[Kind, list[str]]:
     )
 
 
-def _digest(document: bytes) -> str:
-    return hashlib.sha256(document).hexdigest()
+def _map_batches(rows: DataFrame, function: Callable[[Batches], Batches], schema: pa.Schema) -> DataFrame:
+    """Apply a function of this package to Arrow batches; executors find the package when it first runs."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    document, expected = pickle.dumps(function), version(_PACKAGE)
+
+    def run(batches: Batches) -> Batches:
+        # Spark sends a nested function by value: it imports what it needs, and nothing of ours before it is found.
+        import pickle
+        import sys
+        from importlib.metadata import version
+        from pathlib import Path
+
+        from pyspark import SparkFiles
+
+        remedy = "install xregistry-router for them, or ship it: https://pypi.org/project/xregistry-router"
+        root = Path(SparkFiles.getRootDirectory())
+        # Streams over Connect have the server's folder as root: that of their session is in it, and not on the path.
+        for name in ("xrouter_packages", "xrouter.zip"):
+            shipped = (str(each) for each in (root / name, *root.glob(f"*/{name}")) if each.exists())
+            sys.path.extend(each for each in shipped if each not in sys.path)
+        try:
+            if (found := version("xregistry-router")) != expected:
+                raise RuntimeError(f"the executors have xregistry-router {found}, this program {expected}: {remedy}")
+            function: Callable[[Batches], Batches] = pickle.loads(document)
+        except ModuleNotFoundError as error:
+            raise RuntimeError(f"the Python of the executors lacks {error.name}: {remedy}") from error
+        return function(batches)
+
+    return rows.mapInArrow(run, from_arrow_schema(schema, True))
 
 
-def _load_cached(key: str, document: bytes) -> Any:
-    """Return what a worker has compiled, or unpickle it: tasks of one worker share it."""
-    if key not in _cached:
-        _cached[key] = pickle.loads(document)
-        if len(_cached) > _MAX_CACHED:
-            _cached.popitem(last=False)
-    return _cached[key]
+@lru_cache(maxsize=4)
+def _load_matcher(document: bytes) -> ColumnMatcher:
+    """Return the matcher of a pickle; tasks of one worker share it."""
+    matcher: ColumnMatcher = pickle.loads(document)
+    return matcher
 
 
-def _match_batches(kind: Kind, key: str, document: bytes, batches: Batches) -> Batches:
-    matcher: ColumnMatcher = _load_cached(key, document)
+def _match_batches(kind: Kind, document: bytes, batches: Batches) -> Batches:
+    matcher = _load_matcher(document)
     for rows in batches:
         yield matcher.match_batch(kind, rows)
 
 
-def _decode_batches(xid: str, key: str, document: bytes, schema: pa.Schema, batches: Batches) -> Batches:
-    definition, schemas = _load_cached(key, document)
-    column: PayloadColumn | None = payload_column(Catalog({xid: definition}, {}, {}, schemas), xid)
-    assert column is not None
+@lru_cache(maxsize=256)
+def _open_columns(document: bytes) -> Mapping[str, PayloadColumn]:
+    """Return the payload columns of the definitions of a pickle; tasks of one worker share them."""
+    definitions, schemas = pickle.loads(document)
+    catalog = Catalog(definitions, {}, {}, schemas)
+    opened: dict[Any, PayloadColumn | None] = {}
+    keys = {xid: _schema_key(each, schemas) for xid, each in definitions.items()}
+    for xid, key in keys.items():
+        if key not in opened:
+            opened[key] = payload_column(catalog, xid)
+    return {xid: column for xid, key in keys.items() if (column := opened[key]) is not None}
+
+
+def _schema_key(definition: Definition, schemas: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what is equal for definitions whose bodies may be decoded together.
+
+    A batch with 300 definitions of one schema takes 1.4 us a record so, and 63 one definition after the other.
+    """
+    text = json.dumps(schemas.get(definition.schemakey or ""), sort_keys=True, default=str)
+    refers = "$ref" in text or "import" in text
+    place = (definition.schemaname, definition.schemapointer, definition.schemakey if refers else "")
+    return (definition.dataschemaformat, text, *place, SchemaIdRule(schemas).declared_ids(definition, None))
+
+
+def _decode_batches(document: bytes, schema: pa.Schema, batches: Batches) -> Batches:
+    columns = _open_columns(document)
     for rows in batches:
-        count, event = rows.num_rows, rows.column("event")
+        yield _decode_batch(columns, schema, rows)
+
+
+def _decode_batch(columns: Mapping[str, PayloadColumn], schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Decode the data of routed rows with the columns of their definitions, one schema after the other."""
+    names = rows.schema.names
+    given = [rows.column(name).cast(OUTCOMES.field(name).type) for name in names]
+    rows = pa.RecordBatch.from_arrays(given, names=names)
+    messages = pc.dictionary_encode(rows.column("message"))
+    codes = messages.indices.to_numpy()
+    reasons: list[str | None] = [None] * rows.num_rows
+    parts, order = [pa.nulls(0, schema.field("payload").type)], [np.empty(0, np.int64)]
+    found = [columns[xid] for xid in messages.dictionary.to_pylist()]
+    for column in dict.fromkeys(found):
+        at = np.flatnonzero(np.array([each is column for each in found])[codes])
+        some = rows.take(pa.array(at))
         values = {
-            "data": rows.column("data"),
-            "datacontenttype": pc.struct_field(event, "datacontenttype"),
-            "native": pa.repeat("{}", count),
-            "protocol": pa.repeat("KAFKA", count),
-            "endpoint": rows.column("endpoint"),
+            "data": some.column("data"),
+            "datacontenttype": pc.struct_field(some.column("event"), "datacontenttype"),
+            "native": pa.repeat("{}", len(at)),
+            "protocol": pa.repeat("KAFKA", len(at)),
+            "endpoint": some.column("endpoint"),
         }
         payloads, undecoded = decode_payloads(column, pa.table(values), {})
-        reasons: list[str | None] = [None] * count
         for each in undecoded:
-            reasons[each.row] = f"{each.column}: {each.why}" if each.column else each.why
-        result = [event, rows.column("context"), payloads, pa.array(reasons, pa.string()), rows.column("position")]
-        yield pa.RecordBatch.from_arrays(
-            [each.cast(field.type) for each, field in zip(result, schema, strict=True)], schema=schema
-        )
-
-
-def _to_spark_schema(schema: pa.Schema) -> Any:
-    from pyspark.sql.pandas.types import from_arrow_type
-    from pyspark.sql.types import StructField, StructType
-
-    types: list[tuple[str, DataType]] = [(field.name, from_arrow_type(field.type)) for field in schema]
-    return StructType([StructField(name, each) for name, each in types])
+            for row in each.rows or (each.row,):
+                reasons[at[row]] = f"{each.column}: {each.why}" if each.column else each.why
+        placed = conform_rows(pa.table({"payload": payloads}), pa.schema([schema.field("payload")]))
+        parts.append(placed.column(0).combine_chunks())
+        order.append(at)
+    payload = pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(order))))
+    made = {"payload": payload, "undecoded": pa.array(reasons, pa.string())}
+    return pa.RecordBatch.from_arrays(
+        [rows.column(each.name) if each.name in names else made[each.name] for each in schema], schema=schema
+    )

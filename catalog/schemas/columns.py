@@ -181,10 +181,9 @@ _LAST: Final = 253_402_300_799_999_999
 
 @dataclass(slots=True)
 class ColumnErrors:
-    """The values that do not fit one column: their number, the index of the first, and its reason.
+    """The values that do not fit one column: their number, their indexes, and the reason of the first.
 
-    ``column`` is a path such as ``readings.element.at``, empty for the array itself, which also has all indexes in
-    ``rows``.
+    ``column`` is a path such as ``readings.element.at``, empty for the array itself.
     """
 
     column: str
@@ -215,8 +214,7 @@ class ColumnBuilder:
             def report(row: int, column: str, why: str) -> None:
                 known = errors.setdefault(column, ColumnErrors(column, row, why))
                 known.values += 1
-                if not column:
-                    known.rows.append(row)
+                known.rows.append(row)
 
             return self._build(values, report), list(errors.values())
 
@@ -391,13 +389,14 @@ class Undecoded:
     """A body that cannot be parsed, with its row and the reason, or the values that do not fit a column.
 
     ``column`` is the column's path in the payload, empty for the payload itself, None for a body. ``values`` is the
-    number of values that do not fit, of which ``row`` is the first.
+    number of values that do not fit, in ``rows``, of which ``row`` is the first.
     """
 
     row: int
     why: str
     column: str | None = None
     values: int = 1
+    rows: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
 class BodyReader(Protocol):
@@ -601,7 +600,7 @@ class PayloadColumn:
         for each in errors:
             names = (WHOLE, each.column) if self._is_whole else (each.column,)
             column = ".".join(name for name in names if name)
-            undecoded.append(Undecoded(each.first, clip(each.why), column, each.values))
+            undecoded.append(Undecoded(each.first, clip(each.why), column, each.values, tuple(each.rows)))
         undecoded.sort(key=lambda each: (each.row, each.column or ""))
         if self._is_whole:
             present = np.array(array.is_valid())

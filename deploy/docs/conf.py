@@ -26,10 +26,14 @@ include_patterns = [
     *("README.md", "CHANGELOG.md"),
     *("deploy/OPERATIONS.md", "deploy/SETTINGS.md", "deploy/STATUS.md", "deploy/COMMANDS.md"),
     "deploy/examples/README.md",
+    "deploy/examples/notebooks/*.ipynb",
     *("catalog/README.md", "catalog/RULES.md"),
     *("router/MATCHING.md", "router/ARCHITECTURE.md", "registry/ARCHITECTURE.md"),
     "tests/benchmarks/RESULTS.md",
 ]
+
+# Notebooks become Markdown as they are read (tests/support/notebooks.py).
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}
 
 # Headings have the same anchors as in a checkout that is viewed at a host of repositories.
 myst_heading_anchors = 6

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from catalog.model import Catalog
 from router.errors import SinkError
+from router.rendering.payloads import Framings
 from router.settings.model import Settings
 from router.settings.sinks.kinds import Sink
-from router.sinks.tables.payloads import Framings
 
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame

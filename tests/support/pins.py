@@ -19,8 +19,9 @@ from tests.benchmarks.spark_delta import DELTA_PINS
 from tests.support.apicurio import APICURIO_PINS
 from tests.support.brokers import KAFKA_PINS
 from tests.support.qpid import QPID_PINS
+from tests.support.spark_versions import JARS
 
-MANIFESTS = (PINS, KAFKA_PINS, QPID_PINS, APICURIO_PINS, DELTA_PINS, STREAMS_PINS, EVENT_RULER_PINS)
+MANIFESTS = (PINS, KAFKA_PINS, QPID_PINS, APICURIO_PINS, DELTA_PINS, STREAMS_PINS, EVENT_RULER_PINS, JARS)
 
 
 def main() -> None:

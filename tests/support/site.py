@@ -25,6 +25,7 @@ from registry.http.server import RegistryServer, RegistrySettings
 from router.cli import app
 from router.errors import EXIT_CODES
 from router.settings.routes import REASONS
+from tests.support.notebooks import page_of
 from tests.support.readme import BAR, MEANINGS
 from tests.support.settings_pages import make_settings_reference
 from tests.support.status_page import RULES, families
@@ -169,8 +170,11 @@ def filled(text: str) -> str:
 def setup(sphinx: Sphinx) -> dict[str, bool]:
     """Let Sphinx fill pages in as it reads them."""
 
-    def read(_: Sphinx, name: str, content: list[str]) -> None:
-        content[0] = PAGES[name](content[0]) if name in PAGES else filled(content[0])
+    def read(app: Sphinx, name: str, content: list[str]) -> None:
+        if app.env.doc2path(name).suffix == ".ipynb":
+            content[0] = page_of(content[0])
+        else:
+            content[0] = PAGES[name](content[0]) if name in PAGES else filled(content[0])
 
     def accessible(_: Sphinx, __: str, ___: str, context: dict[str, Any], ____: Any) -> None:
         caption = '<p class="caption" role="heading"'

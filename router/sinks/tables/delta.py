@@ -20,6 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from catalog.model import Catalog
 from router.errors import SinkError
+from router.rendering.payloads import can_hold, conform_rows, evolve_schema
 from router.sinks.contract import (
     ArrowSink,
     Commit,
@@ -42,9 +43,6 @@ from router.sinks.tables.staging import (
     TableFileStager,
     add_partition_columns,
     add_partition_fields,
-    can_hold,
-    conform_rows,
-    evolve_schema,
     make_file_prefix,
 )
 

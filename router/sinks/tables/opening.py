@@ -20,6 +20,7 @@ from catalog.schemas.columns import PayloadColumn, Undecoded, payload_column
 from router.errors import SinkError
 from router.logs import get_logger
 from router.matching.record_columns import SCHEMA_ID
+from router.rendering.payloads import Framings, conform_rows, decode_payloads, evolve_schema
 from router.settings.routes import TABLE_VARIABLES, make_event_values, parse_name
 from router.settings.sinks.messages import TableSink
 from router.settings.values import is_url
@@ -35,8 +36,7 @@ from router.sinks.contract import (
 )
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, BatchFileSink
 from router.sinks.tables.delta import DeltaSink
-from router.sinks.tables.payloads import Framings, decode_payloads
-from router.sinks.tables.staging import TableFileStager, conform_rows, evolve_schema
+from router.sinks.tables.staging import TableFileStager
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 # A table per message definition: the wide table's columns, and the payload as typed columns.

@@ -15,8 +15,9 @@ from deltalake import DeltaTable, Schema
 
 from catalog.model import Catalog
 from router.errors import SinkError
+from router.rendering.payloads import conform_rows
 from router.sinks.contract import RejectedRow, StagedCommit, StagedFile
-from router.sinks.tables.staging import TableFileStager, conform_rows
+from router.sinks.tables.staging import TableFileStager
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,11 +7,10 @@ attempt that failed, or by one of two attempts that wrote the same rows, are rem
 from __future__ import annotations
 
 import errno
-import itertools
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -29,163 +28,10 @@ import pyarrow.parquet as pq
 from bindings.private_files import current_umask, use_umask
 from catalog.model import Catalog
 from catalog.values import YEAR_1, YEAR_10000
+from router.rendering.payloads import conform_rows, evolve_schema
 from router.rendering.texts import INSTANT
 from router.settings.routes import escape_value
 from router.sinks.contract import Commit, StagedFile
-
-# Schema evolution of a table with typed payloads: columns are added, never removed, and their types do not change.
-#
-# If a definition's schema changes, a new member becomes a new column, null in older rows; a removed member is null in
-# newer rows. A member whose type changed uses its old column if all its values fit there (``int32`` into ``int64``),
-# else an additional column named for the type (``level`` and ``level_string``).
-
-_WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
-    pa.int64(): (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()),
-    pa.int32(): (pa.int8(), pa.int16(), pa.uint8(), pa.uint16()),
-    pa.int16(): (pa.int8(), pa.uint8()),
-    pa.float64(): (pa.float32(), pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()),
-}
-"""Per type, the types whose values it can represent exactly."""
-
-
-def evolve_schema(known: pa.Schema, new: pa.Schema) -> pa.Schema:
-    """Return the schema of a table with the columns *known* after adding what rows of schema *new* need.
-
-    The columns of *known* come first, unchanged except for nested members that are added; new columns follow. Both
-    schemas must have only nullable fields.
-    """
-    return pa.schema(_merge_fields(known, new))
-
-
-def conform_rows(rows: pa.Table, target: pa.Schema) -> pa.Table:
-    """Convert rows to the columns of *target*, a result of :func:`evolve_schema` for them; no value is lost."""
-    rows = rows.combine_chunks()
-    columns: dict[str, pa.Array] = {name: _combine_chunks(rows.column(name)) for name in rows.column_names}
-    placed = _assign_arrays(columns, target)
-    return pa.table([_get_or_nulls(placed, field, rows.num_rows) for field in target], schema=target)
-
-
-def can_hold(known: pa.Schema, given: pa.Schema) -> bool:
-    """Whether rows of schema *given* fit into *known* without any change of type; missing columns are null."""
-    return _can_hold_members(list(known), list(given))
-
-
-def _can_hold_members(known: Iterable[pa.Field], given: Iterable[pa.Field]) -> bool:
-    types = {field.name: field.type for field in known}
-    return all(field.name in types and _can_hold_type(types[field.name], field.type) for field in given)
-
-
-def _can_hold_type(known: pa.DataType, given: pa.DataType) -> bool:
-    if pa.types.is_struct(known) and pa.types.is_struct(given):
-        return _can_hold_members(list(known), list(given))
-    if pa.types.is_list(known) and pa.types.is_list(given):
-        return _can_hold_type(known.value_type, given.value_type)
-    if pa.types.is_map(known) and pa.types.is_map(given):
-        return known.key_type.equals(given.key_type) and _can_hold_type(known.item_type, given.item_type)
-    return bool(known.equals(given))
-
-
-def _merge_fields(known: Iterable[pa.Field], new: Iterable[pa.Field]) -> list[pa.Field]:
-    fields = {each.name: each.type for each in known}
-    new = list(new)
-    for each, home in zip(new, _assign_columns(fields, new), strict=True):
-        joined = _merge_types(fields[home], each.type) if home in fields else each.type
-        fields[home] = each.type if joined is None else joined
-    return [pa.field(name, kind) for name, kind in fields.items()]
-
-
-def _assign_columns(known: Mapping[str, pa.DataType], new: Sequence[pa.Field]) -> list[str]:
-    """Return for each new member the column for its values, an existing or a new one.
-
-    Names that differ only in case share a column, since many table readers ignore case.
-    """
-    spelt = {name.lower(): name for name in known}
-    targets: dict[int, str] = {}
-    for place, each in enumerate(new):
-        name = spelt.get(each.name.lower(), each.name)
-        if name not in known or _merge_types(known[name], each.type) is not None:
-            targets[place] = name
-    taken = set(targets.values())
-    for place, each in enumerate(new):
-        if place not in targets:
-            beside = next(
-                name
-                for name in _iter_numbered_names(f"{spelt[each.name.lower()]}_{_get_type_label(each.type)}")
-                if name not in taken and (name not in known or _merge_types(known[name], each.type) is not None)
-            )
-            targets[place] = beside
-            taken.add(beside)
-    return [targets[place] for place in range(len(new))]
-
-
-def _iter_numbered_names(name: str) -> Iterator[str]:
-    yield name
-    for number in itertools.count(2):
-        yield f"{name}_{number}"
-
-
-def _merge_types(known: pa.DataType, new: pa.DataType) -> pa.DataType | None:
-    """Return the type for values of both types, equal to *known* except for added members; None if there is none."""
-    if known.equals(new) or new in _WIDER.get(known, ()):
-        return known
-    if pa.types.is_struct(known) and pa.types.is_struct(new):
-        return pa.struct(_merge_fields(list(known), list(new)))
-    if pa.types.is_list(known) and pa.types.is_list(new):
-        inner = _merge_types(known.value_type, new.value_type)
-        return None if inner is None else pa.list_(inner)
-    if pa.types.is_map(known) and pa.types.is_map(new) and known.key_type.equals(new.key_type):
-        inner = _merge_types(known.item_type, new.item_type)
-        return None if inner is None else pa.map_(known.key_type, inner)
-    return None
-
-
-def _get_type_label(kind: pa.DataType) -> str:
-    for label in ("struct", "list", "map", "decimal", "timestamp"):
-        if str(kind).startswith(label):
-            return label
-    return str(kind).replace("date32[day]", "date")
-
-
-def _assign_arrays(columns: Mapping[str, pa.Array], target: Iterable[pa.Field]) -> dict[str, pa.Array]:
-    """Return the columns by their names in *target*, cast to its types."""
-    fields = {field.name: field.type for field in target}
-    names = _assign_columns(fields, [pa.field(name, column.type) for name, column in columns.items()])
-    return {name: _cast(column, fields[name]) for name, column in zip(names, columns.values(), strict=True)}
-
-
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if column.type.equals(kind):
-        return column
-    mask = column.is_null() if column.null_count else None
-    if pa.types.is_struct(kind):
-        members = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
-        placed = _assign_arrays(members, kind)
-        columns = [_get_or_nulls(placed, field, len(column)) for field in kind]
-        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
-    if pa.types.is_list(kind):
-        offsets = _find_offsets(column)
-        return pa.ListArray.from_arrays(offsets, _cast(column.flatten(), kind.value_type), type=kind, mask=mask)
-    if pa.types.is_map(kind):
-        pairs = column.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", column.type.item_type)])))
-        keys, items = pairs.flatten().flatten()
-        return pa.MapArray.from_arrays(_find_offsets(pairs), keys, _cast(items, kind.item_type), type=kind, mask=mask)
-    return column.cast(kind)
-
-
-def _find_offsets(column: pa.Array) -> pa.Array:
-    """Return offsets into the array's flattened values, also for a slice; nulls are empty lists."""
-    lengths = pc.fill_null(pc.list_value_length(column), 0)
-    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths.cast(pa.int32()))])
-
-
-def _get_or_nulls(placed: Mapping[str, pa.Array], field: pa.Field, rows: int) -> pa.Array:
-    member = placed.get(field.name)
-    return pa.nulls(rows, field.type) if member is None else member
-
-
-def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
-
 
 # Statistics of a Parquet file in the form of Delta's log, with which readers skip files.
 #

@@ -39,6 +39,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from bindings.background import Background
 from bindings.private_files import sync_path
 from router.logs import get_logger
+from router.rendering.payloads import conform_rows, evolve_schema
 from router.sinks.tables.head import (
     DRAFT,
     LEFT_TO_UPKEEP,
@@ -48,7 +49,7 @@ from router.sinks.tables.head import (
     local_folder,
     make_checkpoint_durable,
 )
-from router.sinks.tables.staging import build_statistics, conform_rows, evolve_schema
+from router.sinks.tables.staging import build_statistics
 
 # Merging the small files of a table on disk, without ever losing or duplicating a row.
 #

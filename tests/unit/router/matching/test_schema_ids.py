@@ -27,10 +27,10 @@ from router.matching.channels import ChannelBuilder
 from router.matching.explanation import Explainer
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher
+from router.rendering.payloads import decode_payloads
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 from router.sinks.tables.opening import TableLayout
-from router.sinks.tables.payloads import decode_payloads
 from router.watching.metrics import SchemaIdMetrics
 from tests.support.evaluating import outcome_lists
 from tests.support.schemas import KnownIds, confluent, known_ids

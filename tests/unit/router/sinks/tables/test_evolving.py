@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.sinks.tables.staging import conform_rows, evolve_schema
+from router.rendering.payloads import conform_rows, evolve_schema
 
 
 def grown(*tables: pa.Table) -> pa.Table:
