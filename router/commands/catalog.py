@@ -7,9 +7,8 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -217,18 +216,10 @@ _MAX_NOTES: Final = 20
 """Maximum notes about a conversion; `xrouter check` shows all findings."""
 
 
-class ConvertedFormat(StrEnum):
-    """Format of a converted catalog."""
-
-    json = "json"
-    yaml = "yaml"
-    asyncapi = "asyncapi-3.0"
-
-
 def convert_catalog(
     sources: Sources,
     to: Annotated[
-        ConvertedFormat | None,
+        Literal["json", "yaml", "asyncapi-3.0"] | None,
         typer.Option("--to", help="By default from the suffix of --output, else json; asyncapi-3.0 is either of them."),
     ] = None,
     output: OutputFile = None,
@@ -251,10 +242,10 @@ def convert_catalog(
         hint = f"`xrouter check {sources[0]}` shows what it is"
         raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)
     done: ConvertedCatalog | AsyncApiCatalog
-    if to is ConvertedFormat.asyncapi:
+    if to == "asyncapi-3.0":
         done, form = write_asyncapi(catalog, declarations, flatten=flatten), None
     else:
-        done, form = convert(catalog, declarations, flatten=flatten), DocumentFormat(to) if to else None
+        done, form = convert(catalog, declarations, flatten=flatten), to
     write_text(format_document(done.document, choose_document_format(form, output)), output)
     _warn_about_omissions(done)
     notes = [f"{each.file}{each.pointer}: {each.message}" for each in catalog.findings if each.rule in _LOSSES]

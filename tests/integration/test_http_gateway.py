@@ -34,7 +34,7 @@ from router.settings import Settings
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
-from tests.support.mqtt import Rows
+from tests.support.gateways import Rows
 from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 

@@ -24,8 +24,8 @@ import pytest
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import Access, HttpRoute, PathRoutes, ServerLimits
 from bindings.http.server import address_group
+from tests.support.gateways import Rows
 from tests.support.http import POST, REFUSED, TAKEN, WELL_FORMED
-from tests.support.mqtt import Rows
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from router.errors import ConfigError
 from router.intake.intake import to_server_config
 from router.settings import load_settings
 from router.settings.checks import iter_security_warnings
-from tests.support.mqtt import Rows
+from tests.support.gateways import Rows
 from tests.support.ports import Authority, Pair
 
 SECONDS = 300
