@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 ROUTER: Final = "xregistry-router"
 _PYTHON: Final = "Python"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_EXTRA: Final = re.compile("extra == (?!.(spark|brokers|protobuf).)")
+"""In the requirement of an extra that no executor needs."""
 
 
 def list_needed_packages() -> tuple[str, ...]:
     """Return the packages that the router needs at run time, by name."""
-    wanted = (each for each in requires(ROUTER) or () if "extra ==" not in each)
-    return tuple(sorted(match[0] for each in wanted if (match := _NAME.match(each)) is not None))
+    wanted = (each for each in requires(ROUTER) or () if _EXTRA.search(each) is None)
+    return tuple(sorted({match[0] for each in wanted if (match := _NAME.match(each)) is not None} - {ROUTER}))
 
 
 def find_versions(packages: Iterable[str]) -> dict[str, str]:
