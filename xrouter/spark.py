@@ -128,7 +128,7 @@ def _map_batches(rows: DataFrame, function: Callable[[Batches], Batches], schema
 
         from pyspark import SparkFiles
 
-        remedy = "install xregistry-router for them, or ship it: https://pypi.org/project/xregistry-router"
+        remedy = "install xregistry-router for it, or ship xrouter_packages.tar.gz or xrouter.zip"
         root = Path(SparkFiles.getRootDirectory())
         # Streams over Connect have the server's folder as root: that of their session is in it, and not on the path.
         for name in ("xrouter_packages", "xrouter.zip"):
