@@ -106,7 +106,7 @@ def start_router(out: Path, log: IO[str], bootstrap: str, catalog: Path) -> subp
         "state": f"{out}/state",
     }
     (out / "router.yaml").write_text(yaml.safe_dump(settings))
-    command = [sys.executable, "-m", "router", "run", str(out / "router.yaml"), "--once"]
+    command = [sys.executable, "-m", "xrouter", "run", str(out / "router.yaml"), "--once"]
     return subprocess.Popen(command, cwd=HERE.parents[1], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
