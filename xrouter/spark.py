@@ -13,23 +13,21 @@ package: installed, or shipped with the program (section "Executors" of deploy/d
 
 from __future__ import annotations
 
-import json
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from fnmatch import filter as filter_names
 from functools import lru_cache, partial, reduce
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catalog.model import Catalog, Definition
-from catalog.schemas.columns import PayloadColumn, payload_column, payload_findings
-from catalog.schemas.ids.deciding import SchemaIdRule
+from catalog.model import Catalog
+from catalog.schemas.columns import payload_column, payload_findings
 from router.evaluation.evaluator import INBOX_COLUMNS, Kind
-from router.rendering.payloads import conform_rows, decode_payloads, evolve_schema
+from router.rendering.payloads import PayloadColumns, conform_rows, decode_payloads, evolve_schema
 from xrouter.columns import OUTCOMES, ColumnMatcher
 from xrouter.matching import LoadedCatalog
 
@@ -159,27 +157,10 @@ def _match_batches(kind: Kind, document: bytes, batches: Batches) -> Batches:
 
 
 @lru_cache(maxsize=256)
-def _open_columns(document: bytes) -> Mapping[str, PayloadColumn]:
+def _open_columns(document: bytes) -> PayloadColumns:
     """Return the payload columns of the definitions of a pickle; tasks of one worker share them."""
     definitions, schemas = pickle.loads(document)
-    catalog = Catalog(definitions, {}, {}, schemas)
-    opened: dict[Any, PayloadColumn | None] = {}
-    keys = {xid: _schema_key(each, schemas) for xid, each in definitions.items()}
-    for xid, key in keys.items():
-        if key not in opened:
-            opened[key] = payload_column(catalog, xid)
-    return {xid: column for xid, key in keys.items() if (column := opened[key]) is not None}
-
-
-def _schema_key(definition: Definition, schemas: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what is equal for definitions whose bodies may be decoded together.
-
-    A batch with 300 definitions of one schema takes 1.4 us a record so, and 63 one definition after the other.
-    """
-    text = json.dumps(schemas.get(definition.schemakey or ""), sort_keys=True, default=str)
-    refers = "$ref" in text or "import" in text
-    place = (definition.schemaname, definition.schemapointer, definition.schemakey if refers else "")
-    return (definition.dataschemaformat, text, *place, SchemaIdRule(schemas).declared_ids(definition, None))
+    return PayloadColumns(Catalog(definitions, {}, {}, schemas))
 
 
 def _decode_batches(document: bytes, schema: pa.Schema, batches: Batches) -> Batches:
@@ -188,7 +169,7 @@ def _decode_batches(document: bytes, schema: pa.Schema, batches: Batches) -> Bat
         yield _decode_batch(columns, schema, rows)
 
 
-def _decode_batch(columns: Mapping[str, PayloadColumn], schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
+def _decode_batch(columns: PayloadColumns, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Decode the data of routed rows with the columns of their definitions, one schema after the other."""
     names = rows.schema.names
     given = [rows.column(name).cast(OUTCOMES.field(name).type) for name in names]
@@ -197,7 +178,7 @@ def _decode_batch(columns: Mapping[str, PayloadColumn], schema: pa.Schema, rows:
     codes = messages.indices.to_numpy()
     reasons: list[str | None] = [None] * rows.num_rows
     parts, order = [pa.nulls(0, schema.field("payload").type)], [np.empty(0, np.int64)]
-    found = [columns[xid] for xid in messages.dictionary.to_pylist()]
+    found = [column for xid in messages.dictionary.to_pylist() if (column := columns.get(xid)) is not None]
     for column in dict.fromkeys(found):
         at = np.flatnonzero(np.array([each is column for each in found])[codes])
         some = rows.take(pa.array(at))

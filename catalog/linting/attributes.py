@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from importlib.resources import files
 from itertools import groupby
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -248,7 +248,7 @@ def _iter_option_bodies(message: Mapping[str, Any], place: SourceLocation) -> It
 # The table is ``rules.yaml``; ``check --explain``, SARIF and ``catalog/RULES.md`` are made from it. A test makes sure
 # that only rules and severities of this table are reported.
 
-TABLE: Final = Path(__file__).with_name("rules.yaml")
+TABLE: Final = files(__package__) / "rules.yaml"
 _PAGE: Final = re.compile(r"\w+/([A-Z]+\.md(?:#[a-z-]+)?)")
 """A page of this project, as written in ``basis``: its path in the repository."""
 _PAGE_HEAD: Final = """\

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from pathlib import Path
+from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast, get_args
 
@@ -337,7 +337,7 @@ def _spellings(protocol: str) -> Mapping[str, str]:
 # name of an option. An exception with ``decides`` changes which messages arrive, so such a value is an error of a
 # source.
 
-TABLE: Final = Path(__file__).with_name("channel_options.yaml")
+TABLE: Final = files(__package__) / "channel_options.yaml"
 Role = Literal["receives", "sends"]
 ROLES: Final[tuple[Role, ...]] = ("receives", "sends")
 TEXTUAL: Final = frozenset({"text", "filter", "subject", "topic"})

@@ -50,7 +50,8 @@ def of_deltalake() -> dict[str, Change]:
 
     def restore(folder: Path) -> None:
         table = DeltaTable(folder)
-        table.restore(table.version() - 1)
+        if table.version() > 1:
+            table.restore(table.version() - 1)
 
     return {
         "compact": lambda folder: DeltaTable(folder).optimize.compact(),
@@ -71,8 +72,9 @@ def of_spark(spark: DeltaSpark) -> dict[str, Change]:
         return lambda folder: spark.sql(statement.format(table=f"delta.`{folder}`", two=f"{random.randrange(100):02d}"))
 
     def restore(folder: Path) -> None:
-        version = DeltaTable(folder).version() - 1
-        spark.sql(f"RESTORE TABLE delta.`{folder}` TO VERSION AS OF {version}")
+        version = DeltaTable(folder).version()
+        if version > 1:
+            spark.sql(f"RESTORE TABLE delta.`{folder}` TO VERSION AS OF {version - 1}")
 
     return {
         "OPTIMIZE": told("OPTIMIZE {table}"),

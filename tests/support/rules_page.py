@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
-from catalog.linting.attributes import TABLE, render_rules_page
+from catalog.linting.attributes import render_rules_page
 
-PAGE: Final = TABLE.parents[1] / "RULES.md"
+PAGE: Final = Path(__file__).resolve().parents[2] / "catalog" / "RULES.md"
 
 if __name__ == "__main__":
     PAGE.write_text(render_rules_page(), encoding="utf-8")

@@ -17,7 +17,7 @@ from catalog.values import plain_number
 
 DOCUMENTS: Final = "x-documents"
 """The member of a bundled document that has the others by number."""
-_BUNDLED: Final = re.compile(rf"/{DOCUMENTS}/[0-9]+")
+_BUNDLED: Final = re.compile(r"/x-documents/[0-9]+")
 MAX_HOPS: Final = 64
 """Maximum references from one to the next."""
 MAX_MERGED: Final = 16

@@ -45,7 +45,7 @@ _OLDER_AMQP: Final = frozenset({"amqp", "amqps"})
 _SECURE: Final = re.compile(r"(?:mqtt|amqp|http|nats)s1?|tls|.*secure.*")
 _UNTOLD: Final = frozenset({DOCUMENTS, "components", "schemas", "messages", "channels", "message", "schema"})
 """Steps of pointers that names of schemas leave out."""
-_SCHEMA: Final = re.compile(rf"((?:/{DOCUMENTS}/[0-9]+)?/components/schemas/[^/]+)(.*)", re.DOTALL)
+_SCHEMA: Final = re.compile(r"((?:/x-documents/[0-9]+)?/components/schemas/[^/]+)(.*)", re.DOTALL)
 _MESSAGE_XID: Final = re.compile(r"/(messagegroups|endpoints)/([^/]+)/messages/(.+)", re.DOTALL)
 _SCHEMA_XID: Final = re.compile(r"/schemagroups/([^/]+)/schemas/(.+?)(?:/versions/([^/]+))?", re.DOTALL)
 _PROTO_MESSAGE: Final = re.compile(r"(?:^|[;}\n])\s*+message\s++(\w+)", re.ASCII)

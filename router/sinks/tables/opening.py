@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -16,11 +17,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from catalog.model import Catalog
-from catalog.schemas.columns import PayloadColumn, Undecoded, payload_column
+from catalog.schemas.columns import PayloadColumn, Undecoded
 from router.errors import SinkError
 from router.logs import get_logger
 from router.matching.record_columns import SCHEMA_ID
-from router.rendering.payloads import Framings, conform_rows, decode_payloads, evolve_schema
+from router.rendering.payloads import Framings, PayloadColumns, conform_rows, decode_payloads, evolve_schema
 from router.settings.routes import TABLE_VARIABLES, make_event_values, parse_name
 from router.settings.sinks.messages import TableSink
 from router.settings.values import is_url
@@ -73,31 +74,40 @@ class TableLayout:
         """Split rows by the path of their table, in order; also return the values that do not fit."""
         if SCHEMA_ID in rows.schema.names:
             rows = rows.rename_columns({SCHEMA_ID: WRITTEN_BY})
-        tables: dict[str, pa.Table] = {}
-        unfit: list[UnfitValues] = []
         messages = pc.dictionary_encode(rows.column("message").combine_chunks())
         codes = messages.indices.to_numpy(zero_copy_only=False)
+        together: dict[tuple[str, PayloadColumn | None], list[int]] = {}
         for code, message in enumerate(messages.dictionary.to_pylist()):
-            path = self.get_location(message)
-            part = self._decode(message, rows.filter(pa.array(codes == code)), column_of(message), unfit)
-            tables[path] = _concat_tables(tables[path], part) if path in tables else part
-        return tables, unfit
+            together.setdefault((self.get_location(message), column_of(message)), []).append(code)
+        tables: dict[str, list[pa.Table]] = {}
+        unfit: list[UnfitValues] = []
+        for (path, column), members in together.items():
+            part = rows.filter(pa.array(np.isin(codes, members)))
+            tables.setdefault(path, []).append(part if column is None else self._decode(part, column, unfit))
+        return {path: _concat_tables(parts) for path, parts in tables.items()}, unfit
 
-    def _decode(self, message: str, rows: pa.Table, column: PayloadColumn | None, unfit: list[UnfitValues]) -> pa.Table:
-        if column is None:
-            return rows
+    def _decode(self, rows: pa.Table, column: PayloadColumn, unfit: list[UnfitValues]) -> pa.Table:
         payload, undecoded = decode_payloads(column, rows, self.framings)
-        by_column: dict[str | None, list[Undecoded]] = {}
-        for each in undecoded:
-            by_column.setdefault(each.column, []).append(each)
-        for name, found in by_column.items():
-            values = sum(each.values for each in found)
-            position = rows.column("position")[found[0].row].as_py()
-            detail = f"{values} in {rows.num_rows} rows; {position}: {found[0].why}"[:400]
-            unfit.append(
-                UnfitValues(message, None if name is None else f"{PAYLOAD}.{name}".rstrip("."), values, detail)
-            )
+        messages = rows.column("message")
+        faulty = {messages[row].as_py() for each in undecoded for row in each.rows or (each.row,)}
+        for message in sorted(faulty):
+            mine = rows.filter(pc.equal(messages, message))
+            if mine.num_rows < rows.num_rows:
+                _, undecoded = decode_payloads(column, mine, self.framings)
+            unfit.extend(_count_unfit(message, mine, undecoded))
         return rows.append_column(PAYLOAD, payload)
+
+
+def _count_unfit(message: str, rows: pa.Table, undecoded: Iterable[Undecoded]) -> Iterator[UnfitValues]:
+    """Yield what does not fit of the rows of one definition, by column."""
+    by_column: dict[str | None, list[Undecoded]] = {}
+    for each in undecoded:
+        by_column.setdefault(each.column, []).append(each)
+    for name, found in by_column.items():
+        values = sum(each.values for each in found)
+        position = rows.column("position")[found[0].row].as_py()
+        detail = f"{values} in {rows.num_rows} rows; {position}: {found[0].why}"[:400]
+        yield UnfitValues(message, None if name is None else f"{PAYLOAD}.{name}".rstrip("."), values, detail)
 
 
 def join_table_path(sink_path: str, path: str, *, url: bool) -> str:
@@ -105,9 +115,9 @@ def join_table_path(sink_path: str, path: str, *, url: bool) -> str:
     return f"{sink_path.rstrip('/')}/{path}" if url else str(Path(sink_path) / path)
 
 
-def _concat_tables(known: pa.Table, more: pa.Table) -> pa.Table:
-    schema = evolve_schema(known.schema, more.schema)
-    return pa.concat_tables([conform_rows(known, schema), conform_rows(more, schema)])
+def _concat_tables(parts: Sequence[pa.Table]) -> pa.Table:
+    schema = reduce(evolve_schema, (part.schema for part in parts))
+    return pa.concat_tables([conform_rows(part, schema) for part in parts])
 
 
 # Files that workers stage for the tables of definitions.
@@ -128,7 +138,7 @@ class DefinitionStager:
 
     def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
         """Write each table's rows to one or more files, even if another table fails; see :class:`FileStager`."""
-        tables, unfit = self.layout.split_by_table(rows, partial(_get_cached_column, catalog))
+        tables, unfit = self.layout.split_by_table(rows, _get_cached_columns(catalog).get)
         files = [
             replace(file, table=path)
             for path, part in tables.items()
@@ -153,20 +163,17 @@ class _WorkerCache:
     """A worker's cache: payload columns of one catalog's definitions, and columns of tables by folder."""
 
     epoch: str = ""
-    payloads: dict[str, PayloadColumn | None] = field(default_factory=dict)
+    payloads: PayloadColumns | None = None
     tables: dict[str, bytes] = field(default_factory=dict)
 
 
 _cache = _WorkerCache()
 
 
-def _get_cached_column(catalog: Catalog, message: str) -> PayloadColumn | None:
-    if _cache.epoch != catalog.epoch:
-        _cache.epoch, _cache.payloads = catalog.epoch, {}
-    if message not in _cache.payloads:
-        known = message in catalog.definitions
-        _cache.payloads[message] = payload_column(catalog, message) if known else None
-    return _cache.payloads[message]
+def _get_cached_columns(catalog: Catalog) -> PayloadColumns:
+    if _cache.payloads is None or _cache.epoch != catalog.epoch:
+        _cache.epoch, _cache.payloads = catalog.epoch, PayloadColumns(catalog)
+    return _cache.payloads
 
 
 def _read_table_columns(folder: str) -> bytes:
@@ -219,11 +226,10 @@ class DefinitionTablesSink(ArrowSink):
         self._name = name
         self._path = path
         self._layout = TableLayout(template, framings or {})
-        self._catalog = catalog
         self._open = open_table
         self._partition_by = partition_by
         self._tables: dict[str, OpenedTable] = {}
-        self._payloads: dict[str, PayloadColumn | None] = {}
+        self._payloads = PayloadColumns(catalog)
         self._logged: set[tuple[str, str | None]] = set()
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
@@ -233,7 +239,7 @@ class DefinitionTablesSink(ArrowSink):
         """
         if rows.num_rows == 0:
             return WriteResult(0)
-        tables, unfit = self._layout.split_by_table(rows, self._get_payload_column)
+        tables, unfit = self._layout.split_by_table(rows, self._payloads.get)
         self._log_unfit(unfit)
         return self._run_all(
             {path: partial(self._get_table(path).write, part, commit) for path, part in tables.items()}, unfit
@@ -312,11 +318,6 @@ class DefinitionTablesSink(ArrowSink):
         if table is None:
             table = self._tables[path] = self._open(path)
         return table
-
-    def _get_payload_column(self, message: str) -> PayloadColumn | None:
-        if message not in self._payloads:
-            self._payloads[message] = payload_column(self._catalog, message)
-        return self._payloads[message]
 
     def _log_unfit(self, unfit: Iterable[UnfitValues]) -> None:
         """Log once per definition and column that values were replaced by null."""

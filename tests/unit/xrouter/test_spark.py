@@ -15,6 +15,7 @@ from pyspark import SparkFiles
 from pyspark.cloudpickle import dumps, loads
 
 import xrouter
+from router.rendering.payloads import PayloadColumns
 from xrouter.columns import OUTCOMES
 from xrouter.spark import _decode_batch, _open_columns, demultiplex, payload
 
@@ -116,15 +117,21 @@ def test_large_arrow_types_are_matched(catalog: xrouter.LoadedCatalog) -> None:
     }
     columns = _open_columns(pickle.dumps(({TYPED: catalog.definitions[TYPED]}, catalog.catalog.schemas)))
     given["message"] = pa.array([TYPED])
-    schema = pa.schema([OUTCOMES.field("position"), ("payload", columns[TYPED].type), ("undecoded", pa.string())])
+    schema = pa.schema([OUTCOMES.field("position"), ("payload", payload_type(columns)), ("undecoded", pa.string())])
     assert _decode_batch(columns, schema, pa.RecordBatch.from_pydict(given)).to_pylist() == [
         {"position": "t-0-1", "payload": {"n": 3}, "undecoded": None}
     ]
 
 
+def payload_type(columns: PayloadColumns) -> pa.DataType:
+    column = columns.get(TYPED)
+    assert column is not None
+    return column.type
+
+
 def test_each_value_that_does_not_fit_is_told(catalog: xrouter.LoadedCatalog) -> None:
     columns = _open_columns(pickle.dumps(({TYPED: catalog.definitions[TYPED]}, catalog.catalog.schemas)))
-    schema = pa.schema([("payload", columns[TYPED].type), ("undecoded", pa.string())])
+    schema = pa.schema([("payload", payload_type(columns)), ("undecoded", pa.string())])
     bodies = [b'{"n": "x"}', b'{"n": 1}', b'{"n": "y"}', b"{"]
     fields = {"message": [TYPED] * 4, "event": [{}] * 4, "data": bodies, "endpoint": [None] * 4}
     given = {name: pa.array(values, OUTCOMES.field(name).type) for name, values in fields.items()}

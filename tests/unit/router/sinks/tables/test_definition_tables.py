@@ -46,7 +46,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         half = rows.num_rows // 2
         shares = [share for share in (rows[:half], rows[half:]) if share.num_rows]
         task = f"{next(tried)}-x"
-        files = [file for share in shares for file in staging.write(share, task, sink._catalog)]
+        files = [file for share in shares for file in staging.write(share, task, sink._payloads.catalog)]
         return sink.commit_staged(StagedCommit(tuple(files)), commit)
 
     monkeypatch.setattr(DefinitionTablesSink, "write", staged)
@@ -321,12 +321,12 @@ def test_files_of_other_types_than_their_table_are_staged_again(tmp_path: Path) 
     assert isinstance(staging, DefinitionStager)
     # A worker that met the table when it was not there yet knows nothing of its columns.
     plain = TableFileStager(str(tmp_path / "lake/mill/level"), commit)
-    part = staging.layout.split_by_table(given, partial(payload_column, sink._catalog))[0]["mill/level"]  # type: ignore[attr-defined]
+    part = staging.layout.split_by_table(given, partial(payload_column, sink._payloads.catalog))[0]["mill/level"]  # type: ignore[attr-defined]
     files = [replace(file, table="mill/level") for file in plain.write(part, "1-x", Catalog())]
     with pytest.raises(SinkError, match="other types"):
         sink.commit_staged(StagedCommit(tuple(files)), commit)
     assert len(list((tmp_path / "lake").rglob("*.parquet"))) == 1
     again = sink.make_stager(commit)
     assert isinstance(again, DefinitionStager) and set(again.known) == {"mill/level"}
-    sink.commit_staged(StagedCommit(tuple(again.write(given, "2-x", sink._catalog))), commit)  # type: ignore[attr-defined]
+    sink.commit_staged(StagedCommit(tuple(again.write(given, "2-x", sink._payloads.catalog))), commit)  # type: ignore[attr-defined]
     assert read(tmp_path / "lake/mill/level", "payload.mm, payload.mm_string") == [(1, None), (None, "x")]
