@@ -161,7 +161,7 @@ class AckAfterStore(Generic[M]):
         done.add_done_callback(lambda _done: wake())
 
     def _settle_group(self, group: list[M], done: Future[None]) -> None:
-        error = InboxError("the store gave up") if done.cancelled() else done.exception()
+        error = done.exception()
         if error is None:
             self.trouble = ""
             self._backoff.reset()
@@ -184,11 +184,8 @@ class AckAfterStore(Generic[M]):
         self._max_rows = max(1, len(group) // 2)
         if not self.retry_delay:
             self._retry_at = time.monotonic() + self._backoff.next_pause()
+        expected = isinstance(error, InboxError)
         if not self.trouble and time.monotonic() >= self._log_at:
             self._log_at = time.monotonic() + _LOG_SECONDS
-            if isinstance(error, InboxError):
-                _logger.warning("messages are not acknowledged: %s", error)
-            else:
-                _logger.error("the store failed; no message is acknowledged", exc_info=error)
-        expected = isinstance(error, InboxError)
+            _logger.warning("messages are not acknowledged: %s", error, exc_info=None if expected else error)
         self.trouble = f"the inbox accepts no messages: {error}" if expected else f"the store failed: {error!r}"
