@@ -21,7 +21,14 @@ from proton.reactor import Container, ReceiverOption
 from bindings.amqp.binding import capabilities_of, check_subscription, find_option, parse_filters, read_string_map
 from bindings.amqp.client import Dialer, Mailbox, abort_connection, condition_text, create_backoff
 from bindings.amqp.values import to_row
-from bindings.gateways import EndpointSubscription, GatewayConfig
+from bindings.gateways import (
+    CLOSE_SECONDS,
+    CONNECT_SECONDS,
+    JOIN_SECONDS,
+    EndpointSubscription,
+    GatewayConfig,
+    to_line,
+)
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
 
@@ -91,13 +98,14 @@ class ReceivingLink:
         self._name = f"{container_id}{subscription.endpoint}|{subscription.address}"
         self._attempts = 0
 
-    def request_link(self, container: Container, connection: proton.Connection) -> None:
-        """Request the link. The broker serves it once the handler gets the remote open."""
+    def request_link(self, container: Container, connection: proton.Connection) -> str:
+        """Request the link, and return its name. The broker serves it once the handler gets the remote open."""
         self._attempts += 1
         name = self._name if self._durable else f"{self._name}|{self._attempts}"
         terms = _ReceiverModes(self.subscription, self._durable)
         self.unstored_count = 0
         self.receiver = container.create_receiver(connection, self.subscription.address, name=name, options=terms)
+        return name
 
     def find_ignored_filters(self) -> list[str]:
         """Return the requested filters that the broker did not apply, according to its answer."""
@@ -170,9 +178,6 @@ class AmqpDelivery:
         return True
 
 
-OPEN_LIMIT_SECONDS: Final = 30.0
-CLOSE_LIMIT_SECONDS: Final = 2.0
-
 _logger = logging.getLogger(__name__)
 
 
@@ -216,7 +221,7 @@ class ReceivingConnection(Handler):
             self._container.run()
         except (ProtonException, OSError) as error:
             # From the socket, or an unresolvable host name; the gateway retries.
-            self._reason = self._reason or " ".join(str(error).split())
+            self._reason = self._reason or to_line(str(error))
         finally:
             self._ended = True
             self.mailbox.close()
@@ -232,7 +237,7 @@ class ReceivingConnection(Handler):
         container = event.container
         self.mailbox.attach(container)
         self._connection = self._gateway.dialer.dial(container)
-        self._schedule(OPEN_LIMIT_SECONDS, self._abort_unanswered)
+        self._schedule(CONNECT_SECONDS, self._abort_unanswered)
 
     def on_connection_remote_open(self, event: Any) -> None:
         self._open = True
@@ -321,8 +326,7 @@ class ReceivingConnection(Handler):
         self._advance_store()
 
     def on_mail(self, event: Any) -> None:
-        for call in self.mailbox.take_items():
-            call()
+        event.subject()
         self._advance_store()
         for inlet in self._inlets:
             self._grant_credit(inlet)
@@ -364,9 +368,7 @@ class ReceivingConnection(Handler):
         self._divide_window()
         for inlet in inlets:
             if not inlet.leaving and inlet.receiver is None:
-                inlet.request_link(self._container, self._connection)
-                if inlet.receiver is not None:
-                    self._links_by_name[inlet.receiver.name] = inlet
+                self._links_by_name[inlet.request_link(self._container, self._connection)] = inlet
 
     def _divide_window(self) -> None:
         """Divide the in-flight limit among the links."""
@@ -412,7 +414,7 @@ class ReceivingConnection(Handler):
             self._ended = True
             if self._connection is not None:
                 self._connection.close()
-            self._schedule(CLOSE_LIMIT_SECONDS if self._open else 0.0, self._abort_unanswered)
+            self._schedule(CLOSE_SECONDS if self._open else 0.0, self._abort_unanswered)
 
     def _update_state(self) -> None:
         problems = [inlet.problem for inlet in self._inlets]
@@ -429,12 +431,9 @@ class ReceivingConnection(Handler):
         """End the container's run unless the broker has answered in time."""
         if self._open and not self._ended:
             return
-        self._reason = self._reason or f"no answer within {OPEN_LIMIT_SECONDS:g} s"
+        self._reason = self._reason or f"no answer within {CONNECT_SECONDS:g} s"
         if self._container is not None:
             abort_connection(self._container, self._connection)
-
-
-_JOIN_SECONDS: Final = 10.0
 
 
 class AmqpGateway:
@@ -535,7 +534,7 @@ class AmqpGateway:
             if self._connection is not None:
                 connection = self._connection
                 connection.mailbox.post_item(lambda: connection.begin_stop(grace))
-        thread.join(grace + _JOIN_SECONDS)
+        thread.join(grace + JOIN_SECONDS)
         if thread.is_alive():
             _logger.warning("the AMQP gateway did not stop within %s s; unsettled messages are redelivered", grace)
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from bindings.parts import BINARY_KIND, JSON_KIND, InboxRow, Part, Parts, decode_json
 from catalog.values import parse_timestamp
@@ -142,17 +143,7 @@ def decode_text(raw: bytes) -> str | bytes:
 
 def _decode_float(raw: bytes) -> float:
     """Return the shortest decimal equal to this 32-bit number, as its sender wrote it: 0.1, not 0.10000000149."""
-    exact: float = struct.unpack(">f", raw)[0]
-    if not math.isfinite(exact):
-        return exact
-    for digits in (6, 7, 8):
-        short = float(f"{exact:.{digits}g}")
-        try:
-            if struct.pack(">f", short) == raw:
-                return short
-        except OverflowError:  # rounded up past the largest
-            continue
-    return exact
+    return float(str(np.frombuffer(raw, ">f4")[0]))
 
 
 def _unsigned(raw: bytes) -> int:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from bindings.background import Background
+from bindings.gateways import JOIN_SECONDS
 from bindings.inbox.log import ORDER_KEYS
 from bindings.inbox.source import READ_SCHEMA
 from bindings.inbox.space import InboxClosed, InboxError, InboxFull, InboxRowError
@@ -56,7 +57,6 @@ RECEIVED: Final = "xrouter-in-received"
 PART: Final = "xrouter-in:"
 _PROPERTIES: Final = "array<struct<key:string,value:binary,type:string>>"
 """Begins the name of a header that is a part of the record: ``xrouter-in:KIND:KEY``."""
-_CLOSE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.1
 _ASK_SECONDS: Final = 5.0
 """Seconds between two checks whether brokers that refused rows accept them again."""
@@ -142,10 +142,10 @@ class KafkaStore:
     def close(self) -> None:
         """Wait up to ten seconds until the brokers have all pending rows, then disconnect."""
         if not self._closed.is_set():
-            self._producer.flush(_CLOSE_SECONDS)
+            self._producer.flush(JOIN_SECONDS)
             self._closed.set()
             self._poller.ask_to_end()
-            self._poller.join(_CLOSE_SECONDS)
+            self._poller.join(JOIN_SECONDS)
 
     def _poll_producer(self) -> None:
         while not self._closed.is_set():
@@ -158,8 +158,6 @@ class _DeliveryGroup:
     def __init__(self, count: int, say: Callable[[str], None]) -> None:
         self._set_trouble = say
         self.future: Future[None] = Future()
-        # Nobody may cancel it: the rows are in flight, and the producer's thread must be able to answer.
-        self.future.set_running_or_notify_cancel()
         self._pending = count
         self._lock = threading.Lock()
 

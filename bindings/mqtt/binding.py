@@ -17,6 +17,7 @@ from bindings.gateways import (
     GatewayConfig,
     GatewayError,
     ReceivingBinding,
+    drop_covered,
     iter_paths,
     templates_of,
 )
@@ -46,7 +47,9 @@ build = partial(native_of, form=FORM)
 def _list_addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     named = messages.filter_of_options(endpoint.options)
     chosen = [named] if named is not None else [messages.check_filter(path) for path in iter_paths(endpoint)]
-    return tuple(messages.drop_covered(chosen) or messages.filters_of_templates(_iter_valid_topics(endpoint, catalog)))
+    return tuple(
+        drop_covered(chosen, messages.covers) or messages.filters_of_templates(_iter_valid_topics(endpoint, catalog))
+    )
 
 
 def _iter_valid_topics(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
@@ -76,7 +79,8 @@ MQTT_3: Final = ReceivingBinding(_list_addresses, messages.overlap, partial(_cre
 # Addressing and building MQTT messages; :mod:`bindings.mqtt.publisher` sends them.
 
 _INVALID_ADDRESS: Final = "{address} is not a valid MQTT address"
-_MAX_BYTES: Final = 65_535
+MAX_TEXT: Final = 65_535
+"""Maximum bytes of a text or binary value in a packet."""
 
 
 class MqttSending(SendingBinding):
@@ -95,7 +99,7 @@ class MqttSending(SendingBinding):
     )
     literal_rule = (re.compile(r"[^+#\x00{}]*"), "no '+', '#' or braces")
     address_rule = (re.compile(r"[^+#\x00]+", re.DOTALL), "a topic must not be empty or have '+', '#' or NUL")
-    max_address_bytes = _MAX_BYTES
+    max_address_bytes = MAX_TEXT
     address_key = "topic_name"
     channel_options = frozenset({"topic_name"})
     scalar_options = ("qos", "retain")
@@ -125,9 +129,7 @@ class MqttSending(SendingBinding):
 
 
 def _is_text(*parts: Part) -> bool:
-    return all(
-        part.text is not None and "\0" not in part.text and len(part.value or b"") <= _MAX_BYTES for part in parts
-    )
+    return all(part.text is not None and "\0" not in part.text and len(part.value or b"") <= MAX_TEXT for part in parts)
 
 
 # Endpoint options of MQTT connections.

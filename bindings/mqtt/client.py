@@ -21,7 +21,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from bindings.certificates import Address, create_tls_context, parse_addresses, with_login
-from bindings.gateways import Connection, GatewayError, Tls
+from bindings.gateways import CLOSE_SECONDS, CONNECT_SECONDS, Connection, GatewayError, Tls
 from bindings.mqtt.binding import MqttSending, SessionOptions, session_options
 from bindings.mqtt.messages import MalformedPublish, MqttDelivery, SubscribeRequest, Version, read_publish
 
@@ -171,8 +171,6 @@ def _disable_nagle(_client: object, _data: object, sock: object) -> None:
 # own connection, cannot reach a later one. The owner calls :meth:`MqttLink.serve_once` and decides when to read, which
 # limits the unstored messages.
 
-ANSWER_SECONDS: Final = 15.0
-"""Maximum seconds until a broker answers a CONNECT."""
 _READ_PACKETS: Final = 256
 """Maximum packets read in one call of :meth:`MqttLink.serve_once`."""
 _FAILED: Final = 128
@@ -299,9 +297,9 @@ class MqttLink:
         """Whether all queued packets were written to the socket."""
         return not self._client.want_write()
 
-    def disconnect(self, limit: float = 2.0) -> None:
-        """Disconnect: send queued packets and DISCONNECT, and close once the broker did, within *limit* seconds."""
-        deadline = time.monotonic() + limit
+    def disconnect(self) -> None:
+        """Disconnect: send queued packets and DISCONNECT, and close once the broker did, or after a limit of time."""
+        deadline = time.monotonic() + CLOSE_SECONDS
         sock = self._client.socket()
         if sock is None or not self.alive:
             return
@@ -340,7 +338,7 @@ class MqttLink:
             self._client.loop_write()
         if self.alive:
             self._client.loop_misc()
-        if not self.accepted and time.monotonic() > self.opened + ANSWER_SECONDS:
+        if not self.accepted and time.monotonic() > self.opened + CONNECT_SECONDS:
             self.close(f"{self.address} does not answer as an MQTT broker")
         if self._client.socket() is None:
             self.fault = self.fault or "the connection was lost"
@@ -439,25 +437,20 @@ class LinkConnector:
 
 
 def create_connector(
-    connection: Connection, version: str, client_id: str, *, clean: bool, receive: int = MAX_RECEIVE
+    connection: Connection, version: Version, client_id: str, *, clean: bool, receive: int = MAX_RECEIVE
 ) -> LinkConnector:
     """Check a connection, and return its connector.
 
     Raises:
-        GatewayError: an address, a certificate, an option, the version or the client id cannot be used.
+        GatewayError: an address, a certificate or an option cannot be used.
     """
-    if version not in VERSIONS:
-        raise GatewayError(f"{version!r:.40} is not supported; use MQTT/5.0 or MQTT/3.1.1")
-    if not client_id or "\0" in client_id or len(client_id.encode("utf-8", "replace")) > MAX_RECEIVE:
-        raise GatewayError("an MQTT connection needs a client id, by which the broker identifies its session")
-    known: Version = "MQTT/5.0" if version == "MQTT/5.0" else "MQTT/3.1.1"
-    receive = max(1, min(receive, MAX_RECEIVE))
     own = (with_login(each, connection.login) for each in parse_addresses(MqttSending.address_form, connection))
     addresses = tuple(map(_with_username, own))
     if not addresses:
         raise GatewayError("an MQTT connection has no address; set one in the endpoint, such as mqtts://host:8883")
     tls = create_tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
-    terms = LinkConfig(known, client_id, session_options(connection.options), clean, receive, tls)
+    options = session_options(connection.options)
+    terms = LinkConfig(version, client_id, options, clean, min(receive, MAX_RECEIVE), tls)
     return LinkConnector(addresses, terms)
 
 
@@ -472,51 +465,33 @@ def _with_username(address: Address) -> Address:
 class Wakeup:
     """Lets any thread wake one waiting thread; several calls of :meth:`wake` wake it once.
 
-    A call before :meth:`open_link` or after :meth:`close` has no effect.
+    ``receiver`` is the socket that the waiting thread polls for reading, beside its other sockets.
     """
 
     def __init__(self) -> None:
-        self._sender: socket.socket | None = None
-        self._receiver: socket.socket | None = None
-
-    def open(self) -> None:
-        """Create the sockets.
-
-        Raises:
-            OSError: the process has too many files open.
-        """
-        self._sender, self._receiver = socket.socketpair()
+        self.receiver, self._sender = socket.socketpair()
+        self.receiver.setblocking(False)
         self._sender.setblocking(False)
-        self._receiver.setblocking(False)
 
     def close(self) -> None:
         """Close both sockets; no thread may be waiting."""
-        for each in (self._sender, self._receiver):
-            if each is not None:
-                each.close()
-
-    @property
-    def receiver(self) -> socket.socket | None:
-        """The socket that the waiting thread polls for reading, beside its other sockets."""
-        return self._receiver
+        self.receiver.close()
+        self._sender.close()
 
     def wake(self) -> None:
         """Wake the waiting thread, from any thread."""
         # A full buffer wakes it as well, and after close nobody waits.
-        if self._sender is not None:
-            with contextlib.suppress(OSError):
-                self._sender.send(b"\0")
+        with contextlib.suppress(OSError):
+            self._sender.send(b"\0")
 
     def clear_calls(self) -> None:
         """Discard all earlier calls of :meth:`wake`."""
-        if self._receiver is not None:
-            with contextlib.suppress(BlockingIOError):
-                self._receiver.recv(4096)
+        with contextlib.suppress(BlockingIOError):
+            self.receiver.recv(4096)
 
     def wait(self, seconds: float) -> None:
         """Return after *seconds*, or as soon as another thread wakes this one."""
-        if self._receiver is not None:
-            self._receiver.settimeout(max(seconds, 0.001))
-            with contextlib.suppress(TimeoutError):
-                self._receiver.recv(4096)
-            self._receiver.setblocking(False)
+        poll = select.poll()
+        poll.register(self.receiver, select.POLLIN)
+        poll.poll(seconds * 1000)
+        self.clear_calls()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from bindings.gateways import EndpointSubscription, GatewayError
+from bindings.gateways import EndpointSubscription, GatewayError, drop_covered
 from bindings.parts import BINARY_KIND, JSON_KIND, InboxRow, Part
 from catalog.protocols.properties import (
     PLACEHOLDER,
@@ -252,7 +252,7 @@ def filters_of_templates(templates: Iterable[str]) -> list[str]:
     Raises:
         TopicFilterError: a template gives no topic filter.
     """
-    return drop_covered(filter_of_template(template) for template in templates)
+    return drop_covered(map(filter_of_template, templates), covers)
 
 
 def filter_of_options(options: Mapping[str, Any]) -> str | None:
@@ -357,9 +357,3 @@ def overlap(one: str, other: str) -> bool:
         if here != there and "+" not in (*here, *there):
             return False
     return True
-
-
-def drop_covered(filters: Iterable[str]) -> list[str]:
-    """Return the filters that no other one covers, each once, in order."""
-    distinct = list(dict.fromkeys(filters))
-    return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]

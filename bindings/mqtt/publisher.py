@@ -16,6 +16,7 @@ from paho.mqtt.properties import Properties
 
 from bindings.background import Backoff
 from bindings.gateways import Connection
+from bindings.mqtt.binding import MAX_TEXT
 from bindings.mqtt.client import (
     BrokerLimits,
     LinkError,
@@ -31,10 +32,7 @@ from bindings.sending import Hangup, MessageRefusal, Outbound, PoisonIsolator, S
 
 # A message to send: its QoS, MQTT 5 properties, and why a broker can never accept it.
 
-MAX_TEXT: Final = 65_535
-MAX_PACKET: Final = 2**28 - 1
 _USER: Final = "user_properties."
-_MAX_QOS: Final = 1
 _HEADER_BYTES: Final = 9  # type and length, length of the topic, packet identifier
 
 
@@ -57,9 +55,7 @@ def read_options(message: Outbound, version: Version) -> PublishOptions:
         first.setdefault(part.key, part)
     qos = _number_of(first.get("qos"))
     properties = _build_properties(message, first) if version == "MQTT/5.0" else None
-    return PublishOptions(
-        _MAX_QOS if qos is None else min(qos, _MAX_QOS), _text_of(first.get("retain")) == "true", properties
-    )
+    return PublishOptions(1 if qos is None else min(qos, 1), _text_of(first.get("retain")) == "true", properties)
 
 
 def _build_properties(message: Outbound, first: Mapping[str, Part]) -> Properties | None:
@@ -92,13 +88,11 @@ def find_fault(message: Outbound, options: PublishOptions, limits: BrokerLimits)
         return f"topic {message.address[:80]!r} cannot be published to: {fault}"
     if options.retain and not limits.retain:
         return "the broker does not support retained messages"
-    body = len(message.body or b"")
-    if limits.packet is None and body < MAX_PACKET // 2:
+    if limits.packet is None:
         return ""  # packing takes long, and paho packs once more
     packed = packed_size(options.properties) if options.properties is not None else 0
-    size = _HEADER_BYTES + len(message.address.encode("utf-8")) + packed + body
-    maximum = limits.packet or MAX_PACKET
-    return f"its packet of {size} bytes exceeds the broker's maximum ({maximum})" if size > maximum else ""
+    size = _HEADER_BYTES + len(message.address.encode("utf-8")) + packed + len(message.body or b"")
+    return f"its packet of {size} bytes exceeds the broker's maximum ({limits.packet})" if size > limits.packet else ""
 
 
 def _text_of(part: Part | None) -> str | None:

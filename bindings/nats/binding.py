@@ -11,7 +11,15 @@ from typing import Any, Final, NamedTuple
 
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
-from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, ReceivingBinding, templates_of
+from bindings.gateways import (
+    EndpointSubscription,
+    Gateway,
+    GatewayConfig,
+    GatewayError,
+    ReceivingBinding,
+    drop_covered,
+    templates_of,
+)
 from bindings.parts import JSON_KIND, InboxRow, NativeForm, Part, native_of, parts_of
 from bindings.sending import SendingBinding
 from catalog.model import Catalog, Endpoint
@@ -90,6 +98,7 @@ _QUEUE_OPTIONS: Final = ("queue", "queuegroup", "consumergroup", "group")
 _DURABLE_OPTIONS: Final = ("durable", "consumer", *_QUEUE_OPTIONS)
 _DELIVER_OPTIONS: Final = ("deliver", "deliverpolicy")
 _MAX_SUBJECT: Final = 1024
+"""Bytes; a server's line has room for the subject and another one to reply to."""
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 _CONSUMER_NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]{1,255}")
 """Valid names of streams and consumers."""
@@ -140,7 +149,7 @@ def plan_subscriptions(subscriptions: Sequence[EndpointSubscription], options: M
 
 def is_subject(text: str, *, wildcards: bool) -> bool:
     """Whether *text* is a valid subject: tokens between dots, none empty, no blanks."""
-    if not text or len(text) > _MAX_SUBJECT or _BLANK.search(text):
+    if _BLANK.search(text) or len(text.encode()) > _MAX_SUBJECT:
         return False
     tokens = text.split(".")
     if not all(tokens):
@@ -214,7 +223,7 @@ def subject_of_template(template: str) -> str:
 
 def subjects_of_templates(templates: Iterable[str]) -> list[str]:
     """Return the subjects of several definitions, each once, without those that another one covers."""
-    return drop_covered(subject_of_template(template) for template in templates)
+    return drop_covered(map(subject_of_template, templates), covers)
 
 
 def subject_of_options(options: Mapping[str, Any]) -> str | None:
@@ -255,12 +264,6 @@ def overlap(one: str, other: str) -> bool:
         if here != there and "*" not in (here, there):
             return False
     return len(left) == len(right)
-
-
-def drop_covered(subjects: Iterable[str]) -> list[str]:
-    """Return the subjects that no other one covers, each once, in order."""
-    distinct = list(dict.fromkeys(subjects))
-    return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]
 
 
 # Receiving over NATS: the subjects of an endpoint, and the gateway; see :mod:`bindings.gateways`.

@@ -31,7 +31,7 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from bindings.background import Backoff
 from bindings.certificates import Address
-from bindings.gateways import EndpointSubscription, GatewayConfig, RowStore
+from bindings.gateways import JOIN_SECONDS, EndpointSubscription, GatewayConfig, RowStore
 from bindings.nats.binding import (
     CorePlan,
     NatsDelivery,
@@ -56,9 +56,6 @@ from catalog.values import parse_whole_number
 
 # Storing received messages, on the event loop that received them.
 
-_LOWEST_SECONDS: Final = 0.1
-_HIGHEST_SECONDS: Final = 2.0
-
 _logger = logging.getLogger(__name__)
 
 
@@ -79,7 +76,7 @@ class MessageStorer:
 
     def __init__(self, store: RowStore, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._ack_queue = AckAfterStore(store, self, self._schedule_advance, Backoff(_LOWEST_SECONDS, _HIGHEST_SECONDS))
+        self._ack_queue = AckAfterStore(store, self, self._schedule_advance, Backoff(0.1, 2.0))
         self._due: asyncio.Handle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -101,11 +98,8 @@ class MessageStorer:
         await self._idle.wait()
 
     def on_stored(self, messages: Sequence[PulledMessage]) -> None:
-        shares: dict[int, list[PulledMessage]] = {}
         for item in messages:
-            shares.setdefault(id(item.owner), []).append(item)
-        for share in shares.values():
-            share[0].owner.on_stored(share)
+            item.owner.on_stored(item)
 
     def on_refused(self, message: PulledMessage) -> None:
         message.owner.on_refused(message)
@@ -126,7 +120,7 @@ class MessageStorer:
         if not self._ack_queue.unstored_count:
             self._idle.set()
         else:
-            self._due = self._loop.call_later(self._ack_queue.seconds_until_due(_HIGHEST_SECONDS), self._advance)
+            self._due = self._loop.call_later(self._ack_queue.seconds_until_due(2.0), self._advance)
 
 
 _ACK: Final = b"+ACK"
@@ -135,8 +129,6 @@ EXPIRES_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 5.0
 _PENDING: Final = b"nats-pending-messages"
 _HEARTBEAT, _NONE, _EXPIRED = 100, 404, 408
-_SHORTEST_PULL_SECONDS: Final = 0.25
-_LONGEST_PULL_SECONDS: Final = 10.0
 
 
 class ConsumerGone(errors.Error):
@@ -170,7 +162,7 @@ class StreamPuller:
         self._unstored: dict[int, PulledMessage] = {}  # in order of the last answer about them
         self._stored: list[PulledMessage] = []
         self._answer_due = asyncio.Event()
-        self._backoff = Backoff(_SHORTEST_PULL_SECONDS, _LONGEST_PULL_SECONDS)
+        self._backoff = Backoff(0.25, 10.0)
         self._wake = asyncio.Event()
         self._requested = 0
         self._last_seen = 0.0
@@ -197,9 +189,9 @@ class StreamPuller:
         self._closing.set()
         self._wake.set()
 
-    def on_stored(self, items: Sequence[PulledMessage]) -> None:
-        """Acknowledge stored messages."""
-        self._stored.extend(items)
+    def on_stored(self, item: PulledMessage) -> None:
+        """Acknowledge a stored message."""
+        self._stored.append(item)
         self._answer_due.set()
 
     def on_refused(self, item: PulledMessage) -> None:
@@ -253,7 +245,8 @@ class StreamPuller:
         """Return the durable consumer; create it if it is missing."""
         plan, context = self.plan, JetStreamContext(self._client)
         try:
-            consumer: ConsumerInfo = await context.consumer_info(plan.stream, plan.durable)
+            info: ConsumerInfo = await context.consumer_info(plan.stream, plan.durable)
+            return info
         except NotFoundError:
             wanted = ConsumerConfig(
                 durable_name=plan.durable,
@@ -264,7 +257,6 @@ class StreamPuller:
                 max_ack_pending=max(1, self._limits.max_in_flight),
             )
             return await context.add_consumer(plan.stream, wanted)
-        return consumer
 
     def _adopt_consumer(self, info: ConsumerInfo) -> None:
         """Use a consumer if it gives the required guarantees.
@@ -411,11 +403,10 @@ class CoreIntake:
 
         return handle
 
-    def on_stored(self, items: Sequence[PulledMessage]) -> None:
-        """Release their capacity; core NATS has no acknowledgements."""
-        self._unstored -= len(items)
-        for item in items:
-            self._counters.acknowledged(item.row.endpoint)
+    def on_stored(self, item: PulledMessage) -> None:
+        """Release its capacity; core NATS has no acknowledgements."""
+        self._unstored -= 1
+        self._counters.acknowledged(item.row.endpoint)
 
     def on_refused(self, _item: PulledMessage) -> None:
         """Count a message that can never be stored as dropped."""
@@ -469,7 +460,9 @@ class NatsSession:
             puller.close()
             self._ending_tasks.add(task)
             task.add_done_callback(self._ending_tasks.discard)
-        share = max(1, self._terms.limits.max_in_flight // max(1, _count_shares(plans)))
+        # One share of the in-flight limit for each consumer, and one for core NATS.
+        shares = sum(isinstance(plan, StreamPlan) for plan in plans) + any(isinstance(plan, CorePlan) for plan in plans)
+        share = max(1, self._terms.limits.max_in_flight // max(1, shares))
         self._core.share = share
         for plan in plans:
             if isinstance(plan, StreamPlan):
@@ -510,17 +503,6 @@ class NatsSession:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.crash = error
             self.client.ended.set()
-
-
-def _count_shares(plans: Sequence[Plan]) -> int:
-    """Return the number of shares of the in-flight limit: one per consumer, and one for core NATS."""
-    streams = sum(isinstance(plan, StreamPlan) for plan in plans)
-    return streams + any(isinstance(plan, CorePlan) for plan in plans)
-
-
-_MIN_RESTART_SECONDS: Final = 0.25
-_MAX_RESTART_SECONDS: Final = 15.0
-_END_SECONDS: Final = 10.0
 
 
 class NatsGateway:
@@ -596,7 +578,7 @@ class NatsGateway:
             return
         self._deadline = time.monotonic() + grace
         self._set_event(self._stop)
-        self._thread.join(grace + _END_SECONDS)
+        self._thread.join(grace + JOIN_SECONDS)
 
     def _set_event(self, event: asyncio.Event) -> None:
         if self._loop is None:
@@ -622,7 +604,7 @@ class NatsGateway:
         self._storer = storing = MessageStorer(self._terms.store, self._loop)
         self._core = CoreIntake(storing, self._terms)
         self._ready.set()
-        backoff = Backoff(_MIN_RESTART_SECONDS, _MAX_RESTART_SECONDS)
+        backoff = Backoff(0.25, 15.0)
         for address in itertools.cycle(self._dialer.addresses):
             try:
                 client = await self._connect(address)

@@ -25,7 +25,7 @@ from nats.aio.client import Client, RawCredentials
 from nats.aio.subscription import Subscription as ClientSubscription
 
 from bindings.certificates import Address, create_tls_context, parse_addresses
-from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
+from bindings.gateways import CLOSE_SECONDS, CONNECT_SECONDS, BrokerLogin, Connection, GatewayError, Tls, to_line
 from bindings.nats.binding import NatsDelivery, NatsSending, build_header_block, is_subject, parse_status
 from bindings.sending import Hangup, MessageRefusal, Outbound, PoisonIsolator, Settled, Unsettled, iter_headers
 from catalog.parsing.regular import read_regular
@@ -35,10 +35,6 @@ from catalog.parsing.regular import read_regular
 # A client lives for one connection. Its owner reconnects (:mod:`bindings.nats.gateway`), because nats-py gives up
 # permanently on errors that an operator can fix, such as a changed password.
 
-CONNECT_SECONDS: Final = 5
-CLOSE_SECONDS: Final = 5.0
-_GIVE_UP_SECONDS: Final = 0.5
-_PING_SECONDS: Final = 10
 _CREDENTIALS_MARKS: Final = ("BEGIN NATS USER JWT", "BEGIN USER NKEY SEED")
 
 Sink = Callable[[NatsDelivery], None]
@@ -206,8 +202,8 @@ async def connect(dialling: NatsDialer, address: Address) -> RawClient:
             allow_reconnect=False,
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
-            connect_timeout=CONNECT_SECONDS,
-            ping_interval=_PING_SECONDS,
+            connect_timeout=5,
+            ping_interval=10,
             max_outstanding_pings=2,
             tls=dialling.context,
             error_cb=client.on_error,
@@ -216,7 +212,7 @@ async def connect(dialling: NatsDialer, address: Address) -> RawClient:
         )
     except (errors.Error, OSError, ValueError, TimeoutError, GatewayError) as error:
         # After a handshake that failed, nats-py waits for a close that nobody reports.
-        await client.end_connection(_GIVE_UP_SECONDS)
+        await client.end_connection(0.5)
         reason = client.fault if isinstance(error, errors.NoServersError) and client.fault else _describe(error)
         raise ConnectFault(f"{address}: {reason}") from error
     return client
@@ -232,7 +228,7 @@ def _describe(error: BaseException) -> str:
         return "no answer in time"
     text = (error.strerror or "") if isinstance(error, OSError) else ""
     text = text or str(error) or type(error).__name__
-    return " ".join(text.removeprefix("nats: ").split())[:300]
+    return to_line(text.removeprefix("nats: "))
 
 
 def _login_arguments(login: BrokerLogin, address: Address | None = None) -> dict[str, Any]:
@@ -292,7 +288,6 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 CHUNK_MESSAGES: Final = 1000
 CHUNK_BYTES: Final = 4 * 2**20
 """Maximum messages, and maximum bytes, sent before their confirmations are awaited."""
-_CONTROL_LINE: Final = 4096
 _PERMANENT_ERRORS: Final = frozenset((10054, 10097))
 """JetStream's errors that a retry does not fix: message or headers larger than the stream accepts."""
 _NO_RESPONDERS: Final = 503
@@ -490,10 +485,7 @@ def _publish_command(message: Outbound, reply: str, headers: Sequence[tuple[str,
         raise ValueError(f"{size} bytes with headers exceed the server's maximum ({max_payload})")
     address = " ".join(filter(None, (message.address, reply)))
     line = f"HPUB {address} {len(block)} {size}" if block else f"PUB {address} {size}"
-    encoded = line.encode()
-    if len(encoded) > _CONTROL_LINE:
-        raise ValueError(f"subject and reply subject exceed the servers' maximum ({_CONTROL_LINE} bytes)")
-    return b"".join((encoded, b"\r\n", block, data, b"\r\n"))
+    return b"".join((line.encode(), b"\r\n", block, data, b"\r\n"))
 
 
 def _read_reply(arrival: NatsDelivery) -> MessageRefusal | None:
@@ -512,7 +504,7 @@ def _read_reply(arrival: NatsDelivery) -> MessageRefusal | None:
             if "stream" in answer and "seq" in answer:
                 return None
             raise Unsettled("a subscriber answered on the subject, not a stream; add the subject to a stream")
-        description, code = str(error.get("description"))[:300], error.get("err_code")
+        description, code = to_line(str(error.get("description"))), error.get("err_code")
     except (ValueError, AttributeError) as fault:
         raise Unsettled("a subscriber answered on the subject, not a stream; add the subject to a stream") from fault
     if code in _PERMANENT_ERRORS:

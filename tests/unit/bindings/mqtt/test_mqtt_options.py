@@ -21,10 +21,6 @@ def test_options() -> None:
 
 def test_a_connection_has_a_version_and_a_client_id() -> None:
     with pytest.raises(GatewayError):
-        create_connector(Connection(("mqtt://h",)), "MQTT/4", "c", clean=False)
-    with pytest.raises(GatewayError):
-        create_connector(Connection(("mqtt://h",)), "MQTT/5.0", "", clean=False)
-    with pytest.raises(GatewayError):
         create_connector(Connection(()), "MQTT/5.0", "c", clean=False)
 
 
