@@ -183,7 +183,7 @@ class ReceivingBinding:
     list_addresses: Callable[[Endpoint, Catalog], tuple[str, ...]]
     addresses_overlap: Callable[[str, str], bool]
     create_gateway: Callable[[GatewayConfig], Gateway]
-    check_subscriptions: Callable[[Sequence[EndpointSubscription]], None]
+    check_subscriptions: Callable[[Sequence[EndpointSubscription]], object]
 
 
 def drop_covered(addresses: Iterable[str], covers: Callable[[str, str], bool]) -> list[str]:

@@ -18,7 +18,7 @@ import proton
 from proton import Delivery, Described, Handler, Link, ProtonException, Terminus, symbol
 from proton.reactor import Container, ReceiverOption
 
-from bindings.amqp.binding import capabilities_of, check_subscription, find_option, parse_filters, read_string_map
+from bindings.amqp.binding import capabilities_of, check_subscriptions, find_option, parse_filters, read_string_map
 from bindings.amqp.client import Dialer, Mailbox, abort_connection, condition_text, create_backoff
 from bindings.amqp.values import to_row
 from bindings.gateways import (
@@ -263,7 +263,9 @@ class ReceivingConnection(Handler):
         if inlet is None or inlet.receiver is None or event.link.remote_source.address is None:
             return  # refused: the detach that follows says why
         if ignored := inlet.find_ignored_filters():
-            self._reject_unfiltered_link(inlet, ignored)
+            # It would send everything.
+            text = f"the broker does not apply the source filter {', '.join(ignored)}; correct or remove it"
+            self._retry_link(inlet, text)
             return
         inlet.attached, inlet.problem = True, ""
         self._gateway.opened = True
@@ -271,10 +273,9 @@ class ReceivingConnection(Handler):
         self._grant_credit(inlet)
         self._update_state()
 
-    def _reject_unfiltered_link(self, inlet: ReceivingLink, ignored: Sequence[str]) -> None:
-        """Refuse messages from a broker that ignores the filters."""
-        node = f"{inlet.subscription.endpoint}, node {inlet.subscription.address}"
-        inlet.fail(f"{node}: the broker does not apply the source filter {', '.join(ignored)}; correct or remove it")
+    def _retry_link(self, inlet: ReceivingLink, reason: str) -> None:
+        """End a link, and request it again later."""
+        inlet.fail(f"{inlet.subscription.endpoint}, node {inlet.subscription.address}: {reason}")
         _logger.warning("%s; retrying", inlet.problem)
         self._schedule(inlet.backoff.next_pause(), lambda: self._attach_links([inlet]))
         self._update_state()
@@ -284,11 +285,7 @@ class ReceivingConnection(Handler):
         if inlet is None or inlet.receiver is None:
             event.link.close()
             return
-        reason = condition_text(event.link.remote_condition) or "the broker ended the link"
-        inlet.fail(f"{inlet.subscription.endpoint}, node {inlet.subscription.address}: {reason}")
-        _logger.warning("%s; retrying", inlet.problem)
-        self._schedule(inlet.backoff.next_pause(), lambda: self._attach_links([inlet]))
-        self._update_state()
+        self._retry_link(inlet, condition_text(event.link.remote_condition) or "the broker ended the link")
 
     def on_link_remote_detach(self, event: Any) -> None:
         self.on_link_remote_close(event)
@@ -482,8 +479,7 @@ class AmqpGateway:
         Raises:
             GatewayError: a node or option has a fault that waiting does not fix.
         """
-        for subscription in self._subscriptions:
-            check_subscription(subscription)
+        check_subscriptions(self._subscriptions)
         self._thread = threading.Thread(target=self._run, name="amqp-gateway", daemon=True)
         self._thread.start()
 
@@ -513,8 +509,7 @@ class AmqpGateway:
         Raises:
             GatewayError: one of them can never work; the old ones stay.
         """
-        for subscription in subscriptions:
-            check_subscription(subscription)
+        check_subscriptions(subscriptions)
         with self._lock:
             self._subscriptions = tuple(subscriptions)
             if self._connection is not None:

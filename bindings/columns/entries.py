@@ -215,7 +215,7 @@ def find_unprintable(values: pa.BinaryArray | pa.StringArray) -> Int:
 def is_valid_string(values: pa.StringArray) -> pa.BooleanArray:
     """Return which texts are valid CloudEvents Strings; null for a null."""
     if not len(find_unprintable(values)):
-        return _true_unless_null(values)
+        return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
     return pc.invert(pc.match_substring_regex(values, _FORBIDDEN))
 
 
@@ -234,10 +234,6 @@ def find_invalid_strings(values: pa.BinaryArray | pa.StringArray, at: Int | None
     sound = pc.fill_null(is_valid_string(texts), False).to_numpy(zero_copy_only=False)
     wrong: Int = doubtful[~sound & is_not_null(values.take(pa.array(doubtful)))]
     return wrong
-
-
-def _true_unless_null(values: pa.Array) -> pa.BooleanArray:
-    return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
 
 
 def _is_utf8(values: pa.BinaryArray) -> Bool:

@@ -69,16 +69,6 @@ class HttpGatewayConfig:
     access: Access | None = None
 
 
-class NoCounters:
-    """Counts nothing."""
-
-    def received(self, endpoint: str) -> None:
-        """Ignore it."""
-
-    def acknowledged(self, endpoint: str) -> None:
-        """Ignore it."""
-
-
 class _UnstoredMessage(NamedTuple):
     row: InboxRow
     answer: AnswerCallback
@@ -99,17 +89,17 @@ class HttpGateway(HttpServer):
         self,
         routes: Sequence[HttpRoute],
         inbox: RowStore,
-        settings: HttpGatewayConfig | None = None,
+        settings: HttpGatewayConfig,
         *,
-        counters: GatewayCounters | None = None,
+        counters: GatewayCounters,
     ) -> None:
-        chosen = self._settings = settings or HttpGatewayConfig()
+        chosen = self._settings = settings
         tls = create_server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
         super().__init__("HTTP gateway", (chosen.host, chosen.port), self, chosen.limits, tls=tls)
         self._routes = PathRoutes(routes)
         self._guard = Guard(chosen.access)
         self._parts = RequestParts(self._guard.secret_headers)
-        self._counters = counters or NoCounters()
+        self._counters = counters
         # Without pauses and in groups of any size: senders wait for an answer, and repeat what is refused.
         self._ack_queue = AckAfterStore(inbox, self, self._wake, Backoff(0.0, 0.0), eager=1)
         self._advance_due = self._woken = False

@@ -10,7 +10,7 @@ import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -460,30 +460,17 @@ class Inbox:
 
 
 def _combine_futures(futures: Sequence[Future[None]]) -> Future[None]:
-    """Combine futures to one, which completes with the last, or fails with the first failure once all have ended."""
+    """Combine futures to one, which completes with the last, or fails with a failure of theirs once all have ended."""
     if len(futures) == 1:
         return futures[0]
     total: Future[None] = Future()
-    lock = threading.Lock()
-    failures: list[BaseException] = []
-    left = len(futures)
 
-    def on_ended(future: Future[None]) -> None:
-        nonlocal left
-        error = future.exception()
-        with lock:
-            left -= 1
-            if error is not None:
-                failures.append(error)
-            if left:
-                return
-        if failures:
-            total.set_exception(failures[0])
-        else:
-            total.set_result(None)
+    def on_ended(_: Future[None]) -> None:
+        if all(each.done() for each in futures):
+            failure = next((error for each in futures if (error := each.exception()) is not None), None)
+            with contextlib.suppress(InvalidStateError):  # the last two may end at the same time
+                total.set_exception(failure) if failure is not None else total.set_result(None)
 
-    if not futures:
-        total.set_result(None)
     for future in futures:
         future.add_done_callback(on_ended)
     return total

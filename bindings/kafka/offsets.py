@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 from confluent_kafka import (
@@ -394,8 +393,14 @@ def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRan
     from pyspark.sql.pandas.types import from_arrow_schema
 
     config = consumer_config(client, elsewhere=True, lossy=lossy)
+
+    def read_all(places: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in places:
+            for place in batch.column(0).to_pylist():
+                yield from iter_records(config, ranges[place])
+
     places = spark.range(0, len(ranges), 1, max(1, len(ranges)))
-    return places.mapInArrow(_range_reader(config, ranges), from_arrow_schema(SOURCE_SCHEMA))
+    return places.mapInArrow(read_all, from_arrow_schema(SOURCE_SCHEMA))
 
 
 def consumer_config(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True) -> dict[str, Any]:
@@ -415,17 +420,6 @@ def consumer_config(client: KafkaClient, *, elsewhere: bool = False, lossy: bool
         "queued.max.messages.kbytes": 16384,
         "log_level": 0,
     }
-
-
-def _range_reader(
-    config: Mapping[str, Any], ranges: tuple[KafkaRange, ...]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read_all(places: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in places:
-            for place in batch.column(0).to_pylist():
-                yield from iter_records(config, ranges[place])
-
-    return read_all
 
 
 def iter_records(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.RecordBatch]:
@@ -526,7 +520,7 @@ class FirstRecord:
     arrived: int | None = None
 
 
-class FirstUnreadRecords:
+class FirstUnreadRecords(contextlib.AbstractContextManager["FirstUnreadRecords"]):
     """Queries a cluster repeatedly for first records, over one connection. Not for concurrent use."""
 
     def __init__(self, client: KafkaClient) -> None:
@@ -534,12 +528,7 @@ class FirstUnreadRecords:
         self._consumer: Consumer | None = None
         self._cached: dict[PartitionKey, tuple[int, FirstRecord]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def find_first_records(self, places: Mapping[PartitionKey, tuple[int, int]]) -> dict[PartitionKey, FirstRecord]:

@@ -36,19 +36,12 @@ if TYPE_CHECKING:
 # Headers of Kafka rows as columns of Spark.
 
 
-def first_header_bytes(entries: str, name: str) -> Column:
-    """Return the value of the first entry with that name; null if there is none, or it has no value."""
-    from pyspark.sql import functions as F
-
-    position = F.array_position(F.col(f"{entries}.key"), name).cast("int")
-    return F.get(F.col(f"{entries}.value"), position - 1)
-
-
 def first_header_text(entries: str, name: str) -> Column:
     """Return the value of the first entry with that name as text; null if it is not UTF-8."""
     from pyspark.sql import functions as F
 
-    return F.try_validate_utf8(first_header_bytes(entries, name).cast("string"))
+    position = F.array_position(F.col(f"{entries}.key"), name).cast("int")
+    return F.try_validate_utf8(F.get(F.col(f"{entries}.value"), position - 1).cast("string"))
 
 
 ENDPOINT: Final = "xrouter-in-endpoint"

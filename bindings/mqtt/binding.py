@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.gateways import (
-    EndpointSubscription,
     Gateway,
     GatewayConfig,
     GatewayError,
@@ -22,23 +21,17 @@ from bindings.gateways import (
     templates_of,
 )
 from bindings.mqtt import messages
-from bindings.parts import NativeForm, Part, native_of, parts_of
+from bindings.mqtt.messages import Version
+from bindings.parts import NativeForm, Part
 from bindings.sending import SendingBinding
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.protocols.properties import squash_names
 from catalog.values import parse_whole_number
 
-if TYPE_CHECKING:
-    from bindings.mqtt.messages import Version
-
 # MQTT messages, 3.1.1 and 5: native form, and where the CloudEvents MQTT binding puts attributes.
 
 FORM: Final = NativeForm(lists=("user_properties",), binary=("correlation_data",))
 RULE: Final = AttributeRule(prefixes=("user_properties.",), content_type="content_type", strict=False)
-split = partial(parts_of, form=FORM)
-"""Split a native record into parts."""
-build = partial(native_of, form=FORM)
-"""Build a native record from parts: the inverse of :func:`split`."""
 
 
 # The receiving side of MQTT: topic filters for an endpoint, and the gateway; see :mod:`bindings.gateways`.
@@ -68,12 +61,12 @@ def _create_gateway(version: Version, terms: GatewayConfig) -> Gateway:
     return MqttGateway(terms, version)
 
 
-def _check_all(subscriptions: Sequence[EndpointSubscription]) -> None:
-    messages.to_requests(subscriptions)
-
-
-MQTT_5: Final = ReceivingBinding(_list_addresses, messages.overlap, partial(_create_gateway, "MQTT/5.0"), _check_all)
-MQTT_3: Final = ReceivingBinding(_list_addresses, messages.overlap, partial(_create_gateway, "MQTT/3.1.1"), _check_all)
+MQTT_5: Final = ReceivingBinding(
+    _list_addresses, messages.overlap, partial(_create_gateway, "MQTT/5.0"), messages.to_requests
+)
+MQTT_3: Final = ReceivingBinding(
+    _list_addresses, messages.overlap, partial(_create_gateway, "MQTT/3.1.1"), messages.to_requests
+)
 
 
 # Addressing and building MQTT messages; :mod:`bindings.mqtt.publisher` sends them.

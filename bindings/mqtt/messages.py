@@ -309,24 +309,15 @@ def topic_fault(topic: str) -> str:
 
 
 def matches(text: str, topic: str) -> bool:
-    """Whether a filter, shared or not, matches a topic.
-
-    A wildcard in the first level does not match topics that begin with ``$``.
-    """
-    filter_levels = strip_share(text).split("/")
-    levels = topic.split("/")
-    if topic.startswith("$") and filter_levels[0] in ("+", "#"):
-        return False
-    for index, level in enumerate(filter_levels):
-        if level == "#":
-            return True
-        if index >= len(levels) or (level not in ("+", levels[index])):
-            return False
-    return len(filter_levels) == len(levels)
+    """Whether a filter, shared or not, matches a topic."""
+    return covers(strip_share(text), topic)
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether *wide* matches everything that *narrow* matches. A shared filter covers itself only."""
+    """Whether *wide* matches everything that *narrow* matches. A shared filter covers itself only.
+
+    A wildcard in the first level does not match topics that begin with ``$``.
+    """
     if wide == narrow:
         return True
     if wide.startswith(SHARE) or narrow.startswith(SHARE):

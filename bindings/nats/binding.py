@@ -20,7 +20,7 @@ from bindings.gateways import (
     drop_covered,
     templates_of,
 )
-from bindings.parts import JSON_KIND, InboxRow, NativeForm, Part, native_of, parts_of
+from bindings.parts import JSON_KIND, InboxRow, NativeForm, Part
 from bindings.sending import SendingBinding
 from catalog.model import Catalog, Endpoint
 from catalog.protocols.properties import BLANK, PLACEHOLDER, nats_subject_fault, squash_names
@@ -32,10 +32,6 @@ FORM: Final = NativeForm(lists=("headers",))
 RULE: Final = AttributeRule(
     prefixes=("headers.ce-",), content_type="headers.content-type", encoded=True, own_datacontenttype=True
 )
-split = partial(parts_of, form=FORM)
-"""Split a native record into parts."""
-build = partial(native_of, form=FORM)
-"""Build a native record from parts: the inverse of :func:`split`."""
 
 
 # Addressing and building NATS messages; :mod:`bindings.nats.publisher` sends them.
@@ -282,11 +278,7 @@ def _create_gateway(terms: GatewayConfig) -> Gateway:
     return NatsGateway(terms)
 
 
-def _check_all(subscriptions: Sequence[EndpointSubscription]) -> None:
-    plan_subscriptions(subscriptions, {})
-
-
-NATS: Final = ReceivingBinding(_list_addresses, overlap, _create_gateway, _check_all)
+NATS: Final = ReceivingBinding(_list_addresses, overlap, _create_gateway, partial(plan_subscriptions, options={}))
 
 
 # Converting NATS messages to inbox rows (MATCHING.md#records).
@@ -318,7 +310,8 @@ class NatsStatus(NamedTuple):
 
 def parse_headers(block: bytes) -> list[NatsHeader]:
     """Return the headers of a raw block, in order and with repeats, without blanks around names and values."""
-    return [_parse_header(line) for line in block.split(b"\r\n")[1:] if line]
+    lines = (line.partition(b":") for line in block.split(b"\r\n")[1:] if line)
+    return [NatsHeader(name.strip(b" \t"), value.strip(b" \t") if colon else None) for name, colon, value in lines]
 
 
 def parse_status(block: bytes) -> NatsStatus | None:
@@ -346,11 +339,6 @@ def build_header_block(headers: Iterable[tuple[str, bytes]]) -> bytes:
             raise ValueError(f"the value of header {name[:100]} has a line break")
         lines.append(encoded + b": " + value)
     return b"\r\n".join((*lines, b"", b""))
-
-
-def _parse_header(line: bytes) -> NatsHeader:
-    name, colon, value = line.partition(b":")
-    return NatsHeader(name.strip(b" \t"), value.strip(b" \t") if colon else None)
 
 
 PROTOCOL: Final = "NATS"

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from nats import errors
 from nats.js import JetStreamContext
@@ -43,7 +43,16 @@ from bindings.nats.binding import (
     plan_subscriptions,
     to_row,
 )
-from bindings.nats.publisher import ConnectFault, RawClient, Sink, connect, create_dialer, wait_for_event
+from bindings.nats.publisher import (
+    ConnectFault,
+    RawClient,
+    Sink,
+    cancel_tasks,
+    connect,
+    create_dialer,
+    run_until_first,
+    wait_for_event,
+)
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
 from catalog.values import parse_whole_number
@@ -489,7 +498,7 @@ class NatsSession:
     async def end(self) -> None:
         """Close the connection; unacknowledged messages will be redelivered."""
         await self.client.end_connection()
-        await _cancel(*self._ending_tasks, *(task for _, task in self._pullers.values()))
+        await cancel_tasks([*self._ending_tasks, *(task for _, task in self._pullers.values())])
 
     def _start_puller(self, plan: StreamPlan, share: int) -> None:
         if plan not in self._pullers:
@@ -622,13 +631,8 @@ class NatsGateway:
 
     async def _connect(self, address: Address) -> RawClient | None:
         """Connect to one server; return None when it is time to stop."""
-        connecting = asyncio.create_task(connect(self._dialer, address))
-        stopping = asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            return connecting.result() if connecting.done() else None
-        finally:
-            await _cancel(stopping, connecting)
+        connecting, _ = await run_until_first(connect(self._dialer, address), self._stop.wait())
+        return None if connecting.cancelled() else connecting.result()
 
     async def _serve_session(self, session: NatsSession, place: str) -> bool:
         """Receive over one connection until it ends or the gateway stops; return whether it ever worked."""
@@ -640,7 +644,7 @@ class NatsGateway:
                 await session.replace_plans(self._plans)
                 worked, self._fault = True, ""
                 _logger.info("%s: connected to %s", self._name, place)
-                await _wait_for_first(self._stop, self._changed, session.client.ended)
+                await run_until_first(self._stop.wait(), self._changed.wait(), session.client.ended.wait())
             if self._stop.is_set():
                 await self._wait_for_end(session.finish())
         except (errors.Error, TimeoutError) as error:
@@ -665,19 +669,3 @@ class NatsGateway:
         if text != self._fault:
             _logger.warning("%s: not connected: %s", self._name, text)
         self._fault = text
-
-
-async def _wait_for_first(*events: asyncio.Event) -> None:
-    """Wait until one of the events is set."""
-    waiting = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await _cancel(*waiting)
-
-
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks, and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -270,7 +270,24 @@ def _read_file(path: Path, what: str) -> str:
         ) from None
 
 
-# Waiting with a time limit.
+# Waiting.
+
+
+async def run_until_first(*works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    """Run coroutines until one ends, cancel the others, and return the tasks of all, which have ended."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel_tasks(tasks)
+    return tasks
+
+
+async def cancel_tasks(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
@@ -445,16 +462,10 @@ async def _unless_ended(client: RawClient, work: Coroutine[Any, Any, None]) -> N
     Raises:
         nats.errors.Error: the connection has ended.
     """
-    working, ended = asyncio.ensure_future(work), asyncio.ensure_future(client.ended.wait())
-    try:
-        await asyncio.wait((working, ended), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise errors.ConnectionClosedError
-        await working
-    finally:
-        ended.cancel()
-        working.cancel()
-        await asyncio.wait((working,))
+    working, _ = await run_until_first(work, client.ended.wait())
+    if working.cancelled():
+        raise errors.ConnectionClosedError
+    working.result()
 
 
 def _split_into_chunks(messages: Mapping[int, Outbound]) -> list[dict[int, Outbound]]:
