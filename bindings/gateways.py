@@ -24,6 +24,8 @@ CLOSE_SECONDS: Final = 2.0
 """How long a broker may take to end a connection."""
 JOIN_SECONDS: Final = 10.0
 """How long a thread may take to end after the time that it was given for its work."""
+LOG_SECONDS: Final = 10.0
+"""The log has what repeats with every message at these intervals only."""
 MAX_REASON: Final = 300
 """Maximum characters of a peer's own text in a message of ours."""
 

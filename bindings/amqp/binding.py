@@ -254,10 +254,10 @@ def _list_addresses(endpoint: Endpoint, _catalog: Catalog) -> tuple[str, ...]:
     return (node,) if node is not None else tuple(dict.fromkeys(iter_paths(endpoint)))
 
 
-def _create_gateway(terms: GatewayConfig) -> Gateway:
+def _create_gateway(config: GatewayConfig) -> Gateway:
     from bindings.amqp.gateway import AmqpGateway
 
-    return AmqpGateway(terms)
+    return AmqpGateway(config)
 
 
 AMQP: Final = ReceivingBinding(_list_addresses, operator.eq, _create_gateway, check_subscriptions)
@@ -266,7 +266,6 @@ AMQP: Final = ReceivingBinding(_list_addresses, operator.eq, _create_gateway, ch
 # Addressing and building AMQP 1.0 messages; :mod:`bindings.amqp.publisher` sends them.
 
 _INVALID_URI: Final = "a URI of an AMQP broker is not valid; write amqp://host:5672 or amqps://host:5671"
-_LONG_LIMIT: Final = 2**63
 
 
 class AmqpSending(SendingBinding):
@@ -308,5 +307,5 @@ class AmqpSending(SendingBinding):
         if part.kind != JSON_KIND:
             return Part(name, part.value, part.kind)
         value = decode_json(part.value or b"null")
-        typed = isinstance(value, (bool, float)) or (isinstance(value, int) and -_LONG_LIMIT <= value < _LONG_LIMIT)
+        typed = isinstance(value, (bool, float)) or (isinstance(value, int) and -INT64_MAX - 1 <= value <= INT64_MAX)
         return Part(name, part.value, JSON_KIND if typed else None)

@@ -102,9 +102,9 @@ class ReceivingLink:
         """Request the link, and return its name. The broker serves it once the handler gets the remote open."""
         self._attempts += 1
         name = self._name if self._durable else f"{self._name}|{self._attempts}"
-        terms = _ReceiverModes(self.subscription, self._durable)
+        modes = _ReceiverModes(self.subscription, self._durable)
         self.unstored_count = 0
-        self.receiver = container.create_receiver(connection, self.subscription.address, name=name, options=terms)
+        self.receiver = container.create_receiver(connection, self.subscription.address, name=name, options=modes)
         return name
 
     def find_ignored_filters(self) -> list[str]:
@@ -202,8 +202,8 @@ class ReceivingConnection(Handler):
     def __init__(self, gateway: AmqpGateway, subscriptions: Sequence[EndpointSubscription]) -> None:
         self.mailbox = Mailbox()
         self._gateway = gateway
-        self._terms = gateway.terms
-        self._inlets = [ReceivingLink(each, self._terms.client_id) for each in subscriptions]
+        self._config = gateway.config
+        self._inlets = [ReceivingLink(each, self._config.client_id) for each in subscriptions]
         self._links_by_name: dict[str, ReceivingLink] = {}
         self._ack_queue = gateway.ack_queue
         self._reason = ""
@@ -216,7 +216,7 @@ class ReceivingConnection(Handler):
         """Connect and serve; return when the connection has ended."""
         gateway = self._gateway
         gateway.opened = False
-        self._container = Container(self, container_id=self._terms.client_id)
+        self._container = Container(self, container_id=self._config.client_id)
         try:
             self._container.run()
         except (ProtonException, OSError) as error:
@@ -306,12 +306,12 @@ class ReceivingConnection(Handler):
         if inlet is None or inlet.receiver is None:
             return
         endpoint = inlet.subscription.endpoint
-        self._terms.counters.received(endpoint)
+        self._config.counters.received(endpoint)
         settled = delivery.settled
         if not settled and (self._stopping or self._store_full or inlet.leaving):
             delivery.update(Delivery.RELEASED)
         else:
-            row = to_row(data, endpoint, received, self._terms.limits.max_body_bytes)
+            row = to_row(data, endpoint, received, self._config.limits.max_body_bytes)
             inlet.unstored_count += 1
             self._ack_queue.add(AmqpDelivery(row, inlet, inlet.receiver, None if settled else delivery))
             if not settled:
@@ -370,7 +370,7 @@ class ReceivingConnection(Handler):
     def _divide_window(self) -> None:
         """Divide the in-flight limit among the links."""
         for inlet in self._inlets:
-            inlet.window = max(1, self._terms.limits.max_in_flight // len(self._inlets))
+            inlet.window = max(1, self._config.limits.max_in_flight // len(self._inlets))
 
     def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Switch to these subscriptions; on the connection's thread."""
@@ -381,7 +381,7 @@ class ReceivingConnection(Handler):
                 inlet.withdraw_credit()
                 inlet.leaving = True
         known = [inlet.subscription for inlet in kept]
-        new = [ReceivingLink(each, self._terms.client_id) for each in requested if each not in known]
+        new = [ReceivingLink(each, self._config.client_id) for each in requested if each not in known]
         self._inlets += new
         if self._open:
             self._attach_links(new)
@@ -440,13 +440,13 @@ class AmqpGateway:
         GatewayError: the connection or a subscription has a fault that waiting does not fix.
     """
 
-    def __init__(self, terms: GatewayConfig) -> None:
-        self.terms = terms
-        self.dialer = Dialer(terms.connection, terms.client_id)
-        self.ack_queue = AckAfterStore(terms.store, self, self._wake, create_backoff(), eager=EAGER_MESSAGES)
+    def __init__(self, config: GatewayConfig) -> None:
+        self.config = config
+        self.dialer = Dialer(config.connection, config.client_id)
+        self.ack_queue = AckAfterStore(config.store, self, self._wake, create_backoff(), eager=EAGER_MESSAGES)
         self.opened = False
         """Whether the last connection was established."""
-        self._subscriptions = tuple(terms.subscriptions)
+        self._subscriptions = tuple(config.subscriptions)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._connection: ReceivingConnection | None = None
@@ -486,7 +486,7 @@ class AmqpGateway:
     def on_stored(self, messages: Sequence[AmqpDelivery]) -> None:
         for arrival in messages:
             if arrival.settle_delivery(Delivery.ACCEPTED):
-                self.terms.counters.acknowledged(arrival.row.endpoint)
+                self.config.counters.acknowledged(arrival.row.endpoint)
 
     def on_refused(self, message: AmqpDelivery) -> None:
         """Reject the message, so that the broker moves it to its dead letters."""

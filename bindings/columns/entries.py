@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 _MAX_UNSORTED: Final = 1 << 20
-_MAX_NAMES_ONE_BY_ONE: Final = 64
+MAX_NAMES_ONE_BY_ONE: Final = 64
 """Maximum names that are looked up one by one; for more, sorting the entries is faster."""
 
 
@@ -90,7 +90,7 @@ class Entries:
         """Return which rows have two entries with one name that meets a condition."""
         rows = np.zeros(self.rows, bool)
         names = [name for name in self.names if condition(name)]
-        if len(names) <= _MAX_NAMES_ONE_BY_ONE:
+        if len(names) <= MAX_NAMES_ONE_BY_ONE:
             for name in names:
                 owners = self.owners[self.entries_named(name)]
                 rows[owners[1:][owners[1:] == owners[:-1]]] = True

@@ -38,6 +38,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 import httptools
 import uvloop
 
+from bindings.gateways import JOIN_SECONDS, LOG_SECONDS
 from bindings.http.request import (
     HttpProblem,
     Reply,
@@ -567,11 +568,8 @@ def address_group(peer: Any) -> str:
 
 SPARE_DESCRIPTORS: Final = 300
 """Descriptors reserved for the rest of the process."""
-_CLOSE_SECONDS: Final = 5.0
 _SWEEP_SECONDS: Final = 0.25
 _DRAIN_SECONDS: Final = 0.02
-_EXHAUSTED_SECONDS: Final = 0.2
-_LOG_SECONDS: Final = 10.0
 _LOW_DESCRIPTORS: Final = 1024
 """Descriptors below this are left to clients of brokers: some use ``select``, which supports no others."""
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -653,7 +651,7 @@ class HttpServer:
             self._loop.call_soon_threadsafe(self._stop.set)
         except RuntimeError:
             _logger.debug("%s ended before it was stopped", self._name)
-        self._thread.join(grace + 2 * _CLOSE_SECONDS)
+        self._thread.join(grace + JOIN_SECONDS)
         self._thread = None
 
     def _run(self, listener: socket.socket) -> None:
@@ -703,7 +701,7 @@ class HttpServer:
                 if error.errno in _EXHAUSTED:
                     self._log_problem(f"no more connections now: {error.strerror}; raise the limit on open files")
                     self.connections.make_room()
-                    await asyncio.sleep(_EXHAUSTED_SECONDS)
+                    await asyncio.sleep(_SWEEP_SECONDS)
                 continue
             await asyncio.sleep(0)  # an accepted socket that waits already does not: others have their turn
             address = address_group(peer)
@@ -763,7 +761,7 @@ class HttpServer:
         now = time.monotonic()
         if now >= due:
             _logger.warning("%s (%d times)", problem, count + 1)
-            due, count = now + _LOG_SECONDS, -1
+            due, count = now + LOG_SECONDS, -1
         self._complaints[problem] = (due, count + 1)
 
 

@@ -48,7 +48,7 @@ from bindings.private_files import FILE_MODE, create_private_folder, replace_fil
 
 FRAME_ROWS: Final = 10_000
 FRAME_BYTES: Final = 8 * 2**20
-"""A joined frame ends at whichever limit it reaches first."""
+"""A frame, of one commit or of joined frames, ends at whichever limit it reaches first."""
 
 _logger = logging.getLogger(__name__)
 
@@ -190,10 +190,6 @@ def _cut_tail(path: Path, seed: int, durable: int) -> int:
     return rows
 
 
-GROUP_ROWS: Final = 10_000
-GROUP_BYTES: Final = 16 * 2**20
-"""Maximum rows, and maximum bytes of bodies, of one commit; more would only make all of them wait longer."""
-
 _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
 
 
@@ -285,7 +281,7 @@ class PartitionLog:
             group.append(entry)
             rows += len(entry.rows)
             size += entry.size
-            if rows >= GROUP_ROWS or size >= GROUP_BYTES or self._waiting.empty():
+            if rows >= FRAME_ROWS or size >= FRAME_BYTES or self._waiting.empty():
                 return group
         if group:
             self._waiting.put(None)

@@ -26,7 +26,7 @@ from bindings.gateways import JOIN_SECONDS
 from bindings.inbox.log import ORDER_KEYS
 from bindings.inbox.source import READ_SCHEMA
 from bindings.inbox.space import InboxClosed, InboxError, InboxFull, InboxRowError
-from bindings.kafka.client import KafkaClient
+from bindings.kafka.client import POLL_SECONDS, KafkaClient
 from bindings.parts import InboxRow
 from catalog.values import YEAR_10000, parse_whole_number
 
@@ -50,7 +50,6 @@ RECEIVED: Final = "xrouter-in-received"
 PART: Final = "xrouter-in:"
 _PROPERTIES: Final = "array<struct<key:string,value:binary,type:string>>"
 """Begins the name of a header that is a part of the record: ``xrouter-in:KIND:KEY``."""
-_POLL_SECONDS: Final = 0.1
 _ASK_SECONDS: Final = 5.0
 """Seconds between two checks whether brokers that refused rows accept them again."""
 _ANSWER_SECONDS: Final = 1.0
@@ -142,7 +141,7 @@ class KafkaStore:
 
     def _poll_producer(self) -> None:
         while not self._closed.is_set():
-            self._producer.poll(_POLL_SECONDS)
+            self._producer.poll(POLL_SECONDS)
 
 
 class _DeliveryGroup:

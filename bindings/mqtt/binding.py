@@ -55,10 +55,10 @@ def _iter_valid_topics(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
         yield template
 
 
-def _create_gateway(version: Version, terms: GatewayConfig) -> Gateway:
+def _create_gateway(version: Version, config: GatewayConfig) -> Gateway:
     from bindings.mqtt.gateway import MqttGateway
 
-    return MqttGateway(terms, version)
+    return MqttGateway(config, version)
 
 
 MQTT_5: Final = ReceivingBinding(

@@ -29,6 +29,8 @@ from bindings.mqtt.messages import MalformedPublish, MqttDelivery, SubscribeRequ
 
 MAX_RECEIVE: Final = 65_535
 """The largest receive maximum, and the default if the broker names none."""
+ROUND_SECONDS: Final = 0.5
+"""Maximum wait for a link, after which its owner looks for work that does not wake it, such as pings."""
 _READ_AHEAD_BYTES: Final = 2**16
 VERSIONS: Final = {"MQTT/5.0": MQTTProtocolVersion.MQTTv5, "MQTT/3.1.1": MQTTProtocolVersion.MQTTv311}
 
@@ -77,25 +79,25 @@ class LinkClient(paho.Client):
     as errors, so that a change in paho shows.
     """
 
-    def __init__(self, terms: LinkConfig, address: Address, take: Callable[[MqttDelivery], None]) -> None:
+    def __init__(self, config: LinkConfig, address: Address, take: Callable[[MqttDelivery], None]) -> None:
         """Every received message is passed to *take*."""
         super().__init__(
             CallbackAPIVersion.VERSION2,
-            client_id=terms.client_id,
-            clean_session=None if terms.version == "MQTT/5.0" else terms.clean,
-            protocol=VERSIONS[terms.version],
+            client_id=config.client_id,
+            clean_session=None if config.version == "MQTT/5.0" else config.clean,
+            protocol=VERSIONS[config.version],
             reconnect_on_failure=False,
             manual_ack=True,
         )
         self._take = take
-        self._version = terms.version
+        self._version = config.version
         self._ahead = memoryview(b"")
         self.on_socket_open = _disable_nagle
         # With a handler of this event paho queues what it sends, and writes only when MqttLink.serve_once tells it to.
         self.on_socket_register_write = lambda _client, _data, _sock: None
         self.max_inflight_messages = 0  # the owner counts; paho would iterate over all of them at each answer
         if address.tls:
-            self.tls_set_context(terms.tls)
+            self.tls_set_context(config.tls)
         if address.username is not None:
             self.username_pw_set(address.username, address.password)
 
@@ -198,7 +200,7 @@ class MqttLink:
     ``code`` is the reason code of the broker's DISCONNECT, None without one (MQTT 5 section 3.14.2.1).
     """
 
-    def __init__(self, terms: LinkConfig, address: Address, owner: LinkOwner) -> None:
+    def __init__(self, config: LinkConfig, address: Address, owner: LinkOwner) -> None:
         self.accepted = False
         self.session_present = False
         self.limits = BrokerLimits()
@@ -206,11 +208,11 @@ class MqttLink:
         self.code: int | None = None
         self.opened = time.monotonic()
         self.address = address
-        self._terms = terms
+        self._config = config
         self._owner = owner
         self._packets = 0  # received; a read without a packet does not change it
         self._unread = False  # buffers that no poll sees may have bytes
-        self._client = LinkClient(terms, address, self._handle_message)
+        self._client = LinkClient(config, address, self._handle_message)
         self._client.on_connect = self._handle_connack
         self._client.on_disconnect = self._handle_disconnect
         self._client.on_subscribe = self._handle_suback
@@ -230,14 +232,14 @@ class MqttLink:
             ValueError: an invalid host name.
         """
         five: dict[str, Any] = {}
-        if self._terms.version == "MQTT/5.0":
+        if self._config.version == "MQTT/5.0":
             properties = build_properties(
                 PacketTypes.CONNECT,
-                SessionExpiryInterval=0 if self._terms.clean else self._terms.options.expiry,
-                ReceiveMaximum=self._terms.receive,
+                SessionExpiryInterval=0 if self._config.clean else self._config.options.expiry,
+                ReceiveMaximum=self._config.receive,
             )
-            five = {"clean_start": self._terms.clean, "properties": properties}
-        self._client.connect(self.address.host, self.address.port, self._terms.options.keepalive, **five)
+            five = {"clean_start": self._config.clean, "properties": properties}
+        self._client.connect(self.address.host, self.address.port, self._config.options.keepalive, **five)
 
     def serve_once(self, timeout: float, may_read: Callable[[], bool], wake: socket.socket | None = None) -> None:
         """Wait up to *timeout* seconds for work or for *wake* to be readable, then do the work.
@@ -269,7 +271,7 @@ class MqttLink:
 
     def subscribe(self, request: SubscribeRequest, identifier: int) -> int | None:
         """Send SUBSCRIBE for QoS 1, and return its packet identifier; None if the link has ended."""
-        if self._terms.version != "MQTT/5.0":
+        if self._config.version != "MQTT/5.0":
             return self._client.subscribe(request.filter, 1)[1]
         number = {"SubscriptionIdentifier": identifier} if self.limits.identifiers else {}
         properties = build_properties(PacketTypes.SUBSCRIBE, **number)
@@ -371,7 +373,7 @@ class MqttLink:
         self.code = reason.value if by_broker else None
         text = f"{self.address} ended the connection: {reason}" if by_broker else f"{self.address}: connection lost"
         if by_broker and reason == "Session taken over":
-            text += f"; another client has the id {self._terms.client_id}"
+            text += f"; another client has the id {self._config.client_id}"
         self.fault = self.fault or text
 
     def _handle_suback(
@@ -413,7 +415,7 @@ class LinkConnector:
     """Opens links to the addresses in turn."""
 
     addresses: tuple[Address, ...]
-    terms: LinkConfig
+    config: LinkConfig
 
     def open_link(self, turn: int, owner: LinkOwner) -> MqttLink:
         """Connect to the address with this number, counted from 0 and modulo their count; blocks up to the network's
@@ -423,7 +425,7 @@ class LinkConnector:
             LinkError: nothing answers, or the server's certificate is not valid for it.
         """
         address = self.addresses[turn % len(self.addresses)]
-        link = MqttLink(self.terms, address, owner)
+        link = MqttLink(self.config, address, owner)
         try:
             link.connect()
         except (OSError, ValueError) as error:
@@ -450,8 +452,8 @@ def create_connector(
         raise GatewayError("an MQTT connection has no address; set one in the endpoint, such as mqtts://host:8883")
     tls = create_tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
     options = session_options(connection.options)
-    terms = LinkConfig(version, client_id, options, clean, min(receive, MAX_RECEIVE), tls)
-    return LinkConnector(addresses, terms)
+    config = LinkConfig(version, client_id, options, clean, min(receive, MAX_RECEIVE), tls)
+    return LinkConnector(addresses, config)
 
 
 def _with_username(address: Address) -> Address:

@@ -19,7 +19,7 @@ from typing import Final
 
 from bindings.background import Backoff
 from bindings.gateways import JOIN_SECONDS, EndpointSubscription, GatewayConfig, drop_covered
-from bindings.mqtt.client import LinkError, LinkOwner, MqttLink, Wakeup, create_connector
+from bindings.mqtt.client import ROUND_SECONDS, LinkError, LinkOwner, MqttLink, Wakeup, create_connector
 from bindings.mqtt.messages import MqttDelivery, SubscribeRequest, Version, covers, matches, to_requests, to_row
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
@@ -173,8 +173,6 @@ class TopicSubscriber:
             self._granted.pop(pending.filter, None)
 
 
-_ROUND_SECONDS: Final = 1.0
-"""Maximum wait of the thread, after which it checks for work that does not wake it, such as pings."""
 _STEADY_SECONDS: Final = 5.0
 """After a connection that lasted this long, the next attempt comes at once."""
 _NAMED_STRAYS: Final = 100
@@ -201,16 +199,16 @@ class MqttGateway(LinkOwner):
         GatewayError: the connection or a subscription has a fault that waiting does not fix.
     """
 
-    def __init__(self, terms: GatewayConfig, version: Version) -> None:
-        self._terms = terms
+    def __init__(self, config: GatewayConfig, version: Version) -> None:
+        self._config = config
         self._version = version
-        self._tables = [SubscriptionTable(terms.subscriptions)]
+        self._tables = [SubscriptionTable(config.subscriptions)]
         self._replacement: SubscriptionTable | None = None
         self._lock = threading.Lock()
-        receive = terms.limits.max_in_flight
-        self._connector = create_connector(terms.connection, version, terms.client_id, clean=False, receive=receive)
+        receive = config.limits.max_in_flight
+        self._connector = create_connector(config.connection, version, config.client_id, clean=False, receive=receive)
         self._wakeup = Wakeup()
-        self._ack_queue = AckAfterStore(terms.store, self, self._wakeup.wake, Backoff(0.1, 10.0))
+        self._ack_queue = AckAfterStore(config.store, self, self._wakeup.wake, Backoff(0.1, 10.0))
         self._subscriber = TopicSubscriber(self._tables[0].requests)
         self._copy_detector = CopyDetector()
         self._backoff = Backoff()
@@ -277,15 +275,15 @@ class MqttGateway(LinkOwner):
         elif self._copy_detector.is_repeat(delivery, len(route.filters)):
             _acknowledge_unstored(link, delivery)
         else:
-            self._terms.counters.received(route.endpoint)
+            self._config.counters.received(route.endpoint)
             received = time.time_ns() // 1000
-            row = to_row(delivery, route.endpoint, self._version, received, self._terms.limits.max_body_bytes)
+            row = to_row(delivery, route.endpoint, self._version, received, self._config.limits.max_body_bytes)
             self._ack_queue.add(UnstoredMessage(row, link, delivery.mid))
 
     def on_stored(self, messages: Sequence[UnstoredMessage]) -> None:
         for message in messages:
             if message.mid == 0 or message.link.acknowledge(message.mid):
-                self._terms.counters.acknowledged(message.row.endpoint)
+                self._config.counters.acknowledged(message.row.endpoint)
 
     def on_refused(self, message: UnstoredMessage) -> None:
         """Leave the message with the broker: MQTT has no refusal that would stop redelivery."""
@@ -340,7 +338,7 @@ class MqttGateway(LinkOwner):
     def _serve(self, link: MqttLink) -> None:
         begun = False
         while link.alive and self._stop_at is None:
-            link.serve_once(self._ack_queue.seconds_until_due(_ROUND_SECONDS), self._may_read, self._wakeup.receiver)
+            link.serve_once(self._ack_queue.seconds_until_due(ROUND_SECONDS), self._may_read, self._wakeup.receiver)
             self._wakeup.clear_calls()
             if link.accepted and not begun:
                 begun = True
@@ -360,7 +358,7 @@ class MqttGateway(LinkOwner):
         deadline = self._stop_at or 0.0
         while self._ack_queue.unstored_count and time.monotonic() < deadline:
             self._ack_queue.advance()
-            most = min(self._ack_queue.seconds_until_due(_ROUND_SECONDS), max(0.0, deadline - time.monotonic()))
+            most = min(self._ack_queue.seconds_until_due(ROUND_SECONDS), max(0.0, deadline - time.monotonic()))
             if link is not None and link.alive:
                 # Reading goes on, and drops what it reads: unread data would make the system reset the connection as it
                 # closes.
@@ -390,7 +388,7 @@ class MqttGateway(LinkOwner):
         A broker that obeys the receive maximum never exceeds it, so reading continues, pings included. Messages of QoS
         0 and 3.1.1, and brokers that do not obey, are limited by not reading.
         """
-        return self._ack_queue.unstored_count <= self._terms.limits.max_in_flight
+        return self._ack_queue.unstored_count <= self._config.limits.max_in_flight
 
     def _apply_replacement(self) -> None:
         with self._lock:
@@ -405,7 +403,7 @@ class MqttGateway(LinkOwner):
         if delivery.topic not in self._stray_topics and len(self._stray_topics) < _NAMED_STRAYS:
             self._stray_topics.add(delivery.topic)
             text = "no source subscribes to topic %s any more, but session %s still does; its messages are dropped"
-            _logger.warning(text, delivery.topic, self._terms.client_id)
+            _logger.warning(text, delivery.topic, self._config.client_id)
         _acknowledge_unstored(link, delivery)
 
     def _set_fault(self, fault: str) -> None:

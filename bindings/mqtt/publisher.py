@@ -18,6 +18,7 @@ from bindings.background import Backoff
 from bindings.gateways import Connection
 from bindings.mqtt.binding import MAX_TEXT
 from bindings.mqtt.client import (
+    ROUND_SECONDS,
     BrokerLimits,
     LinkError,
     LinkOwner,
@@ -116,7 +117,6 @@ name invalid, packet too large, payload format invalid.
 """
 QUOTA_EXCEEDED: Final = 0x97
 """Quota exceeded: the only reason code of an answer that is about the broker's state and not the message."""
-_ROUND_SECONDS: Final = 0.5
 _STALLED: Final = 1 / 3
 """The share of the time limit after which a connection without confirmations is replaced."""
 
@@ -171,7 +171,7 @@ class MqttPublisher(LinkOwner):
                 fault = str(error)
                 time.sleep(min(backoff.next_pause(), left))
                 continue
-            self._serve(link, min(left, _ROUND_SECONDS))
+            self._serve(link, min(left, ROUND_SECONDS))
             if not link.alive and link.accepted and sending.is_under_way and not sending.held_up:
                 raise Hangup(link.fault, at_fault=link.code in MESSAGE_FAULTS)
             if time.monotonic() - max(sending.progress, link.opened) > self._timeout * _STALLED:

@@ -272,10 +272,10 @@ def _list_addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     return tuple(subjects_of_templates(templates_of(endpoint, catalog, "subject")))
 
 
-def _create_gateway(terms: GatewayConfig) -> Gateway:
+def _create_gateway(config: GatewayConfig) -> Gateway:
     from bindings.nats.gateway import NatsGateway
 
-    return NatsGateway(terms)
+    return NatsGateway(config)
 
 
 NATS: Final = ReceivingBinding(_list_addresses, overlap, _create_gateway, partial(plan_subscriptions, options={}))

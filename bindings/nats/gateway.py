@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from nats import errors
@@ -46,7 +47,6 @@ from bindings.nats.binding import (
 from bindings.nats.publisher import (
     ConnectFault,
     RawClient,
-    Sink,
     cancel_tasks,
     connect,
     create_dialer,
@@ -156,17 +156,17 @@ class StreamPuller:
         self,
         plan: StreamPlan,
         client: RawClient,
-        storing: MessageStorer,
-        terms: GatewayConfig,
+        storer: MessageStorer,
+        config: GatewayConfig,
     ) -> None:
         self.plan = plan
-        self.share = terms.limits.max_in_flight
+        self.share = config.limits.max_in_flight
         self.is_ready = False
         self.trouble = ""
         self._client = client
-        self._storer = storing
-        self._limits = terms.limits
-        self._counters = terms.counters
+        self._storer = storer
+        self._limits = config.limits
+        self._counters = config.counters
         self._ack_wait = plan.ack_wait  # seconds without an answer after which the server redelivers a message
         self._unstored: dict[int, PulledMessage] = {}  # in order of the last answer about them
         self._stored: list[PulledMessage] = []
@@ -230,7 +230,7 @@ class StreamPuller:
         self._wake.set()
 
     async def _report_progress(self) -> None:
-        now = self._now()
+        now = time.monotonic()
         due = list(itertools.takewhile(lambda item: now - item.since >= self._ack_wait / 3, self._unstored.values()))
         if not due:
             return
@@ -273,20 +273,20 @@ class StreamPuller:
         Raises:
             ConsumerGone: it does not; it was created for another purpose.
         """
-        config = info.config
-        subject = config.filter_subject or ">"
-        if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT or subject != self.plan.subject:
-            how = "push" if config.deliver_subject else "pull"
+        found = info.config
+        subject = found.filter_subject or ">"
+        if found.deliver_subject or found.ack_policy != AckPolicy.EXPLICIT or subject != self.plan.subject:
+            how = "push" if found.deliver_subject else "pull"
             raise ConsumerGone(
-                f"it is a {how} consumer of {subject} with acknowledgement {config.ack_policy}, but a pull consumer of "
+                f"it is a {how} consumer of {subject} with acknowledgement {found.ack_policy}, but a pull consumer of "
                 f"{self.plan.subject} with explicit acknowledgement is required; delete it, or use another durable"
             )
-        self._ack_wait = config.ack_wait or self.plan.ack_wait
+        self._ack_wait = found.ack_wait or self.plan.ack_wait
 
     async def _pull_messages(self) -> None:
         inbox = self._client.new_inbox()
         number = await self._client.subscribe_raw(inbox, "", self._handle_message)
-        self._requested, self._interruption, self._last_seen = 0, "", self._now()
+        self._requested, self._interruption, self._last_seen = 0, "", time.monotonic()
         self.is_ready, self.trouble = True, ""
         try:
             while not self._closing.is_set():
@@ -305,7 +305,7 @@ class StreamPuller:
         payload = json.dumps(request).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.plan.stream}.{self.plan.durable}".encode()
         self._requested += room
-        self._last_seen = self._now()
+        self._last_seen = time.monotonic()
         await self._client.send_commands(_publish_command(subject, payload, inbox))
 
     async def _wait_for_work(self) -> None:
@@ -320,11 +320,11 @@ class StreamPuller:
             raise errors.ConnectionClosedError
         if self._interruption:
             raise ConsumerGone(self._interruption)
-        if self._requested and self._now() - self._last_seen > 2 * HEARTBEAT_SECONDS + 1:
+        if self._requested and time.monotonic() - self._last_seen > 2 * HEARTBEAT_SECONDS + 1:
             raise ConsumerGone("it was silent for too long")
 
     def _handle_message(self, arrival: NatsDelivery) -> None:
-        self._last_seen = self._now()
+        self._last_seen = time.monotonic()
         stored = parse_ack_subject(arrival.reply)
         if stored is None:
             self._handle_status(arrival)
@@ -363,10 +363,6 @@ class StreamPuller:
             return f"{what}: JetStream does not answer in time"
         return f"{what}: {str(error).removeprefix('nats: ') or type(error).__name__}"
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
-
 
 def _publish_command(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
     return b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, len(payload), payload)
@@ -390,27 +386,23 @@ class CoreIntake:
     is full, and further ones are dropped and counted in ``dropped``.
     """
 
-    def __init__(self, storing: MessageStorer, terms: GatewayConfig) -> None:
-        self._storer = storing
-        self._limits = terms.limits
-        self._counters = terms.counters
+    def __init__(self, storer: MessageStorer, config: GatewayConfig) -> None:
+        self._storer = storer
+        self._limits = config.limits
+        self._counters = config.counters
         self._unstored = 0
-        self.share = terms.limits.max_in_flight
+        self.share = config.limits.max_in_flight
         self.dropped = 0
 
-    def create_sink(self, endpoint: str) -> Sink:
-        """Return the handler of a subscription's messages."""
-
-        def handle(arrival: NatsDelivery) -> None:
-            self._counters.received(endpoint)
-            if self._unstored >= self.share:
-                self.dropped += 1
-                return
-            self._unstored += 1
-            row = to_row(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
-            self._storer.add(PulledMessage(row, self))
-
-        return handle
+    def handle_message(self, endpoint: str, arrival: NatsDelivery) -> None:
+        """Store a message, or drop it if too many wait."""
+        self._counters.received(endpoint)
+        if self._unstored >= self.share:
+            self.dropped += 1
+            return
+        self._unstored += 1
+        row = to_row(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
+        self._storer.add(PulledMessage(row, self))
 
     def on_stored(self, item: PulledMessage) -> None:
         """Release its capacity; core NATS has no acknowledgements."""
@@ -426,11 +418,11 @@ class CoreIntake:
 class NatsSession:
     """The subscriptions on one connection; each connection has a new session."""
 
-    def __init__(self, client: RawClient, core: CoreIntake, storing: MessageStorer, terms: GatewayConfig) -> None:
+    def __init__(self, client: RawClient, core: CoreIntake, storer: MessageStorer, config: GatewayConfig) -> None:
         self.client = client
         self._core = core
-        self._storer = storing
-        self._terms = terms
+        self._storer = storer
+        self._config = config
         self._subscribed: dict[CorePlan, int] = {}
         self._pullers: dict[StreamPlan, tuple[StreamPuller, asyncio.Task[None]]] = {}
         self._ending_tasks: set[asyncio.Task[None]] = set()
@@ -471,14 +463,14 @@ class NatsSession:
             task.add_done_callback(self._ending_tasks.discard)
         # One share of the in-flight limit for each consumer, and one for core NATS.
         shares = sum(isinstance(plan, StreamPlan) for plan in plans) + any(isinstance(plan, CorePlan) for plan in plans)
-        share = max(1, self._terms.limits.max_in_flight // max(1, shares))
+        share = max(1, self._config.limits.max_in_flight // max(1, shares))
         self._core.share = share
         for plan in plans:
             if isinstance(plan, StreamPlan):
                 self._start_puller(plan, share)
             elif plan not in self._subscribed:
                 self._subscribed[plan] = await self.client.subscribe_raw(
-                    plan.subject, plan.queue, self._core.create_sink(plan.endpoint)
+                    plan.subject, plan.queue, partial(self._core.handle_message, plan.endpoint)
                 )
         for unwanted in [plan for plan in self._subscribed if plan not in wanted]:
             await self.client.unsubscribe_raw(self._subscribed.pop(unwanted))
@@ -502,7 +494,7 @@ class NatsSession:
 
     def _start_puller(self, plan: StreamPlan, share: int) -> None:
         if plan not in self._pullers:
-            puller = StreamPuller(plan, self.client, self._storer, self._terms)
+            puller = StreamPuller(plan, self.client, self._storer, self._config)
             task = asyncio.create_task(puller.run())
             task.add_done_callback(self._handle_task_end)
             self._pullers[plan] = (puller, task)
@@ -524,11 +516,11 @@ class NatsGateway:
         GatewayError: an address, option, certificate or credentials file has a fault that waiting does not fix.
     """
 
-    def __init__(self, terms: GatewayConfig) -> None:
-        self._terms = terms
-        self._name = terms.client_id
-        self._dialer = create_dialer(terms.connection, terms.client_id)
-        self._plans = plan_subscriptions(terms.subscriptions, terms.connection.options)
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._name = config.client_id
+        self._dialer = create_dialer(config.connection, config.client_id)
+        self._plans = plan_subscriptions(config.subscriptions, config.connection.options)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
@@ -559,10 +551,10 @@ class NatsGateway:
     @property
     def trouble(self) -> str:
         """The reason why it is not connected or cannot store; empty if all is well."""
-        session, storing = self._session, self._storer
+        session, storer = self._session, self._storer
         text = self._fault or (session.trouble if session is not None else "")
-        text = text or (storing.trouble if storing is not None else "")
-        if storing is not None and storing.trouble and self.dropped:
+        text = text or (storer.trouble if storer is not None else "")
+        if storer is not None and storer.trouble and self.dropped:
             text = f"{text}; {self.dropped} messages of core NATS were dropped"
         return text
 
@@ -578,7 +570,7 @@ class NatsGateway:
         Raises:
             GatewayError: an invalid subject or option; the old ones stay.
         """
-        self._plans = plan_subscriptions(subscriptions, self._terms.connection.options)
+        self._plans = plan_subscriptions(subscriptions, self._config.connection.options)
         self._set_event(self._changed)
 
     def stop(self, grace: float) -> None:
@@ -610,8 +602,8 @@ class NatsGateway:
 
     async def _run_connections(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._storer = storing = MessageStorer(self._terms.store, self._loop)
-        self._core = CoreIntake(storing, self._terms)
+        self._storer = storer = MessageStorer(self._config.store, self._loop)
+        self._core = CoreIntake(storer, self._config)
         self._ready.set()
         backoff = Backoff(0.25, 15.0)
         for address in itertools.cycle(self._dialer.addresses):
@@ -622,12 +614,12 @@ class NatsGateway:
             else:
                 if client is None:
                     break
-                session = NatsSession(client, self._core, storing, self._terms)
+                session = NatsSession(client, self._core, storer, self._config)
                 if await self._serve_session(session, str(address)):
                     backoff.reset()
             if await wait_for_event(self._stop, backoff.next_pause()):
                 break
-        await self._wait_for_end(storing.wait_until_idle())
+        await self._wait_for_end(storer.wait_until_idle())
 
     async def _connect(self, address: Address) -> RawClient | None:
         """Connect to one server; return None when it is time to stop."""

@@ -91,6 +91,6 @@ def test_the_login_of_the_settings_goes_before_that_of_the_uri(kind: str) -> Non
 
 
 def test_mqtt_verifies_certificates_and_names() -> None:
-    context = create_connector(Connection(("mqtt://h",), tls=Tls()), "MQTT/5.0", "c", clean=False).terms.tls
+    context = create_connector(Connection(("mqtt://h",), tls=Tls()), "MQTT/5.0", "c", clean=False).config.tls
     assert context is not None
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)

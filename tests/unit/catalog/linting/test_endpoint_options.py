@@ -80,7 +80,7 @@ def received(protocol: str, options: Mapping[str, Any]) -> object:
 
 
 def mqtt_asks(broker: BrokerConnection) -> object:
-    terms = create_connector(broker.connection, cast(Version, broker.protocol), "c", clean=False).terms
+    terms = create_connector(broker.connection, cast(Version, broker.protocol), "c", clean=False).config
     # Only MQTT 5 can tell a broker how long to keep a session.
     expiry = terms.options.expiry if terms.version == "MQTT/5.0" else None
     # What only MQTT 5 can ask for is refused in the settings before it comes here.
@@ -117,7 +117,7 @@ def sent(protocol: str, options: Mapping[str, Any]) -> object:
     made = OneByOne(catalog, endpoint, BINDINGS[protocol]).compose_one(event)
     if kind == "mqtt":
         connection = MqttSink(type="mqtt", endpoint=endpoint.xid).connection("s", endpoint)
-        terms = create_connector(connection, cast(Version, protocol), "c", clean=True).terms
+        terms = create_connector(connection, cast(Version, protocol), "c", clean=True).config
         qos, retain, properties = publisher.read_options(made, terms.version)
         return made.address, made.body, qos, retain, str(properties), terms.options.keepalive, terms.clean
     if kind == "amqp":
