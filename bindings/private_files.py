@@ -141,7 +141,7 @@ def take_lock(path: Path) -> IO[str]:
 
     Raises:
         OSError: the file cannot be used.
-        InUse: another process holds the lock.
+        LockInUse: another process holds the lock.
     """
     # A link would lead the lock to another folder, where another router may hold it.
     if path.is_symlink():

@@ -45,7 +45,7 @@ class CheckedTransport(httpx.BaseTransport):
         """Send a request to the first address that accepts a connection.
 
         Raises:
-            OutOfReach: the host must not be connected to.
+            ForbiddenHost: the host must not be connected to.
             httpx.TransportError: no response.
         """
         url = request.url
@@ -100,13 +100,9 @@ class _NoCookies(httpx.Cookies):
 
 
 class _CookielessClient(httpx.Client):
-    @property
+    @property  # type: ignore[misc]  # nobody sets them
     def cookies(self) -> httpx.Cookies:
         return _NoCookies()
-
-    @cookies.setter
-    def cookies(self, cookies: object) -> None:
-        raise AttributeError("this client stores no cookies")
 
 
 def create_client(

@@ -42,7 +42,7 @@ READ_SCHEMA = SCHEMA.append(pa.field("position", pa.string()))
 
 @dataclass(frozen=True, slots=True)
 class RowSpan:
-    """Rows ``first`` to ``last`` (exclusive) of one segment; ``hint`` as for :func:`segments.read_rows`."""
+    """Rows ``first`` to ``last`` (exclusive) of one segment; ``hint`` is where the frame of the first one may start."""
 
     segment: int
     first: int

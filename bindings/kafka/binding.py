@@ -49,7 +49,7 @@ def split(native: Mapping[str, Any]) -> list[Part]:
 
 
 def build(record_parts: list[Part]) -> dict[str, Any]:
-    """Build a native record from parts: the inverse of :func:`parts`."""
+    """Build a native record from parts: the inverse of :func:`split`."""
     key = next((part.value for part in record_parts if part.key == "key"), None)
     form = native_of((part for part in record_parts if part.key != "key"), FORM)
     if key is not None:
@@ -121,7 +121,7 @@ class Brokers:
 
     @property
     def address_text(self) -> str:
-        """The addresses as text that :func:`brokers_of` reads back."""
+        """The addresses as text that :func:`parse_brokers` reads back."""
         return f"{self.security}://{self.servers}" if self.security and self.servers else self.servers
 
     @property

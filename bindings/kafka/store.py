@@ -48,8 +48,8 @@ ENDPOINT: Final = "xrouter-in-endpoint"
 PROTOCOL: Final = "xrouter-in-protocol"
 RECEIVED: Final = "xrouter-in-received"
 PART: Final = "xrouter-in:"
-_PROPERTIES: Final = "array<struct<key:string,value:binary,type:string>>"
 """Begins the name of a header that is a part of the record: ``xrouter-in:KIND:KEY``."""
+_PROPERTIES: Final = "array<struct<key:string,value:binary,type:string>>"
 _ASK_SECONDS: Final = 5.0
 """Seconds between two checks whether brokers that refused rows accept them again."""
 _ANSWER_SECONDS: Final = 1.0
@@ -177,7 +177,7 @@ def to_inbox_columns(rows: DataFrame) -> DataFrame:
     """Convert messages of an inbox topic, read by Spark's Kafka source with headers, to rows of the inbox.
 
     A message that no gateway wrote becomes a row with fewer members, never an error. Without Spark,
-    :func:`inbox_rows_of` does the same.
+    :func:`to_inbox_rows` does the same.
     """
     from pyspark.sql import functions as F
 
@@ -230,7 +230,7 @@ def _to_inbox_error(error: Any) -> InboxError:
     return InboxFull(f"the inbox topic accepts no rows now: {error.str()}; see its brokers")
 
 
-# Messages of an inbox topic as rows of the inbox, without Spark; equivalent to :func:`inbox_columns`.
+# Messages of an inbox topic as rows of the inbox, without Spark; equivalent to :func:`to_inbox_columns`.
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _STEPS: Final = 2

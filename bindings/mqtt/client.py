@@ -63,14 +63,6 @@ class BrokerLimits:
     identifiers: int = 1
 
 
-_LIMITS: Final = {
-    "receive": "ReceiveMaximum",
-    "packet": "MaximumPacketSize",
-    "retain": "RetainAvailable",
-    "identifiers": "SubscriptionIdentifierAvailable",
-}
-
-
 class LinkClient(paho.Client):
     """paho's client with our reader of PUBLISH packets (:mod:`bindings.mqtt.messages` says why), our TLS handshake, and
     a buffer before its reader.
@@ -363,8 +355,12 @@ class MqttLink:
             return
         self.accepted = True
         self.session_present = flags.session_present
-        limits = {limit: getattr(properties, name) for limit, name in _LIMITS.items() if hasattr(properties, name)}
-        self.limits = BrokerLimits(**limits)
+        self.limits = BrokerLimits(
+            getattr(properties, "ReceiveMaximum", MAX_RECEIVE),
+            getattr(properties, "MaximumPacketSize", None),
+            getattr(properties, "RetainAvailable", 1),
+            getattr(properties, "SubscriptionIdentifierAvailable", 1),
+        )
 
     def _handle_disconnect(
         self, _client: object, _data: object, flags: paho.DisconnectFlags, reason: ReasonCode, _properties: object

@@ -32,7 +32,7 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from bindings.background import Backoff
 from bindings.certificates import Address
-from bindings.gateways import JOIN_SECONDS, EndpointSubscription, GatewayConfig, RowStore
+from bindings.gateways import JOIN_SECONDS, EndpointSubscription, GatewayConfig
 from bindings.nats.binding import (
     CorePlan,
     NatsDelivery,
@@ -70,22 +70,32 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class PulledMessage:
-    """A received message that is not stored yet; ``reply`` is the subject to acknowledge it at, ``since`` when it
-    arrived or was last reported as in progress.
+    """A received message that is not stored yet; ``owner`` is None for core NATS.
+
+    ``reply`` is the subject to acknowledge it at, ``since`` when it arrived or was last reported as in progress.
     """
 
     row: InboxRow
-    owner: CoreIntake | StreamPuller
+    owner: StreamPuller | None = None
     reply: bytes = b""
     since: float = 0.0
 
 
 class MessageStorer:
-    """Stores messages, and reports outcomes to their owners; used on one event loop only."""
+    """Stores messages, and reports outcomes to their owners; used on one event loop only. It outlives connections.
 
-    def __init__(self, store: RowStore, loop: asyncio.AbstractEventLoop) -> None:
+    Core NATS has no acknowledgement and no way to make a server wait. So up to ``share`` of its messages wait while the
+    store is full, and further ones are dropped and counted in ``dropped``.
+    """
+
+    def __init__(self, config: GatewayConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.share = config.limits.max_in_flight
+        self.dropped = 0
+        self._unstored = 0  # of core NATS
+        self._limits = config.limits
+        self._counters = config.counters
         self._loop = loop
-        self._ack_queue = AckAfterStore(store, self, self._schedule_advance, Backoff(0.1, 2.0))
+        self._ack_queue = AckAfterStore(config.store, self, self._schedule_advance, Backoff(0.1, 2.0))
         self._due: asyncio.Handle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -102,16 +112,34 @@ class MessageStorer:
             self._idle.clear()
             self._due = self._loop.call_soon(self._advance)
 
+    def handle_core_message(self, endpoint: str, arrival: NatsDelivery) -> None:
+        """Store a message of core NATS, or drop it if too many wait."""
+        self._counters.received(endpoint)
+        if self._unstored >= self.share:
+            self.dropped += 1
+            return
+        self._unstored += 1
+        row = to_row(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
+        self.add(PulledMessage(row))
+
     async def wait_until_idle(self) -> None:
         """Wait until all messages are stored or refused."""
         await self._idle.wait()
 
     def on_stored(self, messages: Sequence[PulledMessage]) -> None:
         for item in messages:
-            item.owner.on_stored(item)
+            if item.owner is not None:
+                item.owner.on_stored(item)
+            else:
+                self._unstored -= 1
+                self._counters.acknowledged(item.row.endpoint)
 
     def on_refused(self, message: PulledMessage) -> None:
-        message.owner.on_refused(message)
+        if message.owner is not None:
+            message.owner.on_refused(message)
+        else:
+            self._unstored -= 1
+            self.dropped += 1
 
     def select_retries(self, messages: Sequence[PulledMessage]) -> Sequence[PulledMessage]:
         return messages
@@ -376,51 +404,14 @@ def _count_unsent(block: bytes) -> int | None:
     return None
 
 
-# All subscriptions of one connection, and the unstored messages of core NATS, which outlive it.
-
-
-class CoreIntake:
-    """Receives messages of core NATS.
-
-    Core NATS has no acknowledgement and no way to make a server wait. So up to ``share`` of them wait while the store
-    is full, and further ones are dropped and counted in ``dropped``.
-    """
-
-    def __init__(self, storer: MessageStorer, config: GatewayConfig) -> None:
-        self._storer = storer
-        self._limits = config.limits
-        self._counters = config.counters
-        self._unstored = 0
-        self.share = config.limits.max_in_flight
-        self.dropped = 0
-
-    def handle_message(self, endpoint: str, arrival: NatsDelivery) -> None:
-        """Store a message, or drop it if too many wait."""
-        self._counters.received(endpoint)
-        if self._unstored >= self.share:
-            self.dropped += 1
-            return
-        self._unstored += 1
-        row = to_row(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
-        self._storer.add(PulledMessage(row, self))
-
-    def on_stored(self, item: PulledMessage) -> None:
-        """Release its capacity; core NATS has no acknowledgements."""
-        self._unstored -= 1
-        self._counters.acknowledged(item.row.endpoint)
-
-    def on_refused(self, _item: PulledMessage) -> None:
-        """Count a message that can never be stored as dropped."""
-        self._unstored -= 1
-        self.dropped += 1
+# All subscriptions of one connection.
 
 
 class NatsSession:
     """The subscriptions on one connection; each connection has a new session."""
 
-    def __init__(self, client: RawClient, core: CoreIntake, storer: MessageStorer, config: GatewayConfig) -> None:
+    def __init__(self, client: RawClient, storer: MessageStorer, config: GatewayConfig) -> None:
         self.client = client
-        self._core = core
         self._storer = storer
         self._config = config
         self._subscribed: dict[CorePlan, int] = {}
@@ -464,13 +455,13 @@ class NatsSession:
         # One share of the in-flight limit for each consumer, and one for core NATS.
         shares = sum(isinstance(plan, StreamPlan) for plan in plans) + any(isinstance(plan, CorePlan) for plan in plans)
         share = max(1, self._config.limits.max_in_flight // max(1, shares))
-        self._core.share = share
+        self._storer.share = share
         for plan in plans:
             if isinstance(plan, StreamPlan):
                 self._start_puller(plan, share)
             elif plan not in self._subscribed:
                 self._subscribed[plan] = await self.client.subscribe_raw(
-                    plan.subject, plan.queue, partial(self._core.handle_message, plan.endpoint)
+                    plan.subject, plan.queue, partial(self._storer.handle_core_message, plan.endpoint)
                 )
         for unwanted in [plan for plan in self._subscribed if plan not in wanted]:
             await self.client.unsubscribe_raw(self._subscribed.pop(unwanted))
@@ -528,7 +519,6 @@ class NatsGateway:
         self._changed = asyncio.Event()
         self._deadline = 0.0
         self._session: NatsSession | None = None
-        self._core: CoreIntake | None = None
         self._storer: MessageStorer | None = None
         self._fault = ""
 
@@ -546,7 +536,7 @@ class NatsGateway:
     @property
     def dropped(self) -> int:
         """Messages of core NATS that were lost because too many were waiting already."""
-        return self._core.dropped if self._core is not None else 0
+        return self._storer.dropped if self._storer is not None else 0
 
     @property
     def trouble(self) -> str:
@@ -602,8 +592,7 @@ class NatsGateway:
 
     async def _run_connections(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._storer = storer = MessageStorer(self._config.store, self._loop)
-        self._core = CoreIntake(storer, self._config)
+        self._storer = storer = MessageStorer(self._config, self._loop)
         self._ready.set()
         backoff = Backoff(0.25, 15.0)
         for address in itertools.cycle(self._dialer.addresses):
@@ -614,7 +603,7 @@ class NatsGateway:
             else:
                 if client is None:
                     break
-                session = NatsSession(client, self._core, storer, self._config)
+                session = NatsSession(client, storer, self._config)
                 if await self._serve_session(session, str(address)):
                     backoff.reset()
             if await wait_for_event(self._stop, backoff.next_pause()):
