@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import socket
@@ -22,7 +23,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from bindings.certificates import Address, create_tls_context, parse_addresses, with_login
 from bindings.gateways import CLOSE_SECONDS, CONNECT_SECONDS, Connection, GatewayError, Tls
-from bindings.mqtt.binding import MqttSending, SessionOptions, session_options
+from bindings.mqtt.binding import MqttSending, session_options
 from bindings.mqtt.messages import MalformedPublish, MqttDelivery, SubscribeRequest, Version, read_publish
 
 # paho's client without automatic behaviour: no thread, no loop, no reconnecting, no acknowledgements of its own.
@@ -33,20 +34,6 @@ ROUND_SECONDS: Final = 0.5
 """Maximum wait for a link, after which its owner looks for work that does not wake it, such as pings."""
 _READ_AHEAD_BYTES: Final = 2**16
 VERSIONS: Final = {"MQTT/5.0": MQTTProtocolVersion.MQTTv5, "MQTT/3.1.1": MQTTProtocolVersion.MQTTv311}
-
-
-@dataclass(frozen=True, slots=True)
-class LinkConfig:
-    """Connection parameters. ``clean``: the session ends with the connection; else it lasts ``options.expiry`` seconds
-    longer. ``receive`` is the receive maximum, which only MQTT 5 can tell a broker; ``tls`` is for addresses with TLS.
-    """
-
-    version: Version
-    client_id: str
-    options: SessionOptions
-    clean: bool
-    receive: int = MAX_RECEIVE
-    tls: ssl.SSLContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +58,7 @@ class LinkClient(paho.Client):
     as errors, so that a change in paho shows.
     """
 
-    def __init__(self, config: LinkConfig, address: Address, take: Callable[[MqttDelivery], None]) -> None:
+    def __init__(self, config: LinkConnector, address: Address, take: Callable[[MqttDelivery], None]) -> None:
         """Every received message is passed to *take*."""
         super().__init__(
             CallbackAPIVersion.VERSION2,
@@ -192,7 +179,7 @@ class MqttLink:
     ``code`` is the reason code of the broker's DISCONNECT, None without one (MQTT 5 section 3.14.2.1).
     """
 
-    def __init__(self, config: LinkConfig, address: Address, owner: LinkOwner) -> None:
+    def __init__(self, config: LinkConnector, address: Address, owner: LinkOwner) -> None:
         self.accepted = False
         self.session_present = False
         self.limits = BrokerLimits()
@@ -406,22 +393,40 @@ class LinkError(Exception):
     """A failed connection, which may be retried; the message has no secrets."""
 
 
-@dataclass(frozen=True, slots=True)
 class LinkConnector:
-    """Opens links to the addresses in turn."""
+    """Opens links to the addresses of a connection in turn.
 
-    addresses: tuple[Address, ...]
-    config: LinkConfig
+    ``clean``: the session ends with the connection; else it lasts ``options.expiry`` seconds longer. ``receive`` is the
+    receive maximum, which only MQTT 5 can tell a broker; ``tls`` is for addresses with TLS.
 
-    def open_link(self, turn: int, owner: LinkOwner) -> MqttLink:
-        """Connect to the address with this number, counted from 0 and modulo their count; blocks up to the network's
-        limits.
+    Raises:
+        GatewayError: an address, a certificate or an option cannot be used.
+    """
+
+    def __init__(
+        self, connection: Connection, version: Version, client_id: str, *, clean: bool, receive: int = MAX_RECEIVE
+    ) -> None:
+        self.version: Version = version
+        self.client_id = client_id
+        self.clean = clean
+        self.receive = min(receive, MAX_RECEIVE)
+        own = (with_login(each, connection.login) for each in parse_addresses(MqttSending.address_form, connection))
+        self.addresses = tuple(map(_with_username, own))
+        if not self.addresses:
+            raise GatewayError("an MQTT connection has no address; set one in the endpoint, such as mqtts://host:8883")
+        secure = any(address.tls for address in self.addresses)
+        self.tls = create_tls_context(connection.tls or Tls()) if secure else None
+        self.options = session_options(connection.options)
+        self._next_addresses = itertools.cycle(self.addresses)
+
+    def open_link(self, owner: LinkOwner) -> MqttLink:
+        """Connect to the next address; blocks up to the network's limits.
 
         Raises:
             LinkError: nothing answers, or the server's certificate is not valid for it.
         """
-        address = self.addresses[turn % len(self.addresses)]
-        link = MqttLink(self.config, address, owner)
+        address = next(self._next_addresses)
+        link = MqttLink(self, address, owner)
         try:
             link.connect()
         except (OSError, ValueError) as error:
@@ -432,24 +437,6 @@ class LinkConnector:
             reason = reason or type(error).__name__
             raise LinkError(f"cannot connect to {address}: {reason}") from None
         return link
-
-
-def create_connector(
-    connection: Connection, version: Version, client_id: str, *, clean: bool, receive: int = MAX_RECEIVE
-) -> LinkConnector:
-    """Check a connection, and return its connector.
-
-    Raises:
-        GatewayError: an address, a certificate or an option cannot be used.
-    """
-    own = (with_login(each, connection.login) for each in parse_addresses(MqttSending.address_form, connection))
-    addresses = tuple(map(_with_username, own))
-    if not addresses:
-        raise GatewayError("an MQTT connection has no address; set one in the endpoint, such as mqtts://host:8883")
-    tls = create_tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
-    options = session_options(connection.options)
-    config = LinkConfig(version, client_id, options, clean, min(receive, MAX_RECEIVE), tls)
-    return LinkConnector(addresses, config)
 
 
 def _with_username(address: Address) -> Address:

@@ -19,7 +19,7 @@ from typing import Final
 
 from bindings.background import Backoff
 from bindings.gateways import JOIN_SECONDS, EndpointSubscription, GatewayConfig, drop_covered
-from bindings.mqtt.client import ROUND_SECONDS, LinkError, LinkOwner, MqttLink, Wakeup, create_connector
+from bindings.mqtt.client import ROUND_SECONDS, LinkConnector, LinkError, LinkOwner, MqttLink, Wakeup
 from bindings.mqtt.messages import MqttDelivery, SubscribeRequest, Version, covers, matches, to_requests, to_row
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
@@ -206,7 +206,7 @@ class MqttGateway(LinkOwner):
         self._replacement: SubscriptionTable | None = None
         self._lock = threading.Lock()
         receive = config.limits.max_in_flight
-        self._connector = create_connector(config.connection, version, config.client_id, clean=False, receive=receive)
+        self._connector = LinkConnector(config.connection, version, config.client_id, clean=False, receive=receive)
         self._wakeup = Wakeup()
         self._ack_queue = AckAfterStore(config.store, self, self._wakeup.wake, Backoff(0.1, 10.0))
         self._subscriber = TopicSubscriber(self._tables[0].requests)
@@ -216,7 +216,6 @@ class MqttGateway(LinkOwner):
         self._thread: threading.Thread | None = None
         self._stop_at: float | None = None
         self._drained = False
-        self._turn = 0
         self._fault = ""
         self._connected = False
 
@@ -314,7 +313,7 @@ class MqttGateway(LinkOwner):
     def _connect_and_serve(self) -> None:
         self._copy_detector.clear()
         try:
-            link = self._connector.open_link(self._turn, self)
+            link = self._connector.open_link(self)
         except LinkError as error:
             self._set_fault(str(error))
         else:
@@ -332,7 +331,6 @@ class MqttGateway(LinkOwner):
             self._set_fault(link.fault)
             if link.accepted and time.monotonic() - began >= _STEADY_SECONDS:
                 self._backoff.reset()
-        self._turn += 1
         self._wait_for_retry(self._backoff.next_pause())
 
     def _serve(self, link: MqttLink) -> None:

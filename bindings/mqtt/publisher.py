@@ -20,11 +20,11 @@ from bindings.mqtt.binding import MAX_TEXT
 from bindings.mqtt.client import (
     ROUND_SECONDS,
     BrokerLimits,
+    LinkConnector,
     LinkError,
     LinkOwner,
     MqttLink,
     build_properties,
-    create_connector,
     packed_size,
 )
 from bindings.mqtt.messages import Version, topic_fault
@@ -132,11 +132,10 @@ class MqttPublisher(LinkOwner):
     """
 
     def __init__(self, connection: Connection, *, protocol: Version, client_id: str, timeout: float = 30.0) -> None:
-        self._connector = create_connector(connection, protocol, client_id, clean=True)
+        self._connector = LinkConnector(connection, protocol, client_id, clean=True)
         self._version = protocol
         self._timeout = timeout
         self._link: MqttLink | None = None
-        self._turn = 0
         self._isolator = PoisonIsolator()
         self._sending = _SendState({}, {})
 
@@ -202,8 +201,7 @@ class MqttPublisher(LinkOwner):
 
     def _open_link(self) -> MqttLink:
         if self._link is None or not self._link.alive:
-            self._link = self._connector.open_link(self._turn, self)
-            self._turn += 1
+            self._link = self._connector.open_link(self)
         return self._link
 
     def _drop_link(self) -> None:

@@ -46,10 +46,9 @@ from bindings.nats.binding import (
 )
 from bindings.nats.publisher import (
     ConnectFault,
+    NatsDialer,
     RawClient,
     cancel_tasks,
-    connect,
-    create_dialer,
     run_until_first,
     wait_for_event,
 )
@@ -510,7 +509,7 @@ class NatsGateway:
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self._name = config.client_id
-        self._dialer = create_dialer(config.connection, config.client_id)
+        self._dialer = NatsDialer(config.connection, config.client_id)
         self._plans = plan_subscriptions(config.subscriptions, config.connection.options)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -612,7 +611,7 @@ class NatsGateway:
 
     async def _connect(self, address: Address) -> RawClient | None:
         """Connect to one server; return None when it is time to stop."""
-        connecting, _ = await run_until_first(connect(self._dialer, address), self._stop.wait())
+        connecting, _ = await run_until_first(self._dialer.connect(address), self._stop.wait())
         return None if connecting.cancelled() else connecting.result()
 
     async def _serve_session(self, session: NatsSession, place: str) -> bool:

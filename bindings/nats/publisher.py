@@ -15,7 +15,6 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -39,29 +38,6 @@ _CREDENTIALS_MARKS: Final = ("BEGIN NATS USER JWT", "BEGIN USER NKEY SEED")
 
 Sink = Callable[[NatsDelivery], None]
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class NatsDialer:
-    """The checked parameters for connecting to any server of a connection; created by :func:`create_dialer`."""
-
-    addresses: tuple[Address, ...]
-    login: BrokerLogin
-    context: ssl.SSLContext
-    name: str
-
-
-def create_dialer(connection: Connection, name: str) -> NatsDialer:
-    """Check a connection and return its dialer; *name* is our client name on the server.
-
-    Raises:
-        GatewayError: a malformed address, or a certificate or credentials file that cannot be used.
-    """
-    if not connection.uris:
-        raise GatewayError(f"{name}: it has no server to connect to; set an address such as nats://host:4222")
-    addresses = parse_addresses(NatsSending.address_form, connection)
-    _login_arguments(connection.login)
-    return NatsDialer(addresses, connection.login, create_tls_context(connection.tls or Tls()), name)
 
 
 class RawClient(Client):
@@ -188,34 +164,50 @@ class ConnectFault(Exception):
     """A failed connection; the message names the server and the reason, without secrets."""
 
 
-async def connect(dialling: NatsDialer, address: Address) -> RawClient:
-    """Connect to one server.
+class NatsDialer:
+    """Connects to any server of a connection; *name* is our client name on the server.
 
     Raises:
-        ConnectFault: it failed; a later retry may work.
+        GatewayError: a malformed address, or a certificate or credentials file that cannot be used.
     """
-    client = RawClient(address)
-    try:
-        await client.connect(
-            address.url,
-            name=dialling.name,
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
-            connect_timeout=5,
-            ping_interval=10,
-            max_outstanding_pings=2,
-            tls=dialling.context,
-            error_cb=client.on_error,
-            closed_cb=client.on_closed,
-            **_login_arguments(dialling.login, address),
-        )
-    except (errors.Error, OSError, ValueError, TimeoutError, GatewayError) as error:
-        # After a handshake that failed, nats-py waits for a close that nobody reports.
-        await client.end_connection(0.5)
-        reason = client.fault if isinstance(error, errors.NoServersError) and client.fault else _describe(error)
-        raise ConnectFault(f"{address}: {reason}") from error
-    return client
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        if not connection.uris:
+            raise GatewayError(f"{name}: it has no server to connect to; set an address such as nats://host:4222")
+        self.addresses = parse_addresses(NatsSending.address_form, connection)
+        self.login = connection.login
+        _login_arguments(connection.login)
+        self._context = create_tls_context(connection.tls or Tls())
+        self._name = name
+
+    async def connect(self, address: Address) -> RawClient:
+        """Connect to one of the servers.
+
+        Raises:
+            ConnectFault: it failed; a later retry may work.
+        """
+        client = RawClient(address)
+        try:
+            await client.connect(
+                address.url,
+                name=self._name,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=5,
+                ping_interval=10,
+                max_outstanding_pings=2,
+                tls=self._context,
+                error_cb=client.on_error,
+                closed_cb=client.on_closed,
+                **_login_arguments(self.login, address),
+            )
+        except (errors.Error, OSError, ValueError, TimeoutError, GatewayError) as error:
+            # After a handshake that failed, nats-py waits for a close that nobody reports.
+            await client.end_connection(0.5)
+            reason = client.fault if isinstance(error, errors.NoServersError) and client.fault else _describe(error)
+            raise ConnectFault(f"{address}: {reason}") from error
+        return client
 
 
 def _describe(error: BaseException) -> str:
@@ -435,11 +427,11 @@ class NatsPublisher:
         if self._client is not None and not self._client.ended.is_set():
             return self._client
         if self._dialer is None:
-            self._dialer = create_dialer(self._connection, self._name)
+            self._dialer = NatsDialer(self._connection, self._name)
         for last, address in enumerate(self._dialer.addresses, 1 - len(self._dialer.addresses)):
             try:
                 async with asyncio.timeout(max(self._timeout, CONNECT_SECONDS)):
-                    client = await connect(self._dialer, address)
+                    client = await self._dialer.connect(address)
                 break
             except (ConnectFault, TimeoutError) as error:
                 if last == 0:

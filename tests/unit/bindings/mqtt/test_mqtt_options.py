@@ -7,7 +7,7 @@ import pytest
 from bindings.background import Backoff
 from bindings.gateways import Connection, GatewayError
 from bindings.mqtt.binding import session_options
-from bindings.mqtt.client import create_connector
+from bindings.mqtt.client import LinkConnector
 
 
 def test_options() -> None:
@@ -21,7 +21,7 @@ def test_options() -> None:
 
 def test_a_connection_has_a_version_and_a_client_id() -> None:
     with pytest.raises(GatewayError):
-        create_connector(Connection(()), "MQTT/5.0", "c", clean=False)
+        LinkConnector(Connection(()), "MQTT/5.0", "c", clean=False)
 
 
 def test_pauses_grow_to_a_bound() -> None:
