@@ -467,6 +467,8 @@ def _combine_futures(futures: Sequence[Future[None]]) -> Future[None]:
             with contextlib.suppress(InvalidStateError):  # the last two may end at the same time
                 total.set_exception(failure) if failure is not None else total.set_result(None)
 
+    if not futures:
+        total.set_result(None)
     for future in futures:
         future.add_done_callback(on_ended)
     return total

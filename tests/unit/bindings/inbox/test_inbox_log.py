@@ -55,6 +55,7 @@ def test_rows_are_visible_once_acknowledged(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, limits=FREE)
     inbox.append_many([row(number, b"/%d" % number) for number in range(50)]).result(SECONDS)
     assert sorted(map(int, bodies(tmp_path))) == list(range(50))
+    inbox.append_many([]).result(SECONDS)
     inbox.close()
     with pytest.raises(InboxClosed):
         inbox.append_many([row(1)]).result(SECONDS)
