@@ -216,12 +216,11 @@ class _SendingNode:
 class SendingConnection(Handler):
     """A connection, served by the thread that sends over it. The broker gets *properties* with every link."""
 
-    def __init__(self, dialer: Dialer, container_id: str, max_in_flight: int, properties: Mapping[str, str]) -> None:
+    def __init__(self, dialer: Dialer, container_id: str, properties: Mapping[str, str]) -> None:
         self.usable = True
         self._dialer = dialer
         self._properties = properties
         self._container_id = container_id
-        self._max_in_flight = max_in_flight
         self._nodes: dict[str, _SendingNode] = {}
         self._in_flight: dict[str, int] = {}
         self._tags = itertools.count()
@@ -382,7 +381,7 @@ class SendingConnection(Handler):
         return node
 
     def _send_waiting(self, node: _SendingNode) -> None:
-        while node.open and node.waiting and node.link.credit > 0 and len(self._in_flight) < self._max_in_flight:
+        while node.open and node.waiting and node.link.credit > 0:
             index, data = node.waiting.popleft()
             largest = node.link.remote_max_message_size
             if largest and len(data) > largest:
@@ -421,20 +420,17 @@ ENCODING_ERROR: Final = "amqp:encode-error"
 class AmqpSender:
     """Sends to any nodes of one broker; used by one thread at a time. It connects when there is something to send.
 
-    ``timeout`` (seconds) limits one exchange with the broker, connecting included. At most ``max_in_flight`` messages
-    are unsettled at any time. Delivery is at least once: after :class:`Unsettled`, messages may arrive twice.
+    ``timeout`` (seconds) limits one exchange with the broker, connecting included. Delivery is at least once: after
+    :class:`Unsettled`, messages may arrive twice.
 
     Raises:
         GatewayError: the connection has a fault that waiting does not fix.
     """
 
-    def __init__(
-        self, connection: Connection, *, container_id: str, timeout: float = 30.0, max_in_flight: int = 1000
-    ) -> None:
+    def __init__(self, connection: Connection, *, container_id: str, timeout: float = 30.0) -> None:
         self._dialer = Dialer(connection, container_id)
         self._container_id = container_id
         self._timeout = timeout
-        self._max_in_flight = max_in_flight
         self._properties = read_string_map(connection.options, "linkproperties")
         self._connection: SendingConnection | None = None
         self._isolator = PoisonIsolator()
@@ -465,9 +461,7 @@ class AmqpSender:
 
     def _connect(self) -> SendingConnection:
         if self._connection is None or not self._connection.check():
-            self._connection = SendingConnection(
-                self._dialer, self._container_id, self._max_in_flight, self._properties
-            )
+            self._connection = SendingConnection(self._dialer, self._container_id, self._properties)
         return self._connection
 
 

@@ -105,8 +105,6 @@ def _number_of(part: Part | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-MAX_IN_FLIGHT: Final = 256
-"""Maximum unconfirmed messages; fewer if the broker says so."""
 PERMANENT_CODES: Final = frozenset({0x87, 0x90, 0x95, 0x99})
 """Reason codes that a retry would meet again: not authorized, topic name invalid, packet too large, payload format
 invalid. *Not authorized* is among them since it concerns one topic; the login was accepted with the connection.
@@ -212,8 +210,7 @@ class MqttPublisher(LinkOwner):
     def _serve(self, link: MqttLink, patience: float) -> None:
         sending = self._sending
         if link.accepted:
-            window = min(MAX_IN_FLIGHT, link.limits.receive)
-            while sending.waiting and len(sending.unconfirmed) < window and link.alive:
+            while sending.waiting and len(sending.unconfirmed) < link.limits.receive and link.alive:
                 self._publish(link, sending.waiting.popleft())
         if sending.is_complete and link.is_drained():
             return

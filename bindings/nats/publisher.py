@@ -294,9 +294,8 @@ async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """The header by which JetStream recognises a repeat, within the duplicate window of the stream."""
-CHUNK_MESSAGES: Final = 1000
 CHUNK_BYTES: Final = 4 * 2**20
-"""Maximum messages, and maximum bytes, sent before their confirmations are awaited."""
+"""Maximum bytes of bodies sent before their confirmations are awaited."""
 _PERMANENT_ERRORS: Final = frozenset((10054, 10097))
 """JetStream's errors that a retry does not fix: message or headers larger than the stream accepts."""
 _NO_RESPONDERS: Final = 503
@@ -465,7 +464,7 @@ def _split_into_chunks(messages: Mapping[int, Outbound]) -> list[dict[int, Outbo
     size = 0
     for index, message in messages.items():
         size += len(message.body or b"")
-        if not chunks or len(chunks[-1]) >= CHUNK_MESSAGES or size > CHUNK_BYTES:
+        if not chunks or size > CHUNK_BYTES:
             chunks.append({})
             size = len(message.body or b"")
         chunks[-1][index] = message
