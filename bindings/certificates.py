@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
 import ssl
 from collections.abc import Iterator, Mapping
@@ -16,25 +16,23 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
-from catalog.parsing.regular import open_regular
+from catalog.parsing.regular import read_regular
 from catalog.values import is_websocket_address
 
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]{1,100000}-----END CERTIFICATE-----")
-_SEQUENCE, _VERSION, _UTC_TIME, _GENERAL_TIME = 0x30, 0xA0, 0x17, 0x18
-_MAX_FILE_BYTES: Final = 1 << 20
-"""Maximum bytes read from a certificate file."""
+_VALIDITY: Final = re.compile(rb"(?:\x17\r[0-9]{12}|\x18\x0f[0-9]{14})Z(?:\x17\r([0-9]{12})|\x18\x0f([0-9]{14}))Z")
+"""Begin and end of a certificate in DER (RFC 5280, 4.1.2.5): years of two or of four digits."""
 
 
 class CertificateCollector(Collector):
     """Reports when certificates expire, by the settings key that names the file; the first of a chain counts.
 
-    Files of *kept* are read once, as the server that uses them does; files of *renewed* whenever they change.
+    Files of *kept* are read once, as the server that uses them does; files of *renewed* each time.
     """
 
     def __init__(self, kept: Mapping[str, Path], renewed: Mapping[str, Path] | None = None) -> None:
-        self._expiries = {key: end for key, path in kept.items() if (end := _read_expiry(path)) is not None}
+        self._expiries = _read_expiries(kept)
         self._renewed = dict(renewed or {})
-        self._cached: dict[str, tuple[int, float | None]] = {}
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Return the metric without values, which registers its name."""
@@ -43,21 +41,9 @@ class CertificateCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Return the current expiry times; an unreadable file has none."""
         family = self._create_metric()
-        for key, end in {**self._expiries, **dict(self._read_renewed())}.items():
+        for key, end in {**self._expiries, **_read_expiries(self._renewed)}.items():
             family.add_metric([key], end)
         yield family
-
-    def _read_renewed(self) -> Iterator[tuple[str, float]]:
-        for key, path in self._renewed.items():
-            try:
-                stamp = os.stat(path).st_mtime_ns
-            except OSError:
-                continue
-            if self._cached.get(key, (None, None))[0] != stamp:
-                self._cached[key] = (stamp, _read_expiry(path))
-            end = self._cached[key][1]
-            if end is not None:
-                yield key, end
 
     @staticmethod
     def _create_metric() -> GaugeMetricFamily:
@@ -72,47 +58,22 @@ def parse_expiry(pem: str) -> float:
         ValueError: it has none, or it is malformed.
     """
     block = _PEM.search(pem)
-    if block is None:
+    # The standard library only gives the expiry of a peer's certificate.
+    validity = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(block[0])) if block is not None else None
+    if validity is None:
         raise ValueError("no certificate found")
-    # The standard library only gives the expiry of a peer's certificate; finding it takes few steps (RFC 5280, 4.1).
-    certificate = _read_der_element(ssl.PEM_cert_to_DER_cert(block[0]), _SEQUENCE)[0]
-    rest = _read_der_element(certificate, _SEQUENCE)[0]
-    if rest[:1] == bytes((_VERSION,)):
-        rest = _read_der_element(rest, _VERSION)[1]
-    for _ in ("serial number", "signature", "issuer"):
-        rest = _read_der_element(rest)[1]
-    validity = _read_der_element(rest, _SEQUENCE)[0]
-    return _parse_der_time(_read_der_element(validity)[1])
+    short, long = validity.groups()
+    text = (long or (b"19" if short >= b"50" else b"20") + short).decode("ascii")
+    return datetime.strptime(text, "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
 
 
-def _read_expiry(path: Path) -> float | None:
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            return parse_expiry(file.read(_MAX_FILE_BYTES).decode("ascii", "replace"))
-    except (OSError, ValueError):
-        return None  # The server that uses the certificate reports what is wrong with it.
-
-
-def _read_der_element(text: bytes, kind: int | None = None) -> tuple[bytes, bytes]:
-    """Return the content of the first DER element, and the bytes after it."""
-    if len(text) < 2 or (kind is not None and text[0] != kind):
-        raise ValueError("not a certificate")
-    length, start = text[1], 2
-    if length & 0x80:
-        start += length & 0x7F
-        length = int.from_bytes(text[2:start], "big")
-    if len(text) < start + length:
-        raise ValueError("truncated")
-    return text[start : start + length], text[start + length :]
-
-
-def _parse_der_time(element: bytes) -> float:
-    content = _read_der_element(element)[0].decode("ascii")
-    if element[0] == _UTC_TIME:
-        content = ("19" if content[:2] >= "50" else "20") + content
-    elif element[0] != _GENERAL_TIME:
-        raise ValueError("no expiry")
-    return datetime.strptime(content, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+def _read_expiries(files: Mapping[str, Path]) -> dict[str, float]:
+    expiries: dict[str, float] = {}
+    for key, path in files.items():
+        # The server that uses the certificate reports what is wrong with it.
+        with contextlib.suppress(OSError, ValueError):
+            expiries[key] = parse_expiry(read_regular(path).decode("ascii", "replace"))
+    return expiries
 
 
 # Addresses of brokers and servers: how each protocol writes them, and how to split one into server, TLS and login.

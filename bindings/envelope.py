@@ -171,7 +171,7 @@ def build_attribute_part(rule: AttributeRule, name: str, value: str) -> Part:
 
 
 def build_attribute_parts(rule: AttributeRule, attributes: Mapping[str, str]) -> list[Part]:
-    """Return the parts of :func:`attribute_part` for all attributes, and the AMQP types that parts do not show."""
+    """Return :func:`build_attribute_part` for all attributes, and the AMQP types that parts do not show."""
     parts = [build_attribute_part(rule, *pair) for pair in attributes.items()]
     # A CloudEvents Integer is an AMQP int, where an untyped integer would be a long; a boolean needs no type.
     types = {part.key: "int" for part in parts if part.kind == JSON_KIND and part.value not in (b"true", b"false")}

@@ -7,16 +7,32 @@ after it is on disk; the broker redelivers what was not acknowledged. HTTP, whos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from bindings.parts import InboxRow
 from catalog.model import Catalog, Endpoint
 from catalog.values import to_text
+
+CONNECT_SECONDS: Final = 15.0
+"""How long a broker may take to accept a connection."""
+CLOSE_SECONDS: Final = 2.0
+"""How long a broker may take to end a connection."""
+JOIN_SECONDS: Final = 10.0
+"""How long a thread may take to end after the time that it was given for its work."""
+LOG_SECONDS: Final = 10.0
+"""The log has what repeats with every message at these intervals only."""
+MAX_REASON: Final = 300
+"""Maximum characters of a peer's own text in a message of ours."""
+
+
+def to_line(text: str) -> str:
+    """Return a peer's text as one line of limited length."""
+    return " ".join(text.split())[:MAX_REASON]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +170,6 @@ class GatewayError(Exception):
 # Each protocol's folder implements it, and :data:`bindings.protocols.BINDINGS` lists it.
 
 
-def _accept_all(_subscriptions: Sequence[EndpointSubscription]) -> None:
-    """Accept all subscriptions."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReceivingBinding:
     """How messages of one protocol are received from brokers.
@@ -173,7 +185,13 @@ class ReceivingBinding:
     list_addresses: Callable[[Endpoint, Catalog], tuple[str, ...]]
     addresses_overlap: Callable[[str, str], bool]
     create_gateway: Callable[[GatewayConfig], Gateway]
-    check_subscriptions: Callable[[Sequence[EndpointSubscription]], None] = _accept_all
+    check_subscriptions: Callable[[Sequence[EndpointSubscription]], object]
+
+
+def drop_covered(addresses: Iterable[str], covers: Callable[[str, str], bool]) -> list[str]:
+    """Return the addresses that no other one covers, each once, in order."""
+    distinct = list(dict.fromkeys(addresses))
+    return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]
 
 
 def iter_paths(endpoint: Endpoint) -> Iterator[str]:

@@ -141,11 +141,11 @@ def take_lock(path: Path) -> IO[str]:
 
     Raises:
         OSError: the file cannot be used.
-        InUse: another process holds the lock.
+        LockInUse: another process holds the lock.
     """
     # A link would lead the lock to another folder, where another router may hold it.
-    if kind := _irregular_kind(path):
-        raise OSError(errno.EINVAL, f"it is {kind} and no regular file", str(path))
+    if path.is_symlink():
+        raise OSError(errno.EINVAL, "it is a link and no regular file", str(path))
     file: IO[str] = open_private_file(path, "a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,13 +157,6 @@ def take_lock(path: Path) -> IO[str]:
     file.write(str(os.getpid()))
     file.flush()
     return file
-
-
-def _irregular_kind(path: Path) -> str:
-    try:
-        return irregular_kind_of(path.lstat().st_mode)
-    except FileNotFoundError:
-        return ""
 
 
 def is_locked(path: Path) -> bool:

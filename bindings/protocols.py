@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from bindings.amqp import binding as amqp
@@ -18,7 +19,7 @@ from bindings.mqtt import binding as mqtt
 from bindings.mqtt.binding import MQTT_3, MQTT_5, MqttSending
 from bindings.nats import binding as nats
 from bindings.nats.binding import NATS, NatsSending
-from bindings.parts import NativeForm, Part, Parts, first_part
+from bindings.parts import NativeForm, Part, Parts, first_part, native_of, parts_of
 from bindings.sending import SendingBinding
 
 
@@ -63,6 +64,14 @@ class Binding:
         return read_envelope(parts, body, self.rule, sniff, binary=self.binary)
 
 
+Codec = tuple[Callable[[Mapping[str, Any]], list[Part]], Callable[[list[Part]], dict[str, Any]]]
+
+
+def _codec_of(form: NativeForm) -> Codec:
+    """Return the functions that split and build native records of this form."""
+    return partial(parts_of, form=form), partial(native_of, form=form)
+
+
 BINDINGS: Final[dict[str, Binding]] = {
     binding.protocol: binding
     for binding in (
@@ -76,11 +85,10 @@ BINDINGS: Final[dict[str, Binding]] = {
             partition_key=KafkaSending.key_name,
             versioned=True,
         ),
-        Binding("HTTP", http.split, http.build, http.RULE, HttpSending(), versioned=True, form=http.FORM),
+        Binding("HTTP", *_codec_of(http.FORM), http.RULE, HttpSending(), versioned=True, form=http.FORM),
         Binding(
             "AMQP/1.0",
-            amqp.split,
-            amqp.build,
+            *_codec_of(amqp.FORM),
             amqp.RULE,
             AmqpSending(),
             AMQP,
@@ -90,11 +98,9 @@ BINDINGS: Final[dict[str, Binding]] = {
             aliases=("amqp",),
             form=amqp.FORM,
         ),
-        Binding(
-            "MQTT/5.0", mqtt.split, mqtt.build, mqtt.RULE, MqttSending(), MQTT_5, aliases=("mqtt",), form=mqtt.FORM
-        ),
-        Binding("MQTT/3.1.1", mqtt.split, mqtt.build, mqtt.RULE, MqttSending(), MQTT_3, binary=False, form=mqtt.FORM),
-        Binding("NATS", nats.split, nats.build, nats.RULE, NatsSending(), NATS, versioned=True, form=nats.FORM),
+        Binding("MQTT/5.0", *_codec_of(mqtt.FORM), mqtt.RULE, MqttSending(), MQTT_5, aliases=("mqtt",), form=mqtt.FORM),
+        Binding("MQTT/3.1.1", *_codec_of(mqtt.FORM), mqtt.RULE, MqttSending(), MQTT_3, binary=False, form=mqtt.FORM),
+        Binding("NATS", *_codec_of(nats.FORM), nats.RULE, NatsSending(), NATS, versioned=True, form=nats.FORM),
     )
 }
 

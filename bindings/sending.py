@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
@@ -235,7 +236,6 @@ MAX_SUSPECTS_IN_A_ROW: Final = 8
 """Consecutive suspects after which the broker counts as down."""
 SOLO_PAUSE: Final = 0.1
 """Seconds between the tries of a message alone, longer each time."""
-_REMEMBERED: Final = 1000
 
 
 class Hangup(Exception):
@@ -261,7 +261,7 @@ class PoisonIsolator:
     def __init__(self, *, peer: str = "the broker", pause: float = SOLO_PAUSE) -> None:
         self._peer = peer
         self._pause = pause
-        self._calls: dict[int, int] = {}
+        self._calls = Counter[int]()
 
     def send(self, messages: Sequence[Outbound], exchange: Exchange) -> list[MessageRefusal | None]:
         """Send messages until each is settled. The order of a lane is kept; other lanes may overtake a bad message.
@@ -284,9 +284,10 @@ class PoisonIsolator:
         while suspects:
             for lane, (index, ended) in list(suspects.items()):
                 message = messages[index]
-                works = ended.at_fault or any(outcome is None for outcome in settled.values())
-                if not works and self._count_call(hash(message)) < MAX_CALLS_WITHOUT_PROOF:
-                    raise ended
+                if not ended.at_fault and all(outcome is not None for outcome in settled.values()):
+                    self._calls[hash(message)] += 1
+                    if self._calls[hash(message)] < MAX_CALLS_WITHOUT_PROOF:
+                        raise ended
                 try:
                     exchange({index: message}, settled)
                 except Hangup as error:
@@ -295,13 +296,6 @@ class PoisonIsolator:
                 self._calls.pop(hash(message), None)
                 del suspects[lane]
             self._send_past_suspects(messages, exchange, settled, suspects)
-
-    def _count_call(self, key: int) -> int:
-        """Count a call in which a message was a suspect, and return the total."""
-        if len(self._calls) >= _REMEMBERED:
-            self._calls.clear()
-        calls = self._calls[key] = self._calls.get(key, 0) + 1
-        return calls
 
     def _send_past_suspects(
         self,

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Final, Generic, Protocol, TypeVar
 
 from bindings.background import Backoff
-from bindings.gateways import RowStore
+from bindings.gateways import LOG_SECONDS, RowStore
 from bindings.inbox.space import InboxError, InboxRowError
 from bindings.parts import InboxRow
 
@@ -51,8 +51,6 @@ def take_group(waiting: deque[M], limit: int = GROUP_ROWS) -> list[M]:
     return group
 
 
-_LOG_SECONDS: Final = 10.0
-"""A store that is nearly full accepts and rejects in turn; the log has that at intervals only."""
 _logger = logging.getLogger(__name__)
 
 
@@ -161,7 +159,7 @@ class AckAfterStore(Generic[M]):
         done.add_done_callback(lambda _done: wake())
 
     def _settle_group(self, group: list[M], done: Future[None]) -> None:
-        error = InboxError("the store gave up") if done.cancelled() else done.exception()
+        error = done.exception()
         if error is None:
             self.trouble = ""
             self._backoff.reset()
@@ -184,11 +182,8 @@ class AckAfterStore(Generic[M]):
         self._max_rows = max(1, len(group) // 2)
         if not self.retry_delay:
             self._retry_at = time.monotonic() + self._backoff.next_pause()
-        if not self.trouble and time.monotonic() >= self._log_at:
-            self._log_at = time.monotonic() + _LOG_SECONDS
-            if isinstance(error, InboxError):
-                _logger.warning("messages are not acknowledged: %s", error)
-            else:
-                _logger.error("the store failed; no message is acknowledged", exc_info=error)
         expected = isinstance(error, InboxError)
+        if not self.trouble and time.monotonic() >= self._log_at:
+            self._log_at = time.monotonic() + LOG_SECONDS
+            _logger.warning("messages are not acknowledged: %s", error, exc_info=None if expected else error)
         self.trouble = f"the inbox accepts no messages: {error}" if expected else f"the store failed: {error!r}"

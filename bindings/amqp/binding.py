@@ -7,7 +7,6 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,7 +17,7 @@ from bindings.amqp.values import to_part as part_of
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, ReceivingBinding, iter_paths
-from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, decode_json, native_of, parts_of
+from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, decode_json
 from bindings.sending import Expand, SendingBinding
 from catalog.model import Catalog, Endpoint, Property
 from catalog.protocols.properties import AMQP_SECTIONS, squash_name
@@ -32,10 +31,6 @@ RULE: Final = AttributeRule(
     content_type="properties.content-type",
     typed=True,
 )
-split = partial(parts_of, form=FORM)
-"""Split a native record into parts."""
-build = partial(native_of, form=FORM)
-"""Build a native record from parts: the inverse of :func:`split`."""
 
 
 # Declared properties as AMQP values of the declared type (MATCHING.md#sending).
@@ -231,23 +226,24 @@ def capabilities_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(listed)
 
 
-def check_subscription(subscription: EndpointSubscription) -> None:
-    """Raise if a broker can never accept the subscription.
+def check_subscriptions(subscriptions: Sequence[EndpointSubscription]) -> None:
+    """Raise if a broker can never accept one of the subscriptions.
 
     Raises:
         GatewayError: it has no address, or an option has a value that AMQP does not define.
     """
-    if not subscription.address:
-        raise GatewayError(f"{subscription.endpoint} has no AMQP node; set the endpoint's option node")
-    try:
-        read_string_map(subscription.options, "linkproperties")
-        parse_filters(subscription.options)
-        capabilities_of(subscription.options)
-    except GatewayError as error:
-        raise GatewayError(f"{subscription.endpoint}: {error}") from error
-    mode = find_option(subscription.options, "distributionmode")
-    if mode is not None and mode not in _DISTRIBUTION_MODES:
-        raise GatewayError(f"{subscription.endpoint}: distributionmode must be move or copy, not {mode!r}")
+    for each in subscriptions:
+        if not each.address:
+            raise GatewayError(f"{each.endpoint} has no AMQP node; set the endpoint's option node")
+        try:
+            read_string_map(each.options, "linkproperties")
+            parse_filters(each.options)
+            capabilities_of(each.options)
+        except GatewayError as error:
+            raise GatewayError(f"{each.endpoint}: {error}") from error
+        mode = find_option(each.options, "distributionmode")
+        if mode is not None and mode not in _DISTRIBUTION_MODES:
+            raise GatewayError(f"{each.endpoint}: distributionmode must be move or copy, not {mode!r}")
 
 
 # Receiving over AMQP 1.0: an endpoint's nodes, and the gateway; see :mod:`bindings.gateways`.
@@ -258,24 +254,18 @@ def _list_addresses(endpoint: Endpoint, _catalog: Catalog) -> tuple[str, ...]:
     return (node,) if node is not None else tuple(dict.fromkeys(iter_paths(endpoint)))
 
 
-def _create_gateway(terms: GatewayConfig) -> Gateway:
+def _create_gateway(config: GatewayConfig) -> Gateway:
     from bindings.amqp.gateway import AmqpGateway
 
-    return AmqpGateway(terms)
+    return AmqpGateway(config)
 
 
-def _check_all(subscriptions: Sequence[EndpointSubscription]) -> None:
-    for subscription in subscriptions:
-        check_subscription(subscription)
-
-
-AMQP: Final = ReceivingBinding(_list_addresses, operator.eq, _create_gateway, _check_all)
+AMQP: Final = ReceivingBinding(_list_addresses, operator.eq, _create_gateway, check_subscriptions)
 
 
 # Addressing and building AMQP 1.0 messages; :mod:`bindings.amqp.publisher` sends them.
 
 _INVALID_URI: Final = "a URI of an AMQP broker is not valid; write amqp://host:5672 or amqps://host:5671"
-_LONG_LIMIT: Final = 2**63
 
 
 class AmqpSending(SendingBinding):
@@ -317,5 +307,5 @@ class AmqpSending(SendingBinding):
         if part.kind != JSON_KIND:
             return Part(name, part.value, part.kind)
         value = decode_json(part.value or b"null")
-        typed = isinstance(value, (bool, float)) or (isinstance(value, int) and -_LONG_LIMIT <= value < _LONG_LIMIT)
+        typed = isinstance(value, (bool, float)) or (isinstance(value, int) and -INT64_MAX - 1 <= value <= INT64_MAX)
         return Part(name, part.value, JSON_KIND if typed else None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -16,20 +15,17 @@ from proton.reactor import ApplicationEvent, Container, EventInjector
 from bindings.amqp.binding import AmqpSending, read_string_map
 from bindings.background import Backoff
 from bindings.certificates import parse_addresses, with_login
-from bindings.gateways import Connection, GatewayError, Tls
+from bindings.gateways import Connection, GatewayError, Tls, to_line
 
 # Connecting to a broker: addresses, TLS, SASL, and the pauses between attempts.
 
 HEARTBEAT_SECONDS: Final = 30.0
 """A peer that is silent for this long is considered gone; both sides send empty frames in between."""
-FIRST_WAIT_SECONDS: Final = 0.2
-LONGEST_WAIT_SECONDS: Final = 15.0
-MAX_REASON: Final = 300
 
 
 def create_backoff() -> Backoff:
     """Return a new backoff for attempts to connect or attach."""
-    return Backoff(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+    return Backoff(0.2, 15.0)
 
 
 class Dialer:
@@ -102,8 +98,7 @@ def condition_text(*conditions: proton.Condition | None) -> str:
     """Return the first condition as one line of text; empty if there is none."""
     for condition in conditions:
         if condition is not None:
-            text = ": ".join(filter(None, (condition.name, condition.description)))
-            return " ".join(text.split())[:MAX_REASON]
+            return to_line(": ".join(filter(None, (condition.name, condition.description))))
     return ""
 
 
@@ -130,21 +125,16 @@ def _create_ssl_domain(tls: Tls) -> SSLDomain:
 
 # Messages to a proton container's thread. Other threads must not use the container's objects directly.
 
-MAIL_EVENT: Final = "mail"
-"""The container's handler gets ``on_mail`` when :meth:`Mailbox.take_items` has something to return."""
-
 
 class Mailbox:
-    """The mailbox of one container. Items posted after :meth:`close` are dropped.
+    """The mailbox of one container, whose handler gets each item as ``subject`` of an event ``on_mail``.
 
-    All posts before the next read cause one wake-up, so the pipe never fills up and blocks the caller.
+    Items posted after :meth:`close` are dropped.
     """
 
     def __init__(self) -> None:
         self._injector = EventInjector()
         self._lock = threading.Lock()
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._signalled = False
         self._closed = False
 
     def attach(self, container: Container) -> None:
@@ -154,26 +144,12 @@ class Mailbox:
     def post_item(self, item: Callable[[], None]) -> None:
         """Pass *item* to the container's thread; callable from any thread."""
         with self._lock:
-            if self._closed:
-                return
-            self._waiting.append(item)
-            if not self._signalled:
-                self._signalled = True
-                self._injector.trigger(ApplicationEvent(MAIL_EVENT))
-
-    def take_items(self) -> list[Callable[[], None]]:
-        """Return the items posted since the last call, in order."""
-        with self._lock:
-            self._signalled = False
-            items = list(self._waiting)
-            self._waiting.clear()
-        return items
+            if not self._closed:
+                self._injector.trigger(ApplicationEvent("mail", subject=item))
 
     def close(self) -> None:
-        """Drop waiting items and close the pipe; called after the container has ended."""
+        """Close the pipe; called once, after the container has ended."""
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._waiting.clear()
-                for end in self._injector.pipe:
-                    os.close(end)
+            self._closed = True
+            for end in self._injector.pipe:
+                os.close(end)

@@ -18,10 +18,17 @@ import proton
 from proton import Delivery, Described, Handler, Link, ProtonException, Terminus, symbol
 from proton.reactor import Container, ReceiverOption
 
-from bindings.amqp.binding import capabilities_of, check_subscription, find_option, parse_filters, read_string_map
+from bindings.amqp.binding import capabilities_of, check_subscriptions, find_option, parse_filters, read_string_map
 from bindings.amqp.client import Dialer, Mailbox, abort_connection, condition_text, create_backoff
 from bindings.amqp.values import to_row
-from bindings.gateways import EndpointSubscription, GatewayConfig
+from bindings.gateways import (
+    CLOSE_SECONDS,
+    CONNECT_SECONDS,
+    JOIN_SECONDS,
+    EndpointSubscription,
+    GatewayConfig,
+    to_line,
+)
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
 
@@ -91,13 +98,14 @@ class ReceivingLink:
         self._name = f"{container_id}{subscription.endpoint}|{subscription.address}"
         self._attempts = 0
 
-    def request_link(self, container: Container, connection: proton.Connection) -> None:
-        """Request the link. The broker serves it once the handler gets the remote open."""
+    def request_link(self, container: Container, connection: proton.Connection) -> str:
+        """Request the link, and return its name. The broker serves it once the handler gets the remote open."""
         self._attempts += 1
         name = self._name if self._durable else f"{self._name}|{self._attempts}"
-        terms = _ReceiverModes(self.subscription, self._durable)
+        modes = _ReceiverModes(self.subscription, self._durable)
         self.unstored_count = 0
-        self.receiver = container.create_receiver(connection, self.subscription.address, name=name, options=terms)
+        self.receiver = container.create_receiver(connection, self.subscription.address, name=name, options=modes)
+        return name
 
     def find_ignored_filters(self) -> list[str]:
         """Return the requested filters that the broker did not apply, according to its answer."""
@@ -170,9 +178,6 @@ class AmqpDelivery:
         return True
 
 
-OPEN_LIMIT_SECONDS: Final = 30.0
-CLOSE_LIMIT_SECONDS: Final = 2.0
-
 _logger = logging.getLogger(__name__)
 
 
@@ -197,8 +202,8 @@ class ReceivingConnection(Handler):
     def __init__(self, gateway: AmqpGateway, subscriptions: Sequence[EndpointSubscription]) -> None:
         self.mailbox = Mailbox()
         self._gateway = gateway
-        self._terms = gateway.terms
-        self._inlets = [ReceivingLink(each, self._terms.client_id) for each in subscriptions]
+        self._config = gateway.config
+        self._inlets = [ReceivingLink(each, self._config.client_id) for each in subscriptions]
         self._links_by_name: dict[str, ReceivingLink] = {}
         self._ack_queue = gateway.ack_queue
         self._reason = ""
@@ -211,12 +216,12 @@ class ReceivingConnection(Handler):
         """Connect and serve; return when the connection has ended."""
         gateway = self._gateway
         gateway.opened = False
-        self._container = Container(self, container_id=self._terms.client_id)
+        self._container = Container(self, container_id=self._config.client_id)
         try:
             self._container.run()
         except (ProtonException, OSError) as error:
             # From the socket, or an unresolvable host name; the gateway retries.
-            self._reason = self._reason or " ".join(str(error).split())
+            self._reason = self._reason or to_line(str(error))
         finally:
             self._ended = True
             self.mailbox.close()
@@ -232,7 +237,7 @@ class ReceivingConnection(Handler):
         container = event.container
         self.mailbox.attach(container)
         self._connection = self._gateway.dialer.dial(container)
-        self._schedule(OPEN_LIMIT_SECONDS, self._abort_unanswered)
+        self._schedule(CONNECT_SECONDS, self._abort_unanswered)
 
     def on_connection_remote_open(self, event: Any) -> None:
         self._open = True
@@ -258,7 +263,9 @@ class ReceivingConnection(Handler):
         if inlet is None or inlet.receiver is None or event.link.remote_source.address is None:
             return  # refused: the detach that follows says why
         if ignored := inlet.find_ignored_filters():
-            self._reject_unfiltered_link(inlet, ignored)
+            # It would send everything.
+            text = f"the broker does not apply the source filter {', '.join(ignored)}; correct or remove it"
+            self._retry_link(inlet, text)
             return
         inlet.attached, inlet.problem = True, ""
         self._gateway.opened = True
@@ -266,10 +273,9 @@ class ReceivingConnection(Handler):
         self._grant_credit(inlet)
         self._update_state()
 
-    def _reject_unfiltered_link(self, inlet: ReceivingLink, ignored: Sequence[str]) -> None:
-        """Refuse messages from a broker that ignores the filters."""
-        node = f"{inlet.subscription.endpoint}, node {inlet.subscription.address}"
-        inlet.fail(f"{node}: the broker does not apply the source filter {', '.join(ignored)}; correct or remove it")
+    def _retry_link(self, inlet: ReceivingLink, reason: str) -> None:
+        """End a link, and request it again later."""
+        inlet.fail(f"{inlet.subscription.endpoint}, node {inlet.subscription.address}: {reason}")
         _logger.warning("%s; retrying", inlet.problem)
         self._schedule(inlet.backoff.next_pause(), lambda: self._attach_links([inlet]))
         self._update_state()
@@ -279,11 +285,7 @@ class ReceivingConnection(Handler):
         if inlet is None or inlet.receiver is None:
             event.link.close()
             return
-        reason = condition_text(event.link.remote_condition) or "the broker ended the link"
-        inlet.fail(f"{inlet.subscription.endpoint}, node {inlet.subscription.address}: {reason}")
-        _logger.warning("%s; retrying", inlet.problem)
-        self._schedule(inlet.backoff.next_pause(), lambda: self._attach_links([inlet]))
-        self._update_state()
+        self._retry_link(inlet, condition_text(event.link.remote_condition) or "the broker ended the link")
 
     def on_link_remote_detach(self, event: Any) -> None:
         self.on_link_remote_close(event)
@@ -304,12 +306,12 @@ class ReceivingConnection(Handler):
         if inlet is None or inlet.receiver is None:
             return
         endpoint = inlet.subscription.endpoint
-        self._terms.counters.received(endpoint)
+        self._config.counters.received(endpoint)
         settled = delivery.settled
         if not settled and (self._stopping or self._store_full or inlet.leaving):
             delivery.update(Delivery.RELEASED)
         else:
-            row = to_row(data, endpoint, received, self._terms.limits.max_body_bytes)
+            row = to_row(data, endpoint, received, self._config.limits.max_body_bytes)
             inlet.unstored_count += 1
             self._ack_queue.add(AmqpDelivery(row, inlet, inlet.receiver, None if settled else delivery))
             if not settled:
@@ -321,8 +323,7 @@ class ReceivingConnection(Handler):
         self._advance_store()
 
     def on_mail(self, event: Any) -> None:
-        for call in self.mailbox.take_items():
-            call()
+        event.subject()
         self._advance_store()
         for inlet in self._inlets:
             self._grant_credit(inlet)
@@ -364,14 +365,12 @@ class ReceivingConnection(Handler):
         self._divide_window()
         for inlet in inlets:
             if not inlet.leaving and inlet.receiver is None:
-                inlet.request_link(self._container, self._connection)
-                if inlet.receiver is not None:
-                    self._links_by_name[inlet.receiver.name] = inlet
+                self._links_by_name[inlet.request_link(self._container, self._connection)] = inlet
 
     def _divide_window(self) -> None:
         """Divide the in-flight limit among the links."""
         for inlet in self._inlets:
-            inlet.window = max(1, self._terms.limits.max_in_flight // len(self._inlets))
+            inlet.window = max(1, self._config.limits.max_in_flight // len(self._inlets))
 
     def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Switch to these subscriptions; on the connection's thread."""
@@ -382,7 +381,7 @@ class ReceivingConnection(Handler):
                 inlet.withdraw_credit()
                 inlet.leaving = True
         known = [inlet.subscription for inlet in kept]
-        new = [ReceivingLink(each, self._terms.client_id) for each in requested if each not in known]
+        new = [ReceivingLink(each, self._config.client_id) for each in requested if each not in known]
         self._inlets += new
         if self._open:
             self._attach_links(new)
@@ -412,7 +411,7 @@ class ReceivingConnection(Handler):
             self._ended = True
             if self._connection is not None:
                 self._connection.close()
-            self._schedule(CLOSE_LIMIT_SECONDS if self._open else 0.0, self._abort_unanswered)
+            self._schedule(CLOSE_SECONDS if self._open else 0.0, self._abort_unanswered)
 
     def _update_state(self) -> None:
         problems = [inlet.problem for inlet in self._inlets]
@@ -429,12 +428,9 @@ class ReceivingConnection(Handler):
         """End the container's run unless the broker has answered in time."""
         if self._open and not self._ended:
             return
-        self._reason = self._reason or f"no answer within {OPEN_LIMIT_SECONDS:g} s"
+        self._reason = self._reason or f"no answer within {CONNECT_SECONDS:g} s"
         if self._container is not None:
             abort_connection(self._container, self._connection)
-
-
-_JOIN_SECONDS: Final = 10.0
 
 
 class AmqpGateway:
@@ -444,13 +440,13 @@ class AmqpGateway:
         GatewayError: the connection or a subscription has a fault that waiting does not fix.
     """
 
-    def __init__(self, terms: GatewayConfig) -> None:
-        self.terms = terms
-        self.dialer = Dialer(terms.connection, terms.client_id)
-        self.ack_queue = AckAfterStore(terms.store, self, self._wake, create_backoff(), eager=EAGER_MESSAGES)
+    def __init__(self, config: GatewayConfig) -> None:
+        self.config = config
+        self.dialer = Dialer(config.connection, config.client_id)
+        self.ack_queue = AckAfterStore(config.store, self, self._wake, create_backoff(), eager=EAGER_MESSAGES)
         self.opened = False
         """Whether the last connection was established."""
-        self._subscriptions = tuple(terms.subscriptions)
+        self._subscriptions = tuple(config.subscriptions)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._connection: ReceivingConnection | None = None
@@ -483,15 +479,14 @@ class AmqpGateway:
         Raises:
             GatewayError: a node or option has a fault that waiting does not fix.
         """
-        for subscription in self._subscriptions:
-            check_subscription(subscription)
+        check_subscriptions(self._subscriptions)
         self._thread = threading.Thread(target=self._run, name="amqp-gateway", daemon=True)
         self._thread.start()
 
     def on_stored(self, messages: Sequence[AmqpDelivery]) -> None:
         for arrival in messages:
             if arrival.settle_delivery(Delivery.ACCEPTED):
-                self.terms.counters.acknowledged(arrival.row.endpoint)
+                self.config.counters.acknowledged(arrival.row.endpoint)
 
     def on_refused(self, message: AmqpDelivery) -> None:
         """Reject the message, so that the broker moves it to its dead letters."""
@@ -514,8 +509,7 @@ class AmqpGateway:
         Raises:
             GatewayError: one of them can never work; the old ones stay.
         """
-        for subscription in subscriptions:
-            check_subscription(subscription)
+        check_subscriptions(subscriptions)
         with self._lock:
             self._subscriptions = tuple(subscriptions)
             if self._connection is not None:
@@ -535,7 +529,7 @@ class AmqpGateway:
             if self._connection is not None:
                 connection = self._connection
                 connection.mailbox.post_item(lambda: connection.begin_stop(grace))
-        thread.join(grace + _JOIN_SECONDS)
+        thread.join(grace + JOIN_SECONDS)
         if thread.is_alive():
             _logger.warning("the AMQP gateway did not stop within %s s; unsettled messages are redelivered", grace)
 

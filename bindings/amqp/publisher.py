@@ -21,7 +21,7 @@ from proton.reactor import Container, SenderOption
 from bindings.amqp.binding import FIELD_TYPES, read_string_map
 from bindings.amqp.client import HEARTBEAT_SECONDS, Dialer, abort_connection, condition_text
 from bindings.amqp.values import DESCRIPTORS, SECTION_FIELDS, AmqpValue, types_of, value_of_part
-from bindings.gateways import Connection
+from bindings.gateways import CLOSE_SECONDS, Connection, to_line
 from bindings.parts import Part
 from bindings.sending import Hangup, MessageRefusal, Outbound, PoisonIsolator, Settled, Unsettled
 from catalog.protocols.properties import AMQP_SECTIONS
@@ -50,8 +50,11 @@ _CONVERSIONS: Final[Mapping[str, Any]] = {
     "decimal64": lambda value: proton.decimal64(int.from_bytes(value, "big")),
     "decimal128": proton.decimal128,
 }
-_SIGNED_BITS: Final = {"byte": 7, "short": 15, "int": 31, "long": 63, "timestamp": 63}
-_UNSIGNED_BITS: Final = {"ubyte": 8, "ushort": 16, "uint": 32, "ulong": 64}
+_RANGES: Final = {
+    **{kind: range(-(2**bits), 2**bits) for kind, bits in (("byte", 7), ("short", 15), ("int", 31))},
+    **dict.fromkeys(("long", "timestamp"), range(-(2**63), 2**63)),
+    **{kind: range(2**bits) for kind, bits in (("ubyte", 8), ("ushort", 16), ("uint", 32), ("ulong", 64))},
+}
 
 
 class EncodingError(Exception):
@@ -126,8 +129,7 @@ def _convert_typed(typed: AmqpValue, path: str) -> Any:
     kind, value = typed
     if kind == "binary" and isinstance(value, str):
         value = value.encode("utf-8")
-    low, high = _integer_range(kind)
-    if high and not (isinstance(value, int) and low <= value < high):
+    if kind in _RANGES and not (isinstance(value, int) and value in _RANGES[kind]):
         raise EncodingError(f"{path}: {str(value)[:40]!r} is not a valid {kind}")
     if kind in ("string", "symbol") and isinstance(value, bytes):
         raise EncodingError(f"{path}: a {kind} must be text, but {value[:40]!r} is bytes")
@@ -142,12 +144,6 @@ def _convert_typed(typed: AmqpValue, path: str) -> Any:
         return conversion(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise EncodingError(f"{path}: {str(value)[:40]!r} is not a valid {kind}") from error
-
-
-def _integer_range(kind: str) -> tuple[int, int]:
-    if kind in _SIGNED_BITS:
-        return -(2 ** _SIGNED_BITS[kind]), 2 ** _SIGNED_BITS[kind]
-    return 0, 2 ** _UNSIGNED_BITS[kind] if kind in _UNSIGNED_BITS else 0
 
 
 def _encode_section(name: str, value: Any) -> bytes:
@@ -181,7 +177,6 @@ STATE_CONDITIONS: Final = frozenset(
 )
 """Conditions about a node or the broker's state, not about a message."""
 DELIVERY_OUTCOMES: Final = frozenset((Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED, Delivery.MODIFIED))
-CLOSE_LIMIT_SECONDS: Final = 2.0
 MAX_LINKS: Final = 200
 """Links kept open between two jobs. Beyond this they are closed, since templates may name any number of nodes."""
 
@@ -221,12 +216,11 @@ class _SendingNode:
 class SendingConnection(Handler):
     """A connection, served by the thread that sends over it. The broker gets *properties* with every link."""
 
-    def __init__(self, dialer: Dialer, container_id: str, max_in_flight: int, properties: Mapping[str, str]) -> None:
+    def __init__(self, dialer: Dialer, container_id: str, properties: Mapping[str, str]) -> None:
         self.usable = True
         self._dialer = dialer
         self._properties = properties
         self._container_id = container_id
-        self._max_in_flight = max_in_flight
         self._nodes: dict[str, _SendingNode] = {}
         self._in_flight: dict[str, int] = {}
         self._tags = itertools.count()
@@ -277,7 +271,7 @@ class SendingConnection(Handler):
 
     def close(self) -> None:
         """End the connection; wait a short time for the broker to close its side."""
-        deadline = time.monotonic() + (CLOSE_LIMIT_SECONDS if self._open else 0.0)
+        deadline = time.monotonic() + (CLOSE_SECONDS if self._open else 0.0)
         self._end_connection("the connection was closed")
         while self._alive and (left := deadline - time.monotonic()) > 0:
             self._serve(left)
@@ -298,7 +292,7 @@ class SendingConnection(Handler):
             self._alive = self._container.process()
         except Exception as error:
             # From the socket, an unresolvable host name, or something that proton cannot read.
-            self._reason = self._reason or " ".join(str(error).split())
+            self._reason = self._reason or to_line(str(error))
             self._alive = False
         self.usable = self.usable and self._alive
         self._served_at = time.monotonic()
@@ -387,7 +381,7 @@ class SendingConnection(Handler):
         return node
 
     def _send_waiting(self, node: _SendingNode) -> None:
-        while node.open and node.waiting and node.link.credit > 0 and len(self._in_flight) < self._max_in_flight:
+        while node.open and node.waiting and node.link.credit > 0:
             index, data = node.waiting.popleft()
             largest = node.link.remote_max_message_size
             if largest and len(data) > largest:
@@ -426,20 +420,17 @@ ENCODING_ERROR: Final = "amqp:encode-error"
 class AmqpSender:
     """Sends to any nodes of one broker; used by one thread at a time. It connects when there is something to send.
 
-    ``timeout`` (seconds) limits one exchange with the broker, connecting included. At most ``max_in_flight`` messages
-    are unsettled at any time. Delivery is at least once: after :class:`Unsettled`, messages may arrive twice.
+    ``timeout`` (seconds) limits one exchange with the broker, connecting included. Delivery is at least once: after
+    :class:`Unsettled`, messages may arrive twice.
 
     Raises:
         GatewayError: the connection has a fault that waiting does not fix.
     """
 
-    def __init__(
-        self, connection: Connection, *, container_id: str, timeout: float = 30.0, max_in_flight: int = 1000
-    ) -> None:
+    def __init__(self, connection: Connection, *, container_id: str, timeout: float = 30.0) -> None:
         self._dialer = Dialer(connection, container_id)
         self._container_id = container_id
         self._timeout = timeout
-        self._max_in_flight = max_in_flight
         self._properties = read_string_map(connection.options, "linkproperties")
         self._connection: SendingConnection | None = None
         self._isolator = PoisonIsolator()
@@ -470,9 +461,7 @@ class AmqpSender:
 
     def _connect(self) -> SendingConnection:
         if self._connection is None or not self._connection.check():
-            self._connection = SendingConnection(
-                self._dialer, self._container_id, self._max_in_flight, self._properties
-            )
+            self._connection = SendingConnection(self._dialer, self._container_id, self._properties)
         return self._connection
 
 

@@ -142,17 +142,9 @@ def decode_text(raw: bytes) -> str | bytes:
 
 def _decode_float(raw: bytes) -> float:
     """Return the shortest decimal equal to this 32-bit number, as its sender wrote it: 0.1, not 0.10000000149."""
-    exact: float = struct.unpack(">f", raw)[0]
-    if not math.isfinite(exact):
-        return exact
-    for digits in (6, 7, 8):
-        short = float(f"{exact:.{digits}g}")
-        try:
-            if struct.pack(">f", short) == raw:
-                return short
-        except OverflowError:  # rounded up past the largest
-            continue
-    return exact
+    import numpy as np  # not with the command line, which imports this module
+
+    return float(str(np.frombuffer(raw, ">f4")[0]))
 
 
 def _unsigned(raw: bytes) -> int:
@@ -225,8 +217,6 @@ _BYTES_TYPES: Final = frozenset(("decimal32", "decimal64", "decimal128", "string
 _NOT_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
 _NANOSECONDS: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MIN_MILLIS: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-_MAX_MILLIS: Final = (datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def to_part(key: str, typed: AmqpValue, types: dict[str, str], usual: str | None = None) -> Part | None:
@@ -339,9 +329,10 @@ def to_json_form(typed: AmqpValue, path: str, types: dict[str, str], usual: str 
 
 def format_timestamp(milliseconds: int) -> str | int:
     """Return a timestamp as RFC 3339 text; one outside its range unchanged."""
-    if not _MIN_MILLIS <= milliseconds <= _MAX_MILLIS:
+    try:
+        at = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
         return milliseconds
-    at = _EPOCH + timedelta(milliseconds=milliseconds)
     text = at.replace(tzinfo=None).isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds")
     return f"{text}Z"
 

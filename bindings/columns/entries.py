@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 _MAX_UNSORTED: Final = 1 << 20
-_MAX_NAMES_ONE_BY_ONE: Final = 64
+MAX_NAMES_ONE_BY_ONE: Final = 64
 """Maximum names that are looked up one by one; for more, sorting the entries is faster."""
 
 
@@ -90,7 +90,7 @@ class Entries:
         """Return which rows have two entries with one name that meets a condition."""
         rows = np.zeros(self.rows, bool)
         names = [name for name in self.names if condition(name)]
-        if len(names) <= _MAX_NAMES_ONE_BY_ONE:
+        if len(names) <= MAX_NAMES_ONE_BY_ONE:
             for name in names:
                 owners = self.owners[self.entries_named(name)]
                 rows[owners[1:][owners[1:] == owners[:-1]]] = True
@@ -215,7 +215,7 @@ def find_unprintable(values: pa.BinaryArray | pa.StringArray) -> Int:
 def is_valid_string(values: pa.StringArray) -> pa.BooleanArray:
     """Return which texts are valid CloudEvents Strings; null for a null."""
     if not len(find_unprintable(values)):
-        return _true_unless_null(values)
+        return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
     return pc.invert(pc.match_substring_regex(values, _FORBIDDEN))
 
 
@@ -234,10 +234,6 @@ def find_invalid_strings(values: pa.BinaryArray | pa.StringArray, at: Int | None
     sound = pc.fill_null(is_valid_string(texts), False).to_numpy(zero_copy_only=False)
     wrong: Int = doubtful[~sound & is_not_null(values.take(pa.array(doubtful)))]
     return wrong
-
-
-def _true_unless_null(values: pa.Array) -> pa.BooleanArray:
-    return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
 
 
 def _is_utf8(values: pa.BinaryArray) -> Bool:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.entries import (
+    MAX_NAMES_ONE_BY_ONE,
     Bool,
     Int,
     PartEntries,
@@ -209,8 +210,6 @@ def may_be_events(bodies: pa.BinaryArray) -> Bool:
 
 _NO_NUMBERS: Final = pa.array([text.decode() for text in NON_FINITE_TEXTS])
 _INITIALS: Final = np.frombuffer(b"".join(text[:1] for text in NON_FINITE_TEXTS), np.uint8)
-_MAX_ONE_BY_ONE: Final = 64
-"""Maximum attributes that are checked for repeats one by one; for more, sorting all entries is faster."""
 _TYPED: Final = r"^(?:true|false|-?[0-9]{1,9})$"
 """The JSON texts of values that are not strings in CloudEvents; the codec checks integers that may exceed 32 bits."""
 
@@ -387,7 +386,7 @@ class Envelopes:
         owners, places = self.entries.owners[self.attributes], self._roles.attributes[numbers]
         repeated = np.zeros(self.entries.rows, bool)
         count = len(self._roles.places)
-        if count <= _MAX_ONE_BY_ONE:
+        if count <= MAX_NAMES_ONE_BY_ONE:
             for place in range(count):
                 mine = owners[places == place]
                 repeated[mine[1:][mine[1:] == mine[:-1]]] = True

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.http.request import iter_query_parts
-from bindings.parts import NativeForm, Part, native_of, parts_of
+from bindings.parts import NativeForm, Part
 from bindings.sending import Expand, Outbound, SendingBinding
 from catalog.model import Definition, Endpoint
 from catalog.protocols.properties import CONNECTION_HEADERS, CREDENTIAL_HEADERS
@@ -20,16 +20,6 @@ from catalog.protocols.properties import CONNECTION_HEADERS, CREDENTIAL_HEADERS
 PROTOCOL: Final = "HTTP"
 FORM: Final = NativeForm(lists=("headers", "query"), lower=("headers",))
 RULE: Final = AttributeRule(prefixes=("headers.ce-",), content_type="headers.content-type", encoded=True)
-
-
-def split(native: Mapping[str, Any]) -> list[Part]:
-    """Split a native record into parts; header names become lower case."""
-    return parts_of(native, FORM)
-
-
-def build(record_parts: list[Part]) -> dict[str, Any]:
-    """Build a native record from parts: the inverse of :func:`split`."""
-    return native_of(record_parts, FORM)
 
 
 # Addressing and building HTTP messages; :mod:`bindings.http.publisher` sends them.

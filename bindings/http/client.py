@@ -19,7 +19,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import httpx
 import msgspec
 
-from bindings.gateways import Tls
+from bindings.gateways import Tls, to_line
 from catalog.documents.connecting import ConnectionPolicy, origin_of
 
 # The HTTP client that sends messages: it keeps connections open, but stores no state of targets, such as cookies.
@@ -45,7 +45,7 @@ class CheckedTransport(httpx.BaseTransport):
         """Send a request to the first address that accepts a connection.
 
         Raises:
-            OutOfReach: the host must not be connected to.
+            ForbiddenHost: the host must not be connected to.
             httpx.TransportError: no response.
         """
         url = request.url
@@ -100,13 +100,9 @@ class _NoCookies(httpx.Cookies):
 
 
 class _CookielessClient(httpx.Client):
-    @property
+    @property  # type: ignore[misc]  # nobody sets them
     def cookies(self) -> httpx.Cookies:
         return _NoCookies()
-
-    @cookies.setter
-    def cookies(self, cookies: object) -> None:
-        raise AttributeError("this client stores no cookies")
 
 
 def create_client(
@@ -233,10 +229,10 @@ class Permissions:
 
 MEDIA: Final = "application/cloudevents-subscription+json"
 MAX_ANSWER_BYTES: Final = 1 << 20
+MAX_RETRY_SECONDS: Final = 3600.0
+"""Maximum ``Retry-After`` that is obeyed; a longer one counts as this."""
 _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
 _NO_LIST: Final = _GONE | {HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
-_MAX_TEXT: Final = 200
-_MAX_RETRY_SECONDS: Final = 3600.0
 
 
 class SubscriptionFailed(Exception):
@@ -355,7 +351,7 @@ class SubscriptionManager:
         if answer is None:
             raise SubscriptionFailed(f"{method} {redact_url(url)}: the response takes too long")
         if isinstance(answer, Exception):
-            text = " ".join(str(answer).split())[:_MAX_TEXT] or type(answer).__name__
+            text = to_line(str(answer)) or type(answer).__name__
             raise SubscriptionFailed(f"{method} {redact_url(url)}: {text}") from answer
         if answer.is_success or answer.status_code in also:
             return answer
@@ -363,7 +359,7 @@ class SubscriptionManager:
             f"{method} {redact_url(url)} returned {answer.status_code}{_error_text(answer)}",
             gone=method != "POST" and answer.status_code in _GONE,
             login=answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN),
-            after=min(parse_retry_after(answer.headers.get("retry-after")) or 0.0, _MAX_RETRY_SECONDS),
+            after=min(parse_retry_after(answer.headers.get("retry-after")) or 0.0, MAX_RETRY_SECONDS),
         )
 
 
@@ -420,5 +416,5 @@ def _error_text(answer: httpx.Response) -> str:
     """Return the text of an error response, as one line of limited length."""
     document = _read_document(answer)
     text = next((document[name] for name in ("detail", "title", "error") if isinstance(document.get(name), str)), "")
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())[:_MAX_TEXT]
+    line = to_line("".join(each if each.isprintable() else " " for each in text))
     return f": {line}" if line else ""

@@ -69,16 +69,6 @@ class HttpGatewayConfig:
     access: Access | None = None
 
 
-class NoCounters:
-    """Counts nothing."""
-
-    def received(self, endpoint: str) -> None:
-        """Ignore it."""
-
-    def acknowledged(self, endpoint: str) -> None:
-        """Ignore it."""
-
-
 class _UnstoredMessage(NamedTuple):
     row: InboxRow
     answer: AnswerCallback
@@ -89,7 +79,8 @@ class HttpGateway(HttpServer):
 
     The sender is checked before anything else, so that strangers learn nothing of paths and cost next to nothing. The
     messages of one turn of the event loop are one group for the store, which commits all its groups together, so that
-    many requests share one fsync.
+    many requests share one fsync. While it stops, new messages are refused (503); those that come later get no answer,
+    so their senders repeat them.
 
     Raises:
         GatewayError: the certificate or key cannot be used.
@@ -99,33 +90,24 @@ class HttpGateway(HttpServer):
         self,
         routes: Sequence[HttpRoute],
         inbox: RowStore,
-        settings: HttpGatewayConfig | None = None,
+        settings: HttpGatewayConfig,
         *,
-        counters: GatewayCounters | None = None,
+        counters: GatewayCounters,
     ) -> None:
-        chosen = self._settings = settings or HttpGatewayConfig()
+        chosen = self._settings = settings
         tls = create_server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
         super().__init__("HTTP gateway", (chosen.host, chosen.port), self, chosen.limits, tls=tls)
         self._routes = PathRoutes(routes)
         self._guard = Guard(chosen.access)
         self._parts = RequestParts(self._guard.secret_headers)
-        self._counters = counters or NoCounters()
+        self._counters = counters
         # Without pauses and in groups of any size: senders wait for an answer, and repeat what is refused.
         self._ack_queue = AckAfterStore(inbox, self, self._wake, Backoff(0.0, 0.0), eager=1)
         self._advance_due = self._woken = False
-        self._refusing = False
 
     def replace_routes(self, routes: Sequence[HttpRoute]) -> None:
         """Switch to these routes for later requests; requests in flight finish with the old ones."""
         self._routes = PathRoutes(routes)
-
-    def stop(self, grace: float = 10.0) -> None:
-        """Refuse new messages (503), finish those in flight within *grace* seconds, then close all connections.
-
-        Later ones get no answer, so their senders repeat them. Does nothing when not running.
-        """
-        self._refusing = True
-        super().stop(grace)
 
     def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
         """Return the accepted request, or the reply that refuses it."""
@@ -148,7 +130,7 @@ class HttpGateway(HttpServer):
         endpoint = _find_endpoint(head, match)
         self._guard.check_allowed(sender, match.users)
         self._counters.received(endpoint)
-        if self._refusing:
+        if self.stopping:
             raise self._unavailable("the router is stopping; retry later")
         _check_length(head, self._settings.max_body_bytes)
         store = partial(self._store_message, endpoint, head)

@@ -18,15 +18,8 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from bindings.http.request import HttpProblem, Reply, RequestHead, ServerLimits
 from bindings.http.server import AcceptedRequest, HttpServer
 
-METRICS_LIMITS: Final = ServerLimits(
-    max_header_bytes=16 * 2**10,
-    max_headers=100,
-    max_connections=100,
-    max_per_address=50,
-    header_timeout=10.0,
-    request_timeout=10.0,
-)
-"""Few clients request metrics, and their requests are small."""
+METRICS_LIMITS: Final = ServerLimits(max_connections=100, max_per_address=50)
+"""Few clients request metrics."""
 _NO_STORE: Final = (b"cache-control", b"no-store")
 HealthCheck = Callable[[], tuple[bool, Mapping[str, Any]]]
 """Returns whether all is well, and the document that says so."""

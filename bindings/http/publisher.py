@@ -20,9 +20,17 @@ from typing import Final
 
 import httpx
 
-from bindings.gateways import Tls
+from bindings.gateways import Tls, to_line
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
-from bindings.http.client import NotPermitted, Permissions, Version, create_client, parse_retry_after, redact_url
+from bindings.http.client import (
+    MAX_RETRY_SECONDS,
+    NotPermitted,
+    Permissions,
+    Version,
+    create_client,
+    parse_retry_after,
+    redact_url,
+)
 from bindings.sending import Hangup, MessageRefusal, Outbound, PoisonIsolator, Settled, Unsettled, iter_headers
 
 ENDED_ERRORS: Final = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
@@ -33,10 +41,7 @@ MAX_TRIES: Final = 3
 FIRST_PAUSE: Final = 0.2
 MAX_PAUSE: Final = 2.0
 """Maximum pause in seconds inside :meth:`HttpPoster.send`; a target that wants more ends the call."""
-MAX_RETRY_AFTER: Final = 300.0
-"""Maximum ``Retry-After`` that is obeyed, in seconds; a longer one counts as this."""
-_MAX_DETAIL: Final = 200
-_MAX_DETAIL_BYTES: Final = 1024
+_DETAIL_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +186,7 @@ class HttpPoster:
                 if status in (401, 407) or status < 400:
                     raise Unsettled(f"{trouble}; correct its address or our credentials")
             if after is not None and after > MAX_PAUSE:
-                self._pauses[target] = time.monotonic() + min(after, MAX_RETRY_AFTER)
+                self._pauses[target] = time.monotonic() + min(after, MAX_RETRY_SECONDS)
                 break
             if attempt == MAX_TRIES - 1 or failed.is_set():
                 break
@@ -194,9 +199,9 @@ class HttpPoster:
         headers = [(name.encode("ascii"), value) for name, value in message.headers]
         with self._client.stream(message.method, message.url, headers=headers, content=message.body or b"") as answer:
             text = b""
-            for chunk in answer.iter_raw(_MAX_DETAIL_BYTES):
+            for chunk in answer.iter_raw(_DETAIL_BYTES):
                 text += chunk
-                if len(text) >= _MAX_DETAIL_BYTES:
+                if len(text) >= _DETAIL_BYTES:
                     break  # The connection is closed: the rest of the response may never end.
             return (
                 answer.status_code,
@@ -218,6 +223,5 @@ def find_invalid_member(message: OutRequest) -> str:
 
 
 def _format_detail(phrase: str, body: bytes) -> str:
-    text = " ".join(body.decode("utf-8", "replace").split())[:_MAX_DETAIL]
-    shown = "".join(char if char.isprintable() else "?" for char in text)
+    shown = "".join(char if char.isprintable() else "?" for char in to_line(body.decode("utf-8", "replace")))
     return f"{' ' if phrase else ''}{phrase}{': ' if shown else ''}{shown}"

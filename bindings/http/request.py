@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,8 +26,7 @@ from catalog.templates import Template, parse_template, split_tokens
 
 TOKEN: Final = TOKEN_PARAMETER.encode()
 """The query parameter that is never part of a record."""
-_MAX_CACHED_NAMES: Final = 1_000
-_MAX_CACHED_BYTES: Final = 64
+_CACHED_NAMES: Final = 200
 
 
 class RequestHead(NamedTuple):
@@ -65,7 +65,7 @@ class RequestParts:
 
     def __init__(self, secret: frozenset[str] = frozenset()) -> None:
         self._excluded = REQUEST_CREDENTIALS | secret
-        self._keys: dict[bytes, str | None] = {}
+        self._part_key = lru_cache(_CACHED_NAMES)(self._make_part_key)
 
     def parts_of_head(self, head: RequestHead) -> list[Part]:
         """Convert a head to the parts ``method``, ``path`` (raw), ``query.*`` and ``headers.*``, without credentials.
@@ -76,20 +76,16 @@ class RequestParts:
         parts = [Part("method", head.method.encode("ascii")), Part("path", head.path)]
         if head.query:
             parts.extend(iter_query_parts(head.query))
-        keys = self._keys
         for name, value in head.headers:
-            key = keys[name] if name in keys else self._part_key(name)
+            key = self._part_key(name)
             if key is not None:
                 parts.append(make(Part, (key, value, None)))
         return parts
 
-    def _part_key(self, name: bytes) -> str | None:
-        """Return the part key of a header; None if it is left out. Keys are cached, up to a limit."""
+    def _make_part_key(self, name: bytes) -> str | None:
+        """Return the part key of a header; None if it is left out."""
         text = name.decode("latin-1")
-        key = None if text in self._excluded else f"headers.{text}"
-        if len(self._keys) < _MAX_CACHED_NAMES and len(name) <= _MAX_CACHED_BYTES:
-            self._keys[name] = key
-        return key
+        return None if text in self._excluded else f"headers.{text}"
 
 
 def iter_query_parts(query: bytes) -> Iterator[Part]:

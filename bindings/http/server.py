@@ -38,6 +38,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 import httptools
 import uvloop
 
+from bindings.gateways import JOIN_SECONDS, LOG_SECONDS
 from bindings.http.request import (
     HttpProblem,
     Reply,
@@ -228,8 +229,6 @@ def _bad_request(detail: str) -> HttpProblem:
 
 # One connection: requests are answered in order, and every wait has a limit.
 
-MAX_DROPPED_BYTES: Final = 16 * 2**20
-"""Maximum bytes of a refused body that are read and dropped."""
 REQUESTS_PER_TURN: Final = 50
 """Requests of one connection that are handled before other connections get their turn."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -287,7 +286,6 @@ class HttpConnection(asyncio.Protocol):
         self._head: RequestHead | None = None
         self._request: AcceptedRequest | None = None
         self._body = bytearray()
-        self._dropped = 0
         self._plain = self._skipping = self._pumping = self._blocked = self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -309,11 +307,7 @@ class HttpConnection(asyncio.Protocol):
         self._reader.events.clear()
 
     def data_received(self, data: bytes) -> None:
-        if self.phase is Phase.LINGER:
-            self._dropped += len(data)
-            if self._dropped > MAX_DROPPED_BYTES:
-                self.abort()
-        elif self.phase is not Phase.CLOSED:
+        if self.phase not in (Phase.LINGER, Phase.CLOSED):
             self._unread = self._unread + data if self._unread else data
             self._process_input()
 
@@ -574,15 +568,10 @@ def address_group(peer: Any) -> str:
 
 SPARE_DESCRIPTORS: Final = 300
 """Descriptors reserved for the rest of the process."""
-_CLOSE_SECONDS: Final = 5.0
 _SWEEP_SECONDS: Final = 0.25
 _DRAIN_SECONDS: Final = 0.02
-_EXHAUSTED_SECONDS: Final = 0.2
-_LOG_SECONDS: Final = 10.0
 _LOW_DESCRIPTORS: Final = 1024
 """Descriptors below this are left to clients of brokers: some use ``select``, which supports no others."""
-_BURST: Final = 32
-"""Connections accepted at a time, before the event loop does other work."""
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 _logger = logging.getLogger(__name__)
@@ -662,7 +651,7 @@ class HttpServer:
             self._loop.call_soon_threadsafe(self._stop.set)
         except RuntimeError:
             _logger.debug("%s ended before it was stopped", self._name)
-        self._thread.join(grace + 2 * _CLOSE_SECONDS)
+        self._thread.join(grace + JOIN_SECONDS)
         self._thread = None
 
     def _run(self, listener: socket.socket) -> None:
@@ -705,7 +694,6 @@ class HttpServer:
         await asyncio.sleep(_DRAIN_SECONDS)  # until the last responses are sent
 
     async def _accept(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
-        burst = 0
         while True:
             try:
                 accepted, peer = await loop.sock_accept(listener)
@@ -713,11 +701,9 @@ class HttpServer:
                 if error.errno in _EXHAUSTED:
                     self._log_problem(f"no more connections now: {error.strerror}; raise the limit on open files")
                     self.connections.make_room()
-                    await asyncio.sleep(_EXHAUSTED_SECONDS)
+                    await asyncio.sleep(_SWEEP_SECONDS)
                 continue
-            burst = (burst + 1) % _BURST
-            if not burst:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # an accepted socket that waits already does not: others have their turn
             address = address_group(peer)
             if self.connections.has_room(address):
                 connection = HttpConnection(self, address, loop)
@@ -775,7 +761,7 @@ class HttpServer:
         now = time.monotonic()
         if now >= due:
             _logger.warning("%s (%d times)", problem, count + 1)
-            due, count = now + _LOG_SECONDS, -1
+            due, count = now + LOG_SECONDS, -1
         self._complaints[problem] = (due, count + 1)
 
 

@@ -10,7 +10,7 @@ import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -48,7 +48,7 @@ from bindings.private_files import FILE_MODE, create_private_folder, replace_fil
 
 FRAME_ROWS: Final = 10_000
 FRAME_BYTES: Final = 8 * 2**20
-"""A joined frame ends at whichever limit it reaches first."""
+"""A frame, of one commit or of joined frames, ends at whichever limit it reaches first."""
 
 _logger = logging.getLogger(__name__)
 
@@ -190,11 +190,6 @@ def _cut_tail(path: Path, seed: int, durable: int) -> int:
     return rows
 
 
-GROUP_ROWS: Final = 10_000
-GROUP_BYTES: Final = 16 * 2**20
-"""Maximum rows, and maximum bytes of bodies, of one commit; more would only make all of them wait longer."""
-_PUBLISH_RETRY_SECONDS: Final = 1.0
-
 _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
 
 
@@ -234,7 +229,6 @@ class PartitionLog:
         self._closing = False
         self._lock = threading.Lock()  # so that nothing waits behind the last
         self._has_torn_tail = False  # bytes may follow the durable end in the file, and must go before the next write
-        self._unpublished = False
         self._end_file = EndFile(directory)
         self._descriptor = -1
         self._end = DurableEnd(-1, 0, 0)
@@ -249,11 +243,7 @@ class PartitionLog:
         stored whose future had not completed: the sender repeats them, delivery is at least once.
         """
         done: Future[None] = Future()
-        try:
-            size = sum([len(row.body or b"") for row in rows])
-        except (TypeError, AttributeError) as error:
-            done.set_exception(InboxRowError(f"the inbox cannot store this row: {error}"))
-            return done
+        size = sum([len(row.body or b"") for row in rows])
         with self._lock:
             if not self._closing:
                 self._waiting.put(_QueuedRows(rows, size, done))
@@ -267,23 +257,15 @@ class PartitionLog:
             self._closing = True
             self._waiting.put(None)
         self._thread.join()
-        if self._has_torn_tail:
-            try:
-                self._cut_torn_tail()
-            except OSError as error:
-                # The next start does it; a complete frame would be kept then, which at worst repeats a message.
-                _logger.warning("%s: an unfinished write remains behind the durable end: %s", self._directory, error)
+        # The next start cuts off a torn tail. It keeps a complete frame, which at worst repeats messages.
         self._end_file.close()
         os.close(self._descriptor)
 
     def _run(self) -> None:
         """Store groups until the log is closed. An internal error fails the current group, whose senders retry."""
-        while (group := self._take_group()) is not None:
+        while group := self._take_group():
             try:
-                if group:
-                    self._commit_group(group)
-                if self._unpublished:
-                    self._publish_end()
+                self._commit_group(group)
             except Exception as error:
                 # Nobody may wait for ever. Nothing is acknowledged, and a partial write is cut off first.
                 count_fault("inbox")
@@ -291,26 +273,17 @@ class PartitionLog:
                 fault = InboxFull(f"{self._directory}: {type(error).__name__} while storing; see the log")
                 _fail_entries([entry for entry in group if not entry.done.done()], fault)
 
-    def _take_group(self) -> list[_QueuedRows] | None:
-        """Wait for entries, and return as many as fit in one commit; an empty list if only a publish is due.
-
-        None means that the log is closing and all entries are stored.
-        """
+    def _take_group(self) -> list[_QueuedRows]:
+        """Wait for entries, and return as many as fit in one commit; none if the log closes and all are stored."""
         group: list[_QueuedRows] = []
         rows = size = 0
-        with contextlib.suppress(queue.Empty):
-            entry = self._waiting.get(timeout=_PUBLISH_RETRY_SECONDS if self._unpublished else None)
-            while entry is not None:
-                # From here on a caller cannot cancel, so "cancelled" always means "not stored".
-                if entry.done.set_running_or_notify_cancel():
-                    group.append(entry)
-                    rows += len(entry.rows)
-                    size += entry.size
-                    if rows >= GROUP_ROWS or size >= GROUP_BYTES:
-                        return group
-                entry = self._waiting.get_nowait()
-            if not group:
-                return None
+        while (entry := self._waiting.get()) is not None:
+            group.append(entry)
+            rows += len(entry.rows)
+            size += entry.size
+            if rows >= FRAME_ROWS or size >= FRAME_BYTES or self._waiting.empty():
+                return group
+        if group:
             self._waiting.put(None)
         return group
 
@@ -349,7 +322,7 @@ class PartitionLog:
         _sync(self._descriptor)
         self._has_torn_tail = False
         self._end = DurableEnd(self._end.segment, self._end.rows + batch.num_rows, self._end.size + len(frame))
-        self._publish_end()
+        self._end_file.publish(self._end)
 
     def _cut_torn_tail(self) -> None:
         """Remove the bytes of a failed write or fsync, whose rows were never published or acknowledged."""
@@ -379,17 +352,7 @@ class PartitionLog:
             os.close(self._descriptor)
         self._descriptor = descriptor
         self._end = DurableEnd(segment, 0, 0)
-        self._publish_end()
-
-    def _publish_end(self) -> None:
-        try:
-            self._end_file.publish(self._end)
-        except OSError as error:
-            # The rows are durable, so their senders get their answer; readers see them after the next publish.
-            _logger.warning("%s: durable end not published, will retry: %s", self._directory, error)
-            self._unpublished = True
-        else:
-            self._unpublished = False
+        self._end_file.publish(self._end)
 
 
 def _fail_entries(group: Sequence[_QueuedRows], error: InboxError) -> None:
@@ -493,28 +456,16 @@ class Inbox:
 
 
 def _combine_futures(futures: Sequence[Future[None]]) -> Future[None]:
-    """Combine futures to one, which completes with the last, or fails with the first failure once all have ended."""
+    """Combine futures to one, which completes with the last, or fails with a failure of theirs once all have ended."""
     if len(futures) == 1:
         return futures[0]
     total: Future[None] = Future()
-    total.set_running_or_notify_cancel()
-    lock = threading.Lock()
-    failures: list[BaseException] = []
-    left = len(futures)
 
-    def on_ended(future: Future[None]) -> None:
-        nonlocal left
-        error = future.exception()
-        with lock:
-            left -= 1
-            if error is not None:
-                failures.append(error)
-            if left:
-                return
-        if failures:
-            total.set_exception(failures[0])
-        else:
-            total.set_result(None)
+    def on_ended(_: Future[None]) -> None:
+        if all(each.done() for each in futures):
+            failure = next((error for each in futures if (error := each.exception()) is not None), None)
+            with contextlib.suppress(InvalidStateError):  # the last two may end at the same time
+                total.set_exception(failure) if failure is not None else total.set_result(None)
 
     if not futures:
         total.set_result(None)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import StructType
 
 from bindings.inbox.format import (
     SCHEMA,
@@ -30,8 +32,7 @@ from bindings.inbox.format import (
     to_offset,
 )
 from bindings.inbox.log import join_batches
-from bindings.inbox.space import InboxDamaged, InboxFormatError
-from catalog.values import parse_whole_number
+from bindings.inbox.space import InboxDamaged
 
 # The reading side of an inbox, without Spark.
 
@@ -41,7 +42,7 @@ READ_SCHEMA = SCHEMA.append(pa.field("position", pa.string()))
 
 @dataclass(frozen=True, slots=True)
 class RowSpan:
-    """Rows ``first`` to ``last`` (exclusive) of one segment; ``hint`` as for :func:`segments.read_rows`."""
+    """Rows ``first`` to ``last`` (exclusive) of one segment; ``hint`` is where the frame of the first one may start."""
 
     segment: int
     first: int
@@ -113,13 +114,9 @@ class InboxView:
             InboxDamaged: a segment between them is gone.
         """
         total = -self._find_hint(partition, start.segment, start.row)
-        for segment in range(start.segment, end.segment + 1):
-            path = segment_path(self._directory(partition), segment)
-            try:
+        for segment in range(start.segment, end.segment + bool(end.row)):
+            with self._find_segment(partition, segment) as path:
                 total += path.stat().st_size
-            except FileNotFoundError:
-                if segment != end.segment or end.row:
-                    raise self._segment_missing(path, 0) from None
         return total
 
     def end_within(self, partition: int, start: InboxPosition, end: InboxPosition, size: int) -> InboxPosition:
@@ -132,12 +129,9 @@ class InboxView:
             return end
         left = size
         for span in self.plan_spans(partition, start, end):
-            path = segment_path(self._directory(partition), span.segment)
             seed = checksum_seed(self.layout.inbox, partition, span.segment)
-            try:
+            with self._find_segment(partition, span.segment, span.first) as path:
                 taken, left = count_rows_within(path, span.first, span.last, left, seed, span.hint)
-            except FileNotFoundError:
-                raise self._segment_missing(path, span.first) from None
             position = InboxPosition(span.segment, span.first + taken)
             if span.first + taken < span.last:
                 return max(position, InboxPosition(start.segment, start.row + 1))
@@ -164,17 +158,14 @@ class InboxView:
             InboxDamaged: a row cannot be read.
         """
         for span in spans:
-            path = segment_path(self._directory(partition), span.segment)
             seed = checksum_seed(self.layout.inbox, partition, span.segment)
             prefix = f"{self.layout.inbox}-{partition}-{span.segment}-"
             row = span.first
-            try:
+            with self._find_segment(partition, span.segment, span.first) as path:
                 for batch in join_batches(read_rows(path, span.first, span.last, seed, span.hint)):
                     positions = pa.array([f"{prefix}{row + index}" for index in range(batch.num_rows)], pa.string())
                     yield pa.RecordBatch.from_arrays([*batch.columns, positions], schema=READ_SCHEMA)
                     row += batch.num_rows
-            except FileNotFoundError:
-                raise self._segment_missing(path, span.first) from None
 
     def trim_segments(self, partition: int, before: InboxPosition) -> None:
         """Delete the segments entirely before a position; never the open one.
@@ -195,11 +186,8 @@ class InboxView:
     def _count_sealed_rows(self, partition: int, segment: int) -> int:
         known = self._sealed_rows.get((partition, segment))
         if known is None:
-            path = segment_path(self._directory(partition), segment)
-            try:
+            with self._find_segment(partition, segment) as path:
                 known = count_rows(path)
-            except FileNotFoundError:
-                raise self._segment_missing(path, 0) from None
             self._sealed_rows[partition, segment] = known
         return known
 
@@ -208,13 +196,23 @@ class InboxView:
         seen = (end for end in self._seen_ends.get(partition, ()) if (end.segment, end.rows) == (segment, row))
         return next((end.size for end in seen), 0)
 
-    def _segment_missing(self, path: Path, row: int) -> InboxDamaged:
-        return InboxDamaged(
-            f"{path} is missing, but this query has not committed its rows; restore it together with the "
-            f"checkpoint, or start a new checkpoint generation",
-            file=str(path),
-            row=row,
-        )
+    @contextmanager
+    def _find_segment(self, partition: int, segment: int, row: int = 0) -> Iterator[Path]:
+        """Yield the file of a segment that has rows from *row* on to read.
+
+        Raises:
+            InboxDamaged: the block does not find it.
+        """
+        path = segment_path(self._directory(partition), segment)
+        try:
+            yield path
+        except FileNotFoundError:
+            raise InboxDamaged(
+                f"{path} is missing, but this query has not committed its rows; restore it together with the "
+                f"checkpoint, or start a new checkpoint generation",
+                file=str(path),
+                row=row,
+            ) from None
 
 
 # The Spark source over an inbox: format ``xrouter_inbox``.
@@ -227,19 +225,7 @@ class InboxView:
 # checkpoint has finished. A crash loses nothing, and no row is offered under two positions.
 
 NAME: Final = "xrouter_inbox"
-_PROPERTY: Final = StructType(
-    [StructField("key", StringType()), StructField("value", BinaryType()), StructField("type", StringType())]
-)
-SPARK_SCHEMA: Final = StructType(
-    [
-        StructField("endpoint", StringType()),
-        StructField("protocol", StringType()),
-        StructField("received", TimestampType()),
-        StructField("properties", ArrayType(_PROPERTY)),
-        StructField("body", BinaryType()),
-        StructField("position", StringType()),
-    ]
-)
+SPARK_SCHEMA: Final = from_arrow_schema(READ_SCHEMA)
 
 
 class InboxDataSource(DataSource):
@@ -275,17 +261,14 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches over an inbox and reads them. See above for its guarantees.
 
     Raises:
-        InboxFormatError: an option is missing or not a number, an offset is foreign, or there is no such inbox.
+        InboxFormatError: an offset is foreign, or there is no such inbox.
         InboxDamaged: rows that the checkpoint still needs are missing or broken.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        path = options.get("path")
-        if not path:
-            raise InboxFormatError(f"the source {NAME} needs the option path, the inbox directory")
-        self._path = Path(path)
-        self._max_records = _parse_limit("max_records", options)
-        self._max_bytes = _parse_limit("max_bytes", options)
+        self._path = Path(options["path"])
+        self._max_records = int(options["max_records"]) if "max_records" in options else None
+        self._max_bytes = int(options["max_bytes"]) if "max_bytes" in options else None
         self._target: dict[int, InboxPosition] | None = None
         self._opened: InboxView | None = None
 
@@ -345,8 +328,7 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range; runs on a worker, any number of times, always with the same result."""
-        if not isinstance(partition, InboxRange):
-            raise TypeError(f"not an inbox range: {partition!r}")
+        assert isinstance(partition, InboxRange)
         return self._open_view().read_spans(partition.partition, list(partition.spans))
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -365,13 +347,3 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _target_end(self, partition: int) -> InboxPosition:
         return self._open_view().end_position(partition) if self._target is None else self._target[partition]
-
-
-def _parse_limit(name: str, options: Mapping[str, str]) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    limit = parse_whole_number(text)
-    if not limit:
-        raise InboxFormatError(f"{name} must be a whole number above 0, not {text!r}")
-    return limit

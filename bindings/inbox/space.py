@@ -44,10 +44,8 @@ class InboxDamaged(InboxError):
 
 
 _PROBE: Final = ".probe"
-_SPARE_BYTES: Final = 2**20
-"""Minimum free bytes before the inbox reports that it accepts messages again."""
 _PROBE_BYTES: Final = 2**20
-"""Maximum bytes written to test whether a disk that refused a write accepts one again."""
+"""Free bytes, at least, before the inbox reports that it accepts messages again; written, at most, to test the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ class DiskSpace:
         return min(self._limits.max_bytes, self.measure_size() + left)
 
     def _record_refusal(self, size: int) -> None:
-        spare = min(_SPARE_BYTES, self._limits.max_bytes // 20)
+        spare = min(_PROBE_BYTES, self._limits.max_bytes // 20)
         self._refused_bytes = min(max(size, spare), self._limits.max_bytes // 8)
 
     def _check_space(self, size: int, taken: int = 0) -> None:

@@ -49,7 +49,7 @@ def split(native: Mapping[str, Any]) -> list[Part]:
 
 
 def build(record_parts: list[Part]) -> dict[str, Any]:
-    """Build a native record from parts: the inverse of :func:`parts`."""
+    """Build a native record from parts: the inverse of :func:`split`."""
     key = next((part.value for part in record_parts if part.key == "key"), None)
     form = native_of((part for part in record_parts if part.key != "key"), FORM)
     if key is not None:
@@ -76,7 +76,6 @@ def split_row(row: Mapping[str, Any]) -> list[Part]:
 # assigned their partitions and join no group. ``acks`` is ignored: a record counts as sent when all in-sync replicas
 # have it, because the source was acknowledged for it.
 
-_START: Final = "autooffsetreset"
 _STARTS: Final[Mapping[str, Literal["earliest", "latest"]]] = {
     **dict.fromkeys(("earliest", "smallest", "beginning"), "earliest"),
     **dict.fromkeys(("latest", "largest", "end"), "latest"),
@@ -85,24 +84,22 @@ _STARTS: Final[Mapping[str, Literal["earliest", "latest"]]] = {
 
 def topic_option(options: Mapping[str, Any]) -> str:
     """Return the topic in the options, which may be a template; empty if there is none."""
-    topic = _squash_names(options).get("topic")
-    return topic if isinstance(topic, str) else ""
+    return _read_text(options, "topic")
 
 
 def group_option(options: Mapping[str, Any]) -> str:
     """Return the consumer group in the options; empty if there is none."""
-    group = _squash_names(options).get("consumergroup")
-    return group if isinstance(group, str) else ""
+    return _read_text(options, "consumergroup")
 
 
 def start_option(options: Mapping[str, Any]) -> Literal["earliest", "latest"] | None:
     """Return where a first read begins, from ``autooffsetreset``; None if that is unknown."""
-    value = _squash_names(options).get(_START)
-    return _STARTS.get(value.strip().lower()) if isinstance(value, str) else None
+    return _STARTS.get(_read_text(options, "autooffsetreset").strip().lower())
 
 
-def _squash_names(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {option_key(name): value for name, value in options.items()}
+def _read_text(options: Mapping[str, Any], name: str) -> str:
+    value = {option_key(written): value for written, value in options.items()}.get(name)
+    return value if isinstance(value, str) else ""
 
 
 # Addresses of Kafka brokers, whose scheme is the security protocol as in other bindings (OPERATIONS.md#security).
@@ -121,7 +118,7 @@ class Brokers:
 
     @property
     def address_text(self) -> str:
-        """The addresses as text that :func:`brokers_of` reads back."""
+        """The addresses as text that :func:`parse_brokers` reads back."""
         return f"{self.security}://{self.servers}" if self.security and self.servers else self.servers
 
     @property

@@ -85,6 +85,10 @@ def _quote(text: str) -> str:
 
 
 TIMEOUT_SECONDS: Final = 10.0
+QUERY_SECONDS: Final = 3.0
+"""Maximum duration of a query that may fail, such as for an estimate."""
+POLL_SECONDS: Final = 0.2
+"""How long a client waits for a record, or the end of one, before it looks at the time."""
 _SHARED: Final = ("security.protocol", "client.id")
 """Options with the same name and meaning in both clients."""
 _READING: Final = {"max.poll.records": "3000"}

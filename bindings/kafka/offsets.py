@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 from confluent_kafka import (
@@ -34,7 +33,15 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from bindings.inbox.format import divide_rows
-from bindings.kafka.client import COMMITTED, ISOLATION, TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
+from bindings.kafka.client import (
+    COMMITTED,
+    ISOLATION,
+    POLL_SECONDS,
+    QUERY_SECONDS,
+    TIMEOUT_SECONDS,
+    KafkaClient,
+    KafkaUnreachable,
+)
 from bindings.kafka.record_columns import SOURCE_SCHEMA
 
 if TYPE_CHECKING:
@@ -277,9 +284,8 @@ SAMPLE_SIZE: Final = 100
 """Records read at each position."""
 SAMPLED_PARTITIONS: Final = 8
 """Partitions read, of all topics together."""
-COMPARED_PARTITIONS: Final = 64
-"""Maximum partitions whose offsets are compared to find some with unread records."""
-SAMPLE_SECONDS: Final = 2.0
+MAX_QUERIED_PARTITIONS: Final = 256
+"""Maximum partitions to query; more would take too long."""
 _OVERHEAD: Final = 64
 """Bytes that every record adds: topic, offset, time, and the memory of its parts."""
 _FETCH_BYTES: Final = 2**20
@@ -326,18 +332,18 @@ def _largest_mean(consumer: Consumer, topics: set[str], starts: Starts) -> float
             # Requesting more records than there are would mean waiting for them.
             there = sum(min(SAMPLE_SIZE, unread[place.topic, place.partition][1] - place.offset) for place in places)
             consumer.assign(places)
-            means.extend(_mean_sizes(consumer.consume(there, SAMPLE_SECONDS)))
+            means.extend(_mean_sizes(consumer.consume(there, QUERY_SECONDS)))
     return max(means, default=None)
 
 
 def _find_unread(consumer: Consumer, topics: set[str], starts: Starts) -> dict[tuple[str, int], tuple[int, int]]:
     """Return the range of unread offsets (end excluded) of some partitions with unread records."""
-    known = consumer.list_topics(timeout=SAMPLE_SECONDS).topics
+    known = consumer.list_topics(timeout=QUERY_SECONDS).topics
     wanted = [(topic, number) for topic in sorted(topics & known.keys()) for number in sorted(known[topic].partitions)]
     unread: dict[tuple[str, int], tuple[int, int]] = {}
-    for topic, number in wanted[:COMPARED_PARTITIONS]:
+    for topic, number in wanted[:MAX_QUERIED_PARTITIONS]:
         first = starts.get(topic, {}).get(str(number), 0)
-        bounds = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=SAMPLE_SECONDS)
+        bounds = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=QUERY_SECONDS)
         if bounds is not None and max(first, bounds[0]) < bounds[1]:
             unread[topic, number] = (max(first, bounds[0]), bounds[1])
         if len(unread) == SAMPLED_PARTITIONS:
@@ -364,7 +370,6 @@ SILENCE_SECONDS: Final = 60.0
 """Seconds without a record after which the brokers count as unreachable."""
 _ROWS: Final = 1000
 _BYTES: Final = 8 << 20
-_POLL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,8 +399,14 @@ def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRan
     from pyspark.sql.pandas.types import from_arrow_schema
 
     config = consumer_config(client, elsewhere=True, lossy=lossy)
+
+    def read_all(places: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in places:
+            for place in batch.column(0).to_pylist():
+                yield from iter_records(config, ranges[place])
+
     places = spark.range(0, len(ranges), 1, max(1, len(ranges)))
-    return places.mapInArrow(_range_reader(config, ranges), from_arrow_schema(SOURCE_SCHEMA))
+    return places.mapInArrow(read_all, from_arrow_schema(SOURCE_SCHEMA))
 
 
 def consumer_config(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True) -> dict[str, Any]:
@@ -415,17 +426,6 @@ def consumer_config(client: KafkaClient, *, elsewhere: bool = False, lossy: bool
         "queued.max.messages.kbytes": 16384,
         "log_level": 0,
     }
-
-
-def _range_reader(
-    config: Mapping[str, Any], ranges: tuple[KafkaRange, ...]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read_all(places: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in places:
-            for place in batch.column(0).to_pylist():
-                yield from iter_records(config, ranges[place])
-
-    return read_all
 
 
 def iter_records(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.RecordBatch]:
@@ -463,7 +463,7 @@ def _iter_messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
     deadline = time.monotonic() + SILENCE_SECONDS
     place = TopicPartition(wanted.topic, wanted.partition)
     while True:
-        message = consumer.poll(_POLL_SECONDS)
+        message = consumer.poll(POLL_SECONDS)
         if message is None:
             position = consumer.position([place])[0].offset
             if position >= wanted.end:
@@ -505,11 +505,6 @@ def to_source_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 # The first record at or after an offset, and its arrival time.
 
-QUERY_SECONDS: Final = 3.0
-"""Maximum duration of one query."""
-MAX_QUERIED_PARTITIONS: Final = 256
-"""Maximum partitions to query; more would take too long."""
-_HEAD_POLL_SECONDS: Final = 0.2
 _SEARCH_FETCH_BYTES: Final = 2**16
 PartitionKey = tuple[str, int]
 
@@ -526,7 +521,7 @@ class FirstRecord:
     arrived: int | None = None
 
 
-class FirstUnreadRecords:
+class FirstUnreadRecords(contextlib.AbstractContextManager["FirstUnreadRecords"]):
     """Queries a cluster repeatedly for first records, over one connection. Not for concurrent use."""
 
     def __init__(self, client: KafkaClient) -> None:
@@ -534,18 +529,13 @@ class FirstUnreadRecords:
         self._consumer: Consumer | None = None
         self._cached: dict[PartitionKey, tuple[int, FirstRecord]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def find_first_records(self, places: Mapping[PartitionKey, tuple[int, int]]) -> dict[PartitionKey, FirstRecord]:
         """Return the first record of each partition between a position and the end.
 
-        Partitions are left out if the brokers do not answer within :data:`QUERY_SECONDS`. A position of the previous
+        Partitions are left out if the brokers do not answer in time. A position of the previous
         call costs nothing, unless there was no record and the end has moved.
         """
         self._cached = {
@@ -572,7 +562,7 @@ class FirstUnreadRecords:
         try:
             deadline = time.monotonic() + QUERY_SECONDS
             while wanted and time.monotonic() < deadline:
-                message = consumer.poll(_HEAD_POLL_SECONDS)
+                message = consumer.poll(POLL_SECONDS)
                 if message is None:
                     continue
                 error, topic, partition, offset = message.error(), *_position_of(message)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bindings.kafka.client import KafkaClient
+from bindings.kafka.client import POLL_SECONDS, KafkaClient
 from bindings.parts import Part
 from bindings.sending import MessageRefusal, Outbound, Unsettled, iter_headers
 
@@ -20,7 +20,6 @@ _NEVER: Final = frozenset(
     }
 )
 """Errors that a retry does not fix: the record is too large or invalid, or its topic cannot have that name."""
-_SERVED: Final = 0.1
 
 
 class KafkaPublisher:
@@ -85,7 +84,7 @@ class KafkaPublisher:
                 producer.poll(0)
                 return
             except BufferError:
-                producer.poll(_SERVED)
+                producer.poll(POLL_SECONDS)
             except KafkaException as error:
                 on_delivered(error.args[0], None)
                 return

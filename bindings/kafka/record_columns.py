@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Final
 
 import numpy as np
@@ -136,15 +137,8 @@ class _CachedBatch:
     def __init__(self, rows: pa.RecordBatch) -> None:
         self.rows = rows
         self.entries = Entries(rows.column(ENTRIES))
-        self._first: dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
+        self.first_entries = cache(self.entries.first_entries)
         self._texts: dict[str, pa.StringArray] = {}
-        self._key: pa.StringArray | None = None
-
-    def first_entries(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the first entry with that name of each row, -1 for none."""
-        if name not in self._first:
-            self._first[name] = self.entries.first_entries(name)
-        return self._first[name]
 
     def text_column(self, name: str) -> pa.StringArray:
         """Return the text of each row's first entry with that name; null if it is missing, empty, or not UTF-8."""
@@ -152,12 +146,10 @@ class _CachedBatch:
             self._texts[name] = decode_utf8(self.entries.values_at(self.first_entries(name)))
         return self._texts[name]
 
-    @property
+    @cached_property
     def key_column(self) -> pa.StringArray:
         """The key as text; null for none and for bytes that are not UTF-8."""
-        if self._key is None:
-            self._key = decode_utf8(self.rows.column("key"))
-        return self._key
+        return decode_utf8(self.rows.column("key"))
 
     def property_column(self, key: str) -> pa.StringArray | None:
         """Return a property as a column: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None if Kafka has

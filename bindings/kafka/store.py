@@ -22,10 +22,11 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from bindings.background import Background
+from bindings.gateways import JOIN_SECONDS
 from bindings.inbox.log import ORDER_KEYS
 from bindings.inbox.source import READ_SCHEMA
 from bindings.inbox.space import InboxClosed, InboxError, InboxFull, InboxRowError
-from bindings.kafka.client import KafkaClient
+from bindings.kafka.client import POLL_SECONDS, KafkaClient
 from bindings.parts import InboxRow
 from catalog.values import YEAR_10000, parse_whole_number
 
@@ -35,29 +36,20 @@ if TYPE_CHECKING:
 # Headers of Kafka rows as columns of Spark.
 
 
-def first_header_bytes(entries: str, name: str) -> Column:
-    """Return the value of the first entry with that name; null if there is none, or it has no value."""
-    from pyspark.sql import functions as F
-
-    position = F.array_position(F.col(f"{entries}.key"), name).cast("int")
-    return F.get(F.col(f"{entries}.value"), position - 1)
-
-
 def first_header_text(entries: str, name: str) -> Column:
     """Return the value of the first entry with that name as text; null if it is not UTF-8."""
     from pyspark.sql import functions as F
 
-    return F.try_validate_utf8(first_header_bytes(entries, name).cast("string"))
+    position = F.array_position(F.col(f"{entries}.key"), name).cast("int")
+    return F.try_validate_utf8(F.get(F.col(f"{entries}.value"), position - 1).cast("string"))
 
 
 ENDPOINT: Final = "xrouter-in-endpoint"
 PROTOCOL: Final = "xrouter-in-protocol"
 RECEIVED: Final = "xrouter-in-received"
 PART: Final = "xrouter-in:"
-_PROPERTIES: Final = "array<struct<key:string,value:binary,type:string>>"
 """Begins the name of a header that is a part of the record: ``xrouter-in:KIND:KEY``."""
-_CLOSE_SECONDS: Final = 10.0
-_POLL_SECONDS: Final = 0.1
+_PROPERTIES: Final = "array<struct<key:string,value:binary,type:string>>"
 _ASK_SECONDS: Final = 5.0
 """Seconds between two checks whether brokers that refused rows accept them again."""
 _ANSWER_SECONDS: Final = 1.0
@@ -142,14 +134,14 @@ class KafkaStore:
     def close(self) -> None:
         """Wait up to ten seconds until the brokers have all pending rows, then disconnect."""
         if not self._closed.is_set():
-            self._producer.flush(_CLOSE_SECONDS)
+            self._producer.flush(JOIN_SECONDS)
             self._closed.set()
             self._poller.ask_to_end()
-            self._poller.join(_CLOSE_SECONDS)
+            self._poller.join(JOIN_SECONDS)
 
     def _poll_producer(self) -> None:
         while not self._closed.is_set():
-            self._producer.poll(_POLL_SECONDS)
+            self._producer.poll(POLL_SECONDS)
 
 
 class _DeliveryGroup:
@@ -158,8 +150,6 @@ class _DeliveryGroup:
     def __init__(self, count: int, say: Callable[[str], None]) -> None:
         self._set_trouble = say
         self.future: Future[None] = Future()
-        # Nobody may cancel it: the rows are in flight, and the producer's thread must be able to answer.
-        self.future.set_running_or_notify_cancel()
         self._pending = count
         self._lock = threading.Lock()
 
@@ -187,7 +177,7 @@ def to_inbox_columns(rows: DataFrame) -> DataFrame:
     """Convert messages of an inbox topic, read by Spark's Kafka source with headers, to rows of the inbox.
 
     A message that no gateway wrote becomes a row with fewer members, never an error. Without Spark,
-    :func:`inbox_rows_of` does the same.
+    :func:`to_inbox_rows` does the same.
     """
     from pyspark.sql import functions as F
 
@@ -240,7 +230,7 @@ def _to_inbox_error(error: Any) -> InboxError:
     return InboxFull(f"the inbox topic accepts no rows now: {error.str()}; see its brokers")
 
 
-# Messages of an inbox topic as rows of the inbox, without Spark; equivalent to :func:`inbox_columns`.
+# Messages of an inbox topic as rows of the inbox, without Spark; equivalent to :func:`to_inbox_columns`.
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _STEPS: Final = 2

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.gateways import (
-    EndpointSubscription,
     Gateway,
     GatewayConfig,
     GatewayError,
     ReceivingBinding,
+    drop_covered,
     iter_paths,
     templates_of,
 )
 from bindings.mqtt import messages
-from bindings.parts import NativeForm, Part, native_of, parts_of
+from bindings.mqtt.messages import Version
+from bindings.parts import NativeForm, Part
 from bindings.sending import SendingBinding
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.protocols.properties import squash_names
 from catalog.values import parse_whole_number
 
-if TYPE_CHECKING:
-    from bindings.mqtt.messages import Version
-
 # MQTT messages, 3.1.1 and 5: native form, and where the CloudEvents MQTT binding puts attributes.
 
 FORM: Final = NativeForm(lists=("user_properties",), binary=("correlation_data",))
 RULE: Final = AttributeRule(prefixes=("user_properties.",), content_type="content_type", strict=False)
-split = partial(parts_of, form=FORM)
-"""Split a native record into parts."""
-build = partial(native_of, form=FORM)
-"""Build a native record from parts: the inverse of :func:`split`."""
 
 
 # The receiving side of MQTT: topic filters for an endpoint, and the gateway; see :mod:`bindings.gateways`.
@@ -46,7 +40,9 @@ build = partial(native_of, form=FORM)
 def _list_addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     named = messages.filter_of_options(endpoint.options)
     chosen = [named] if named is not None else [messages.check_filter(path) for path in iter_paths(endpoint)]
-    return tuple(messages.drop_covered(chosen) or messages.filters_of_templates(_iter_valid_topics(endpoint, catalog)))
+    return tuple(
+        drop_covered(chosen, messages.covers) or messages.filters_of_templates(_iter_valid_topics(endpoint, catalog))
+    )
 
 
 def _iter_valid_topics(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
@@ -59,24 +55,25 @@ def _iter_valid_topics(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
         yield template
 
 
-def _create_gateway(version: Version, terms: GatewayConfig) -> Gateway:
+def _create_gateway(version: Version, config: GatewayConfig) -> Gateway:
     from bindings.mqtt.gateway import MqttGateway
 
-    return MqttGateway(terms, version)
+    return MqttGateway(config, version)
 
 
-def _check_all(subscriptions: Sequence[EndpointSubscription]) -> None:
-    messages.to_requests(subscriptions)
-
-
-MQTT_5: Final = ReceivingBinding(_list_addresses, messages.overlap, partial(_create_gateway, "MQTT/5.0"), _check_all)
-MQTT_3: Final = ReceivingBinding(_list_addresses, messages.overlap, partial(_create_gateway, "MQTT/3.1.1"), _check_all)
+MQTT_5: Final = ReceivingBinding(
+    _list_addresses, messages.overlap, partial(_create_gateway, "MQTT/5.0"), messages.to_requests
+)
+MQTT_3: Final = ReceivingBinding(
+    _list_addresses, messages.overlap, partial(_create_gateway, "MQTT/3.1.1"), messages.to_requests
+)
 
 
 # Addressing and building MQTT messages; :mod:`bindings.mqtt.publisher` sends them.
 
 _INVALID_ADDRESS: Final = "{address} is not a valid MQTT address"
-_MAX_BYTES: Final = 65_535
+MAX_TEXT: Final = 65_535
+"""Maximum bytes of a text or binary value in a packet."""
 
 
 class MqttSending(SendingBinding):
@@ -95,7 +92,7 @@ class MqttSending(SendingBinding):
     )
     literal_rule = (re.compile(r"[^+#\x00{}]*"), "no '+', '#' or braces")
     address_rule = (re.compile(r"[^+#\x00]+", re.DOTALL), "a topic must not be empty or have '+', '#' or NUL")
-    max_address_bytes = _MAX_BYTES
+    max_address_bytes = MAX_TEXT
     address_key = "topic_name"
     channel_options = frozenset({"topic_name"})
     scalar_options = ("qos", "retain")
@@ -125,9 +122,7 @@ class MqttSending(SendingBinding):
 
 
 def _is_text(*parts: Part) -> bool:
-    return all(
-        part.text is not None and "\0" not in part.text and len(part.value or b"") <= _MAX_BYTES for part in parts
-    )
+    return all(part.text is not None and "\0" not in part.text and len(part.value or b"") <= MAX_TEXT for part in parts)
 
 
 # Endpoint options of MQTT connections.

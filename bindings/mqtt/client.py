@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import socket
@@ -21,30 +22,18 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from bindings.certificates import Address, create_tls_context, parse_addresses, with_login
-from bindings.gateways import Connection, GatewayError, Tls
-from bindings.mqtt.binding import MqttSending, SessionOptions, session_options
+from bindings.gateways import CLOSE_SECONDS, CONNECT_SECONDS, Connection, GatewayError, Tls
+from bindings.mqtt.binding import MqttSending, session_options
 from bindings.mqtt.messages import MalformedPublish, MqttDelivery, SubscribeRequest, Version, read_publish
 
 # paho's client without automatic behaviour: no thread, no loop, no reconnecting, no acknowledgements of its own.
 
 MAX_RECEIVE: Final = 65_535
 """The largest receive maximum, and the default if the broker names none."""
+ROUND_SECONDS: Final = 0.5
+"""Maximum wait for a link, after which its owner looks for work that does not wake it, such as pings."""
 _READ_AHEAD_BYTES: Final = 2**16
 VERSIONS: Final = {"MQTT/5.0": MQTTProtocolVersion.MQTTv5, "MQTT/3.1.1": MQTTProtocolVersion.MQTTv311}
-
-
-@dataclass(frozen=True, slots=True)
-class LinkConfig:
-    """Connection parameters. ``clean``: the session ends with the connection; else it lasts ``options.expiry`` seconds
-    longer. ``receive`` is the receive maximum, which only MQTT 5 can tell a broker; ``tls`` is for addresses with TLS.
-    """
-
-    version: Version
-    client_id: str
-    options: SessionOptions
-    clean: bool
-    receive: int = MAX_RECEIVE
-    tls: ssl.SSLContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +50,6 @@ class BrokerLimits:
     identifiers: int = 1
 
 
-_LIMITS: Final = {
-    "receive": "ReceiveMaximum",
-    "packet": "MaximumPacketSize",
-    "retain": "RetainAvailable",
-    "identifiers": "SubscriptionIdentifierAvailable",
-}
-
-
 class LinkClient(paho.Client):
     """paho's client with our reader of PUBLISH packets (:mod:`bindings.mqtt.messages` says why), our TLS handshake, and
     a buffer before its reader.
@@ -77,25 +58,25 @@ class LinkClient(paho.Client):
     as errors, so that a change in paho shows.
     """
 
-    def __init__(self, terms: LinkConfig, address: Address, take: Callable[[MqttDelivery], None]) -> None:
+    def __init__(self, config: LinkConnector, address: Address, take: Callable[[MqttDelivery], None]) -> None:
         """Every received message is passed to *take*."""
         super().__init__(
             CallbackAPIVersion.VERSION2,
-            client_id=terms.client_id,
-            clean_session=None if terms.version == "MQTT/5.0" else terms.clean,
-            protocol=VERSIONS[terms.version],
+            client_id=config.client_id,
+            clean_session=None if config.version == "MQTT/5.0" else config.clean,
+            protocol=VERSIONS[config.version],
             reconnect_on_failure=False,
             manual_ack=True,
         )
         self._take = take
-        self._version = terms.version
+        self._version = config.version
         self._ahead = memoryview(b"")
         self.on_socket_open = _disable_nagle
         # With a handler of this event paho queues what it sends, and writes only when MqttLink.serve_once tells it to.
         self.on_socket_register_write = lambda _client, _data, _sock: None
         self.max_inflight_messages = 0  # the owner counts; paho would iterate over all of them at each answer
         if address.tls:
-            self.tls_set_context(terms.tls)
+            self.tls_set_context(config.tls)
         if address.username is not None:
             self.username_pw_set(address.username, address.password)
 
@@ -171,8 +152,6 @@ def _disable_nagle(_client: object, _data: object, sock: object) -> None:
 # own connection, cannot reach a later one. The owner calls :meth:`MqttLink.serve_once` and decides when to read, which
 # limits the unstored messages.
 
-ANSWER_SECONDS: Final = 15.0
-"""Maximum seconds until a broker answers a CONNECT."""
 _READ_PACKETS: Final = 256
 """Maximum packets read in one call of :meth:`MqttLink.serve_once`."""
 _FAILED: Final = 128
@@ -200,7 +179,7 @@ class MqttLink:
     ``code`` is the reason code of the broker's DISCONNECT, None without one (MQTT 5 section 3.14.2.1).
     """
 
-    def __init__(self, terms: LinkConfig, address: Address, owner: LinkOwner) -> None:
+    def __init__(self, config: LinkConnector, address: Address, owner: LinkOwner) -> None:
         self.accepted = False
         self.session_present = False
         self.limits = BrokerLimits()
@@ -208,11 +187,11 @@ class MqttLink:
         self.code: int | None = None
         self.opened = time.monotonic()
         self.address = address
-        self._terms = terms
+        self._config = config
         self._owner = owner
         self._packets = 0  # received; a read without a packet does not change it
         self._unread = False  # buffers that no poll sees may have bytes
-        self._client = LinkClient(terms, address, self._handle_message)
+        self._client = LinkClient(config, address, self._handle_message)
         self._client.on_connect = self._handle_connack
         self._client.on_disconnect = self._handle_disconnect
         self._client.on_subscribe = self._handle_suback
@@ -232,14 +211,14 @@ class MqttLink:
             ValueError: an invalid host name.
         """
         five: dict[str, Any] = {}
-        if self._terms.version == "MQTT/5.0":
+        if self._config.version == "MQTT/5.0":
             properties = build_properties(
                 PacketTypes.CONNECT,
-                SessionExpiryInterval=0 if self._terms.clean else self._terms.options.expiry,
-                ReceiveMaximum=self._terms.receive,
+                SessionExpiryInterval=0 if self._config.clean else self._config.options.expiry,
+                ReceiveMaximum=self._config.receive,
             )
-            five = {"clean_start": self._terms.clean, "properties": properties}
-        self._client.connect(self.address.host, self.address.port, self._terms.options.keepalive, **five)
+            five = {"clean_start": self._config.clean, "properties": properties}
+        self._client.connect(self.address.host, self.address.port, self._config.options.keepalive, **five)
 
     def serve_once(self, timeout: float, may_read: Callable[[], bool], wake: socket.socket | None = None) -> None:
         """Wait up to *timeout* seconds for work or for *wake* to be readable, then do the work.
@@ -271,7 +250,7 @@ class MqttLink:
 
     def subscribe(self, request: SubscribeRequest, identifier: int) -> int | None:
         """Send SUBSCRIBE for QoS 1, and return its packet identifier; None if the link has ended."""
-        if self._terms.version != "MQTT/5.0":
+        if self._config.version != "MQTT/5.0":
             return self._client.subscribe(request.filter, 1)[1]
         number = {"SubscriptionIdentifier": identifier} if self.limits.identifiers else {}
         properties = build_properties(PacketTypes.SUBSCRIBE, **number)
@@ -299,9 +278,9 @@ class MqttLink:
         """Whether all queued packets were written to the socket."""
         return not self._client.want_write()
 
-    def disconnect(self, limit: float = 2.0) -> None:
-        """Disconnect: send queued packets and DISCONNECT, and close once the broker did, within *limit* seconds."""
-        deadline = time.monotonic() + limit
+    def disconnect(self) -> None:
+        """Disconnect: send queued packets and DISCONNECT, and close once the broker did, or after a limit of time."""
+        deadline = time.monotonic() + CLOSE_SECONDS
         sock = self._client.socket()
         if sock is None or not self.alive:
             return
@@ -340,7 +319,7 @@ class MqttLink:
             self._client.loop_write()
         if self.alive:
             self._client.loop_misc()
-        if not self.accepted and time.monotonic() > self.opened + ANSWER_SECONDS:
+        if not self.accepted and time.monotonic() > self.opened + CONNECT_SECONDS:
             self.close(f"{self.address} does not answer as an MQTT broker")
         if self._client.socket() is None:
             self.fault = self.fault or "the connection was lost"
@@ -363,8 +342,12 @@ class MqttLink:
             return
         self.accepted = True
         self.session_present = flags.session_present
-        limits = {limit: getattr(properties, name) for limit, name in _LIMITS.items() if hasattr(properties, name)}
-        self.limits = BrokerLimits(**limits)
+        self.limits = BrokerLimits(
+            getattr(properties, "ReceiveMaximum", MAX_RECEIVE),
+            getattr(properties, "MaximumPacketSize", None),
+            getattr(properties, "RetainAvailable", 1),
+            getattr(properties, "SubscriptionIdentifierAvailable", 1),
+        )
 
     def _handle_disconnect(
         self, _client: object, _data: object, flags: paho.DisconnectFlags, reason: ReasonCode, _properties: object
@@ -373,7 +356,7 @@ class MqttLink:
         self.code = reason.value if by_broker else None
         text = f"{self.address} ended the connection: {reason}" if by_broker else f"{self.address}: connection lost"
         if by_broker and reason == "Session taken over":
-            text += f"; another client has the id {self._terms.client_id}"
+            text += f"; another client has the id {self._config.client_id}"
         self.fault = self.fault or text
 
     def _handle_suback(
@@ -410,22 +393,40 @@ class LinkError(Exception):
     """A failed connection, which may be retried; the message has no secrets."""
 
 
-@dataclass(frozen=True, slots=True)
 class LinkConnector:
-    """Opens links to the addresses in turn."""
+    """Opens links to the addresses of a connection in turn.
 
-    addresses: tuple[Address, ...]
-    terms: LinkConfig
+    ``clean``: the session ends with the connection; else it lasts ``options.expiry`` seconds longer. ``receive`` is the
+    receive maximum, which only MQTT 5 can tell a broker; ``tls`` is for addresses with TLS.
 
-    def open_link(self, turn: int, owner: LinkOwner) -> MqttLink:
-        """Connect to the address with this number, counted from 0 and modulo their count; blocks up to the network's
-        limits.
+    Raises:
+        GatewayError: an address, a certificate or an option cannot be used.
+    """
+
+    def __init__(
+        self, connection: Connection, version: Version, client_id: str, *, clean: bool, receive: int = MAX_RECEIVE
+    ) -> None:
+        self.version: Version = version
+        self.client_id = client_id
+        self.clean = clean
+        self.receive = min(receive, MAX_RECEIVE)
+        own = (with_login(each, connection.login) for each in parse_addresses(MqttSending.address_form, connection))
+        self.addresses = tuple(map(_with_username, own))
+        if not self.addresses:
+            raise GatewayError("an MQTT connection has no address; set one in the endpoint, such as mqtts://host:8883")
+        secure = any(address.tls for address in self.addresses)
+        self.tls = create_tls_context(connection.tls or Tls()) if secure else None
+        self.options = session_options(connection.options)
+        self._next_addresses = itertools.cycle(self.addresses)
+
+    def open_link(self, owner: LinkOwner) -> MqttLink:
+        """Connect to the next address; blocks up to the network's limits.
 
         Raises:
             LinkError: nothing answers, or the server's certificate is not valid for it.
         """
-        address = self.addresses[turn % len(self.addresses)]
-        link = MqttLink(self.terms, address, owner)
+        address = next(self._next_addresses)
+        link = MqttLink(self, address, owner)
         try:
             link.connect()
         except (OSError, ValueError) as error:
@@ -436,29 +437,6 @@ class LinkConnector:
             reason = reason or type(error).__name__
             raise LinkError(f"cannot connect to {address}: {reason}") from None
         return link
-
-
-def create_connector(
-    connection: Connection, version: str, client_id: str, *, clean: bool, receive: int = MAX_RECEIVE
-) -> LinkConnector:
-    """Check a connection, and return its connector.
-
-    Raises:
-        GatewayError: an address, a certificate, an option, the version or the client id cannot be used.
-    """
-    if version not in VERSIONS:
-        raise GatewayError(f"{version!r:.40} is not supported; use MQTT/5.0 or MQTT/3.1.1")
-    if not client_id or "\0" in client_id or len(client_id.encode("utf-8", "replace")) > MAX_RECEIVE:
-        raise GatewayError("an MQTT connection needs a client id, by which the broker identifies its session")
-    known: Version = "MQTT/5.0" if version == "MQTT/5.0" else "MQTT/3.1.1"
-    receive = max(1, min(receive, MAX_RECEIVE))
-    own = (with_login(each, connection.login) for each in parse_addresses(MqttSending.address_form, connection))
-    addresses = tuple(map(_with_username, own))
-    if not addresses:
-        raise GatewayError("an MQTT connection has no address; set one in the endpoint, such as mqtts://host:8883")
-    tls = create_tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
-    terms = LinkConfig(known, client_id, session_options(connection.options), clean, receive, tls)
-    return LinkConnector(addresses, terms)
 
 
 def _with_username(address: Address) -> Address:
@@ -472,51 +450,33 @@ def _with_username(address: Address) -> Address:
 class Wakeup:
     """Lets any thread wake one waiting thread; several calls of :meth:`wake` wake it once.
 
-    A call before :meth:`open_link` or after :meth:`close` has no effect.
+    ``receiver`` is the socket that the waiting thread polls for reading, beside its other sockets.
     """
 
     def __init__(self) -> None:
-        self._sender: socket.socket | None = None
-        self._receiver: socket.socket | None = None
-
-    def open(self) -> None:
-        """Create the sockets.
-
-        Raises:
-            OSError: the process has too many files open.
-        """
-        self._sender, self._receiver = socket.socketpair()
+        self.receiver, self._sender = socket.socketpair()
+        self.receiver.setblocking(False)
         self._sender.setblocking(False)
-        self._receiver.setblocking(False)
 
     def close(self) -> None:
         """Close both sockets; no thread may be waiting."""
-        for each in (self._sender, self._receiver):
-            if each is not None:
-                each.close()
-
-    @property
-    def receiver(self) -> socket.socket | None:
-        """The socket that the waiting thread polls for reading, beside its other sockets."""
-        return self._receiver
+        self.receiver.close()
+        self._sender.close()
 
     def wake(self) -> None:
         """Wake the waiting thread, from any thread."""
         # A full buffer wakes it as well, and after close nobody waits.
-        if self._sender is not None:
-            with contextlib.suppress(OSError):
-                self._sender.send(b"\0")
+        with contextlib.suppress(OSError):
+            self._sender.send(b"\0")
 
     def clear_calls(self) -> None:
         """Discard all earlier calls of :meth:`wake`."""
-        if self._receiver is not None:
-            with contextlib.suppress(BlockingIOError):
-                self._receiver.recv(4096)
+        with contextlib.suppress(BlockingIOError):
+            self.receiver.recv(4096)
 
     def wait(self, seconds: float) -> None:
         """Return after *seconds*, or as soon as another thread wakes this one."""
-        if self._receiver is not None:
-            self._receiver.settimeout(max(seconds, 0.001))
-            with contextlib.suppress(TimeoutError):
-                self._receiver.recv(4096)
-            self._receiver.setblocking(False)
+        poll = select.poll()
+        poll.register(self.receiver, select.POLLIN)
+        poll.poll(seconds * 1000)
+        self.clear_calls()

@@ -14,12 +14,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from bindings.background import Backoff
-from bindings.gateways import EndpointSubscription, GatewayConfig
-from bindings.mqtt.client import LinkConnector, LinkError, LinkOwner, MqttLink, Wakeup, create_connector
-from bindings.mqtt.messages import MqttDelivery, SubscribeRequest, Version, drop_covered, matches, to_requests, to_row
+from bindings.gateways import JOIN_SECONDS, EndpointSubscription, GatewayConfig, drop_covered
+from bindings.mqtt.client import ROUND_SECONDS, LinkConnector, LinkError, LinkOwner, MqttLink, Wakeup
+from bindings.mqtt.messages import MqttDelivery, SubscribeRequest, Version, covers, matches, to_requests, to_row
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
 
@@ -52,22 +53,16 @@ class SubscriptionTable:
     def __init__(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         requests = to_requests(subscriptions)
         self._pairs = [(request.filter, each.endpoint) for request, each in zip(requests, subscriptions, strict=True)]
-        self.filters = tuple(drop_covered(request.filter for request in requests))
+        self.filters = tuple(drop_covered((request.filter for request in requests), covers))
         by_filter = {request.filter: request for request in requests}
         self.requests = tuple(by_filter[filter_] for filter_ in self.filters)
-        self._cache: OrderedDict[str, TopicRoute | None] = OrderedDict()
+        self.find_route = lru_cache(_CACHED_TOPICS)(self._find_route)
 
-    def find_route(self, topic: str) -> TopicRoute | None:
+    def _find_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic; None if it has none."""
-        if topic in self._cache:
-            return self._cache[topic]
         endpoint = next((endpoint for filter_, endpoint in self._pairs if matches(filter_, topic)), None)
         filters = tuple(filter_ for filter_ in self.filters if matches(filter_, topic))
-        route = None if endpoint is None else TopicRoute(endpoint, filters)
-        if len(self._cache) >= _CACHED_TOPICS:
-            self._cache.popitem(last=False)
-        self._cache[topic] = route
-        return route
+        return None if endpoint is None else TopicRoute(endpoint, filters)
 
 
 def find_route(tables: Iterable[SubscriptionTable], topic: str) -> TopicRoute | None:
@@ -111,14 +106,6 @@ class CopyDetector:
 
 
 @dataclass(slots=True)
-class _PendingRequest:
-    """An unanswered SUBSCRIBE, or UNSUBSCRIBE if ``adds`` is False."""
-
-    request: SubscribeRequest
-    adds: bool
-
-
-@dataclass(slots=True)
 class TopicSubscriber:
     """Synchronizes the subscriptions of our session at the broker with the wanted ones.
 
@@ -130,7 +117,7 @@ class TopicSubscriber:
     trouble: str = ""
     _granted: dict[str, SubscribeRequest] = field(default_factory=dict)
     _refused: dict[str, str] = field(default_factory=dict)
-    _pending: dict[int, _PendingRequest] = field(default_factory=dict)
+    _pending: dict[int | None, SubscribeRequest] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
     _backoff: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
     _retry_at: float = 0.0
@@ -150,16 +137,16 @@ class TopicSubscriber:
 
     def send_requests(self, link: MqttLink) -> None:
         """Send the missing SUBSCRIBE and UNSUBSCRIBE requests."""
-        busy = {pending.request.filter for pending in self._pending.values()}
+        busy = {pending.filter for pending in self._pending.values()}
         if self._refused and time.monotonic() >= self._retry_at:
             self._refused.clear()
         for each in self.wanted:
             # Another SUBSCRIBE for a filter replaces the subscription, with its options.
             if self._granted.get(each.filter) != each and each.filter not in (*busy, *self._refused):
                 number = self._numbers.setdefault(each.filter, len(self._numbers) + 1)
-                self._add_pending(link.subscribe(each, number), _PendingRequest(each, adds=True))
+                self._pending[link.subscribe(each, number)] = each
         for filter_ in set(self._granted).difference((each.filter for each in self.wanted), busy):
-            self._add_pending(link.unsubscribe(filter_), _PendingRequest(self._granted[filter_], adds=False))
+            self._pending[link.unsubscribe(filter_)] = self._granted[filter_]
         # Other threads read it, so it is computed on the thread that changes its inputs.
         refused = next((each.filter for each in self.wanted if each.filter in self._refused), None)
         fault = self._refused.get(refused, "") if refused is not None else ""
@@ -173,9 +160,9 @@ class TopicSubscriber:
         if fault:
             if not self._refused:
                 self._retry_at = time.monotonic() + self._backoff.next_pause()
-            self._refused[pending.request.filter] = fault
+            self._refused[pending.filter] = fault
         else:
-            self._granted[pending.request.filter] = pending.request
+            self._granted[pending.filter] = pending
             if self.is_complete:
                 self._backoff.reset()
 
@@ -183,18 +170,11 @@ class TopicSubscriber:
         """Handle the answer to an UNSUBSCRIBE."""
         pending = self._pending.pop(mid, None)
         if pending is not None:
-            self._granted.pop(pending.request.filter, None)
-
-    def _add_pending(self, mid: int | None, pending: _PendingRequest) -> None:
-        if mid is not None:
-            self._pending[mid] = pending
+            self._granted.pop(pending.filter, None)
 
 
-_ROUND_SECONDS: Final = 1.0
-"""Maximum wait of the thread, after which it checks for work that does not wake it, such as pings."""
 _STEADY_SECONDS: Final = 5.0
 """After a connection that lasted this long, the next attempt comes at once."""
-_CLOSE_SECONDS: Final = 10.0
 _NAMED_STRAYS: Final = 100
 
 _logger = logging.getLogger(__name__)
@@ -216,17 +196,19 @@ class MqttGateway(LinkOwner):
     (seconds) after a connection ends.
 
     Raises:
-        GatewayError: a subscription is not a valid topic filter.
+        GatewayError: the connection or a subscription has a fault that waiting does not fix.
     """
 
-    def __init__(self, terms: GatewayConfig, version: Version) -> None:
-        self._terms = terms
+    def __init__(self, config: GatewayConfig, version: Version) -> None:
+        self._config = config
         self._version = version
-        self._tables = [SubscriptionTable(terms.subscriptions)]
+        self._tables = [SubscriptionTable(config.subscriptions)]
         self._replacement: SubscriptionTable | None = None
         self._lock = threading.Lock()
+        receive = config.limits.max_in_flight
+        self._connector = LinkConnector(config.connection, version, config.client_id, clean=False, receive=receive)
         self._wakeup = Wakeup()
-        self._ack_queue = AckAfterStore(terms.store, self, self._wakeup.wake, Backoff(0.1, 10.0))
+        self._ack_queue = AckAfterStore(config.store, self, self._wakeup.wake, Backoff(0.1, 10.0))
         self._subscriber = TopicSubscriber(self._tables[0].requests)
         self._copy_detector = CopyDetector()
         self._backoff = Backoff()
@@ -234,7 +216,6 @@ class MqttGateway(LinkOwner):
         self._thread: threading.Thread | None = None
         self._stop_at: float | None = None
         self._drained = False
-        self._turn = 0
         self._fault = ""
         self._connected = False
 
@@ -255,10 +236,7 @@ class MqttGateway(LinkOwner):
 
     def start(self) -> None:
         """Start connecting; see :meth:`bindings.gateways.Gateway.start`."""
-        terms, receive = self._terms, self._terms.limits.max_in_flight
-        connector = create_connector(terms.connection, self._version, terms.client_id, clean=False, receive=receive)
-        self._wakeup.open()
-        self._thread = threading.Thread(target=self._run, args=(connector,), name="mqtt-gateway", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="mqtt-gateway", daemon=True)
         self._thread.start()
 
     def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
@@ -281,7 +259,7 @@ class MqttGateway(LinkOwner):
             return
         self._stop_at = time.monotonic() + grace
         self._wakeup.wake()
-        self._thread.join(grace + _CLOSE_SECONDS)
+        self._thread.join(grace + JOIN_SECONDS)
         self._connected = False
         if not self._thread.is_alive():
             self._wakeup.close()
@@ -296,15 +274,15 @@ class MqttGateway(LinkOwner):
         elif self._copy_detector.is_repeat(delivery, len(route.filters)):
             _acknowledge_unstored(link, delivery)
         else:
-            self._terms.counters.received(route.endpoint)
+            self._config.counters.received(route.endpoint)
             received = time.time_ns() // 1000
-            row = to_row(delivery, route.endpoint, self._version, received, self._terms.limits.max_body_bytes)
+            row = to_row(delivery, route.endpoint, self._version, received, self._config.limits.max_body_bytes)
             self._ack_queue.add(UnstoredMessage(row, link, delivery.mid))
 
     def on_stored(self, messages: Sequence[UnstoredMessage]) -> None:
         for message in messages:
             if message.mid == 0 or message.link.acknowledge(message.mid):
-                self._terms.counters.acknowledged(message.row.endpoint)
+                self._config.counters.acknowledged(message.row.endpoint)
 
     def on_refused(self, message: UnstoredMessage) -> None:
         """Leave the message with the broker: MQTT has no refusal that would stop redelivery."""
@@ -320,10 +298,10 @@ class MqttGateway(LinkOwner):
         """Handle the answer to an UNSUBSCRIBE."""
         self._subscriber.on_unsubscribed(mid)
 
-    def _run(self, connector: LinkConnector) -> None:
+    def _run(self) -> None:
         try:
             while self._stop_at is None:
-                self._connect_and_serve(connector)
+                self._connect_and_serve()
             self._drain_unstored(None)
         except Exception as error:
             # Nobody waits for this thread; `alive` and the log show that it ended.
@@ -332,10 +310,10 @@ class MqttGateway(LinkOwner):
         finally:
             self._connected = False
 
-    def _connect_and_serve(self, connector: LinkConnector) -> None:
+    def _connect_and_serve(self) -> None:
         self._copy_detector.clear()
         try:
-            link = connector.open_link(self._turn, self)
+            link = self._connector.open_link(self)
         except LinkError as error:
             self._set_fault(str(error))
         else:
@@ -353,13 +331,12 @@ class MqttGateway(LinkOwner):
             self._set_fault(link.fault)
             if link.accepted and time.monotonic() - began >= _STEADY_SECONDS:
                 self._backoff.reset()
-        self._turn += 1
         self._wait_for_retry(self._backoff.next_pause())
 
     def _serve(self, link: MqttLink) -> None:
         begun = False
         while link.alive and self._stop_at is None:
-            link.serve_once(self._ack_queue.seconds_until_due(_ROUND_SECONDS), self._may_read, self._wakeup.receiver)
+            link.serve_once(self._ack_queue.seconds_until_due(ROUND_SECONDS), self._may_read, self._wakeup.receiver)
             self._wakeup.clear_calls()
             if link.accepted and not begun:
                 begun = True
@@ -379,14 +356,14 @@ class MqttGateway(LinkOwner):
         deadline = self._stop_at or 0.0
         while self._ack_queue.unstored_count and time.monotonic() < deadline:
             self._ack_queue.advance()
-            most = min(self._ack_queue.seconds_until_due(_ROUND_SECONDS), max(0.0, deadline - time.monotonic()))
+            most = min(self._ack_queue.seconds_until_due(ROUND_SECONDS), max(0.0, deadline - time.monotonic()))
             if link is not None and link.alive:
                 # Reading goes on, and drops what it reads: unread data would make the system reset the connection as it
                 # closes.
                 link.serve_once(most, lambda: True, self._wakeup.receiver)
+                self._wakeup.clear_calls()
             else:
                 self._wakeup.wait(most)
-            self._wakeup.clear_calls()
             self._ack_queue.advance()
         if self._ack_queue.unstored_count:
             _logger.warning(
@@ -400,7 +377,6 @@ class MqttGateway(LinkOwner):
         until = time.monotonic() + seconds
         while self._stop_at is None and (left := until - time.monotonic()) > 0:
             self._wakeup.wait(self._ack_queue.seconds_until_due(left))
-            self._wakeup.clear_calls()
             self._apply_replacement()
             self._ack_queue.advance()
 
@@ -410,7 +386,7 @@ class MqttGateway(LinkOwner):
         A broker that obeys the receive maximum never exceeds it, so reading continues, pings included. Messages of QoS
         0 and 3.1.1, and brokers that do not obey, are limited by not reading.
         """
-        return self._ack_queue.unstored_count <= self._terms.limits.max_in_flight
+        return self._ack_queue.unstored_count <= self._config.limits.max_in_flight
 
     def _apply_replacement(self) -> None:
         with self._lock:
@@ -425,7 +401,7 @@ class MqttGateway(LinkOwner):
         if delivery.topic not in self._stray_topics and len(self._stray_topics) < _NAMED_STRAYS:
             self._stray_topics.add(delivery.topic)
             text = "no source subscribes to topic %s any more, but session %s still does; its messages are dropped"
-            _logger.warning(text, delivery.topic, self._terms.client_id)
+            _logger.warning(text, delivery.topic, self._config.client_id)
         _acknowledge_unstored(link, delivery)
 
     def _set_fault(self, fault: str) -> None:

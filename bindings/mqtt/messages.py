@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from bindings.gateways import EndpointSubscription, GatewayError
+from bindings.gateways import EndpointSubscription, GatewayError, drop_covered
 from bindings.parts import BINARY_KIND, JSON_KIND, InboxRow, Part
 from catalog.protocols.properties import (
     PLACEHOLDER,
@@ -252,7 +252,7 @@ def filters_of_templates(templates: Iterable[str]) -> list[str]:
     Raises:
         TopicFilterError: a template gives no topic filter.
     """
-    return drop_covered(filter_of_template(template) for template in templates)
+    return drop_covered(map(filter_of_template, templates), covers)
 
 
 def filter_of_options(options: Mapping[str, Any]) -> str | None:
@@ -309,24 +309,15 @@ def topic_fault(topic: str) -> str:
 
 
 def matches(text: str, topic: str) -> bool:
-    """Whether a filter, shared or not, matches a topic.
-
-    A wildcard in the first level does not match topics that begin with ``$``.
-    """
-    filter_levels = strip_share(text).split("/")
-    levels = topic.split("/")
-    if topic.startswith("$") and filter_levels[0] in ("+", "#"):
-        return False
-    for index, level in enumerate(filter_levels):
-        if level == "#":
-            return True
-        if index >= len(levels) or (level not in ("+", levels[index])):
-            return False
-    return len(filter_levels) == len(levels)
+    """Whether a filter, shared or not, matches a topic."""
+    return covers(strip_share(text), topic)
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether *wide* matches everything that *narrow* matches. A shared filter covers itself only."""
+    """Whether *wide* matches everything that *narrow* matches. A shared filter covers itself only.
+
+    A wildcard in the first level does not match topics that begin with ``$``.
+    """
     if wide == narrow:
         return True
     if wide.startswith(SHARE) or narrow.startswith(SHARE):
@@ -357,9 +348,3 @@ def overlap(one: str, other: str) -> bool:
         if here != there and "+" not in (*here, *there):
             return False
     return True
-
-
-def drop_covered(filters: Iterable[str]) -> list[str]:
-    """Return the filters that no other one covers, each once, in order."""
-    distinct = list(dict.fromkeys(filters))
-    return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]

@@ -16,13 +16,15 @@ from paho.mqtt.properties import Properties
 
 from bindings.background import Backoff
 from bindings.gateways import Connection
+from bindings.mqtt.binding import MAX_TEXT
 from bindings.mqtt.client import (
+    ROUND_SECONDS,
     BrokerLimits,
+    LinkConnector,
     LinkError,
     LinkOwner,
     MqttLink,
     build_properties,
-    create_connector,
     packed_size,
 )
 from bindings.mqtt.messages import Version, topic_fault
@@ -31,10 +33,7 @@ from bindings.sending import Hangup, MessageRefusal, Outbound, PoisonIsolator, S
 
 # A message to send: its QoS, MQTT 5 properties, and why a broker can never accept it.
 
-MAX_TEXT: Final = 65_535
-MAX_PACKET: Final = 2**28 - 1
 _USER: Final = "user_properties."
-_MAX_QOS: Final = 1
 _HEADER_BYTES: Final = 9  # type and length, length of the topic, packet identifier
 
 
@@ -57,9 +56,7 @@ def read_options(message: Outbound, version: Version) -> PublishOptions:
         first.setdefault(part.key, part)
     qos = _number_of(first.get("qos"))
     properties = _build_properties(message, first) if version == "MQTT/5.0" else None
-    return PublishOptions(
-        _MAX_QOS if qos is None else min(qos, _MAX_QOS), _text_of(first.get("retain")) == "true", properties
-    )
+    return PublishOptions(1 if qos is None else min(qos, 1), _text_of(first.get("retain")) == "true", properties)
 
 
 def _build_properties(message: Outbound, first: Mapping[str, Part]) -> Properties | None:
@@ -92,13 +89,11 @@ def find_fault(message: Outbound, options: PublishOptions, limits: BrokerLimits)
         return f"topic {message.address[:80]!r} cannot be published to: {fault}"
     if options.retain and not limits.retain:
         return "the broker does not support retained messages"
-    body = len(message.body or b"")
-    if limits.packet is None and body < MAX_PACKET // 2:
+    if limits.packet is None:
         return ""  # packing takes long, and paho packs once more
     packed = packed_size(options.properties) if options.properties is not None else 0
-    size = _HEADER_BYTES + len(message.address.encode("utf-8")) + packed + body
-    maximum = limits.packet or MAX_PACKET
-    return f"its packet of {size} bytes exceeds the broker's maximum ({maximum})" if size > maximum else ""
+    size = _HEADER_BYTES + len(message.address.encode("utf-8")) + packed + len(message.body or b"")
+    return f"its packet of {size} bytes exceeds the broker's maximum ({limits.packet})" if size > limits.packet else ""
 
 
 def _text_of(part: Part | None) -> str | None:
@@ -110,8 +105,6 @@ def _number_of(part: Part | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-MAX_IN_FLIGHT: Final = 256
-"""Maximum unconfirmed messages; fewer if the broker says so."""
 PERMANENT_CODES: Final = frozenset({0x87, 0x90, 0x95, 0x99})
 """Reason codes that a retry would meet again: not authorized, topic name invalid, packet too large, payload format
 invalid. *Not authorized* is among them since it concerns one topic; the login was accepted with the connection.
@@ -122,7 +115,6 @@ name invalid, packet too large, payload format invalid.
 """
 QUOTA_EXCEEDED: Final = 0x97
 """Quota exceeded: the only reason code of an answer that is about the broker's state and not the message."""
-_ROUND_SECONDS: Final = 0.5
 _STALLED: Final = 1 / 3
 """The share of the time limit after which a connection without confirmations is replaced."""
 
@@ -138,11 +130,10 @@ class MqttPublisher(LinkOwner):
     """
 
     def __init__(self, connection: Connection, *, protocol: Version, client_id: str, timeout: float = 30.0) -> None:
-        self._connector = create_connector(connection, protocol, client_id, clean=True)
+        self._connector = LinkConnector(connection, protocol, client_id, clean=True)
         self._version = protocol
         self._timeout = timeout
         self._link: MqttLink | None = None
-        self._turn = 0
         self._isolator = PoisonIsolator()
         self._sending = _SendState({}, {})
 
@@ -177,7 +168,7 @@ class MqttPublisher(LinkOwner):
                 fault = str(error)
                 time.sleep(min(backoff.next_pause(), left))
                 continue
-            self._serve(link, min(left, _ROUND_SECONDS))
+            self._serve(link, min(left, ROUND_SECONDS))
             if not link.alive and link.accepted and sending.is_under_way and not sending.held_up:
                 raise Hangup(link.fault, at_fault=link.code in MESSAGE_FAULTS)
             if time.monotonic() - max(sending.progress, link.opened) > self._timeout * _STALLED:
@@ -208,8 +199,7 @@ class MqttPublisher(LinkOwner):
 
     def _open_link(self) -> MqttLink:
         if self._link is None or not self._link.alive:
-            self._link = self._connector.open_link(self._turn, self)
-            self._turn += 1
+            self._link = self._connector.open_link(self)
         return self._link
 
     def _drop_link(self) -> None:
@@ -220,8 +210,7 @@ class MqttPublisher(LinkOwner):
     def _serve(self, link: MqttLink, patience: float) -> None:
         sending = self._sending
         if link.accepted:
-            window = min(MAX_IN_FLIGHT, link.limits.receive)
-            while sending.waiting and len(sending.unconfirmed) < window and link.alive:
+            while sending.waiting and len(sending.unconfirmed) < link.limits.receive and link.alive:
                 self._publish(link, sending.waiting.popleft())
         if sending.is_complete and link.is_drained():
             return

@@ -11,8 +11,16 @@ from typing import Any, Final, NamedTuple
 
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
-from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, ReceivingBinding, templates_of
-from bindings.parts import JSON_KIND, InboxRow, NativeForm, Part, native_of, parts_of
+from bindings.gateways import (
+    EndpointSubscription,
+    Gateway,
+    GatewayConfig,
+    GatewayError,
+    ReceivingBinding,
+    drop_covered,
+    templates_of,
+)
+from bindings.parts import JSON_KIND, InboxRow, NativeForm, Part
 from bindings.sending import SendingBinding
 from catalog.model import Catalog, Endpoint
 from catalog.protocols.properties import BLANK, PLACEHOLDER, nats_subject_fault, squash_names
@@ -24,10 +32,6 @@ FORM: Final = NativeForm(lists=("headers",))
 RULE: Final = AttributeRule(
     prefixes=("headers.ce-",), content_type="headers.content-type", encoded=True, own_datacontenttype=True
 )
-split = partial(parts_of, form=FORM)
-"""Split a native record into parts."""
-build = partial(native_of, form=FORM)
-"""Build a native record from parts: the inverse of :func:`split`."""
 
 
 # Addressing and building NATS messages; :mod:`bindings.nats.publisher` sends them.
@@ -90,6 +94,7 @@ _QUEUE_OPTIONS: Final = ("queue", "queuegroup", "consumergroup", "group")
 _DURABLE_OPTIONS: Final = ("durable", "consumer", *_QUEUE_OPTIONS)
 _DELIVER_OPTIONS: Final = ("deliver", "deliverpolicy")
 _MAX_SUBJECT: Final = 1024
+"""Bytes; a server's line has room for the subject and another one to reply to."""
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 _CONSUMER_NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]{1,255}")
 """Valid names of streams and consumers."""
@@ -140,7 +145,7 @@ def plan_subscriptions(subscriptions: Sequence[EndpointSubscription], options: M
 
 def is_subject(text: str, *, wildcards: bool) -> bool:
     """Whether *text* is a valid subject: tokens between dots, none empty, no blanks."""
-    if not text or len(text) > _MAX_SUBJECT or _BLANK.search(text):
+    if _BLANK.search(text) or len(text.encode()) > _MAX_SUBJECT:
         return False
     tokens = text.split(".")
     if not all(tokens):
@@ -214,7 +219,7 @@ def subject_of_template(template: str) -> str:
 
 def subjects_of_templates(templates: Iterable[str]) -> list[str]:
     """Return the subjects of several definitions, each once, without those that another one covers."""
-    return drop_covered(subject_of_template(template) for template in templates)
+    return drop_covered(map(subject_of_template, templates), covers)
 
 
 def subject_of_options(options: Mapping[str, Any]) -> str | None:
@@ -257,12 +262,6 @@ def overlap(one: str, other: str) -> bool:
     return len(left) == len(right)
 
 
-def drop_covered(subjects: Iterable[str]) -> list[str]:
-    """Return the subjects that no other one covers, each once, in order."""
-    distinct = list(dict.fromkeys(subjects))
-    return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]
-
-
 # Receiving over NATS: the subjects of an endpoint, and the gateway; see :mod:`bindings.gateways`.
 
 
@@ -273,17 +272,13 @@ def _list_addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     return tuple(subjects_of_templates(templates_of(endpoint, catalog, "subject")))
 
 
-def _create_gateway(terms: GatewayConfig) -> Gateway:
+def _create_gateway(config: GatewayConfig) -> Gateway:
     from bindings.nats.gateway import NatsGateway
 
-    return NatsGateway(terms)
+    return NatsGateway(config)
 
 
-def _check_all(subscriptions: Sequence[EndpointSubscription]) -> None:
-    plan_subscriptions(subscriptions, {})
-
-
-NATS: Final = ReceivingBinding(_list_addresses, overlap, _create_gateway, _check_all)
+NATS: Final = ReceivingBinding(_list_addresses, overlap, _create_gateway, partial(plan_subscriptions, options={}))
 
 
 # Converting NATS messages to inbox rows (MATCHING.md#records).
@@ -315,7 +310,8 @@ class NatsStatus(NamedTuple):
 
 def parse_headers(block: bytes) -> list[NatsHeader]:
     """Return the headers of a raw block, in order and with repeats, without blanks around names and values."""
-    return [_parse_header(line) for line in block.split(b"\r\n")[1:] if line]
+    lines = (line.partition(b":") for line in block.split(b"\r\n")[1:] if line)
+    return [NatsHeader(name.strip(b" \t"), value.strip(b" \t") if colon else None) for name, colon, value in lines]
 
 
 def parse_status(block: bytes) -> NatsStatus | None:
@@ -343,11 +339,6 @@ def build_header_block(headers: Iterable[tuple[str, bytes]]) -> bytes:
             raise ValueError(f"the value of header {name[:100]} has a line break")
         lines.append(encoded + b": " + value)
     return b"\r\n".join((*lines, b"", b""))
-
-
-def _parse_header(line: bytes) -> NatsHeader:
-    name, colon, value = line.partition(b":")
-    return NatsHeader(name.strip(b" \t"), value.strip(b" \t") if colon else None)
 
 
 PROTOCOL: Final = "NATS"

@@ -22,7 +22,8 @@ import threading
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from nats import errors
 from nats.js import JetStreamContext
@@ -31,7 +32,7 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from bindings.background import Backoff
 from bindings.certificates import Address
-from bindings.gateways import EndpointSubscription, GatewayConfig, RowStore
+from bindings.gateways import JOIN_SECONDS, EndpointSubscription, GatewayConfig
 from bindings.nats.binding import (
     CorePlan,
     NatsDelivery,
@@ -43,7 +44,14 @@ from bindings.nats.binding import (
     plan_subscriptions,
     to_row,
 )
-from bindings.nats.publisher import ConnectFault, RawClient, Sink, connect, create_dialer, wait_for_event
+from bindings.nats.publisher import (
+    ConnectFault,
+    NatsDialer,
+    RawClient,
+    cancel_tasks,
+    run_until_first,
+    wait_for_event,
+)
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
 from catalog.values import parse_whole_number
@@ -56,30 +64,37 @@ from catalog.values import parse_whole_number
 
 # Storing received messages, on the event loop that received them.
 
-_LOWEST_SECONDS: Final = 0.1
-_HIGHEST_SECONDS: Final = 2.0
-
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class PulledMessage:
-    """A received message that is not stored yet; ``reply`` is the subject to acknowledge it at, ``since`` when it
-    arrived or was last reported as in progress.
+    """A received message that is not stored yet; ``owner`` is None for core NATS.
+
+    ``reply`` is the subject to acknowledge it at, ``since`` when it arrived or was last reported as in progress.
     """
 
     row: InboxRow
-    owner: CoreIntake | StreamPuller
+    owner: StreamPuller | None = None
     reply: bytes = b""
     since: float = 0.0
 
 
 class MessageStorer:
-    """Stores messages, and reports outcomes to their owners; used on one event loop only."""
+    """Stores messages, and reports outcomes to their owners; used on one event loop only. It outlives connections.
 
-    def __init__(self, store: RowStore, loop: asyncio.AbstractEventLoop) -> None:
+    Core NATS has no acknowledgement and no way to make a server wait. So up to ``share`` of its messages wait while the
+    store is full, and further ones are dropped and counted in ``dropped``.
+    """
+
+    def __init__(self, config: GatewayConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.share = config.limits.max_in_flight
+        self.dropped = 0
+        self._unstored = 0  # of core NATS
+        self._limits = config.limits
+        self._counters = config.counters
         self._loop = loop
-        self._ack_queue = AckAfterStore(store, self, self._schedule_advance, Backoff(_LOWEST_SECONDS, _HIGHEST_SECONDS))
+        self._ack_queue = AckAfterStore(config.store, self, self._schedule_advance, Backoff(0.1, 2.0))
         self._due: asyncio.Handle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -96,19 +111,34 @@ class MessageStorer:
             self._idle.clear()
             self._due = self._loop.call_soon(self._advance)
 
+    def handle_core_message(self, endpoint: str, arrival: NatsDelivery) -> None:
+        """Store a message of core NATS, or drop it if too many wait."""
+        self._counters.received(endpoint)
+        if self._unstored >= self.share:
+            self.dropped += 1
+            return
+        self._unstored += 1
+        row = to_row(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
+        self.add(PulledMessage(row))
+
     async def wait_until_idle(self) -> None:
         """Wait until all messages are stored or refused."""
         await self._idle.wait()
 
     def on_stored(self, messages: Sequence[PulledMessage]) -> None:
-        shares: dict[int, list[PulledMessage]] = {}
         for item in messages:
-            shares.setdefault(id(item.owner), []).append(item)
-        for share in shares.values():
-            share[0].owner.on_stored(share)
+            if item.owner is not None:
+                item.owner.on_stored(item)
+            else:
+                self._unstored -= 1
+                self._counters.acknowledged(item.row.endpoint)
 
     def on_refused(self, message: PulledMessage) -> None:
-        message.owner.on_refused(message)
+        if message.owner is not None:
+            message.owner.on_refused(message)
+        else:
+            self._unstored -= 1
+            self.dropped += 1
 
     def select_retries(self, messages: Sequence[PulledMessage]) -> Sequence[PulledMessage]:
         return messages
@@ -126,7 +156,7 @@ class MessageStorer:
         if not self._ack_queue.unstored_count:
             self._idle.set()
         else:
-            self._due = self._loop.call_later(self._ack_queue.seconds_until_due(_HIGHEST_SECONDS), self._advance)
+            self._due = self._loop.call_later(self._ack_queue.seconds_until_due(2.0), self._advance)
 
 
 _ACK: Final = b"+ACK"
@@ -135,8 +165,6 @@ EXPIRES_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 5.0
 _PENDING: Final = b"nats-pending-messages"
 _HEARTBEAT, _NONE, _EXPIRED = 100, 404, 408
-_SHORTEST_PULL_SECONDS: Final = 0.25
-_LONGEST_PULL_SECONDS: Final = 10.0
 
 
 class ConsumerGone(errors.Error):
@@ -155,22 +183,22 @@ class StreamPuller:
         self,
         plan: StreamPlan,
         client: RawClient,
-        storing: MessageStorer,
-        terms: GatewayConfig,
+        storer: MessageStorer,
+        config: GatewayConfig,
     ) -> None:
         self.plan = plan
-        self.share = terms.limits.max_in_flight
+        self.share = config.limits.max_in_flight
         self.is_ready = False
         self.trouble = ""
         self._client = client
-        self._storer = storing
-        self._limits = terms.limits
-        self._counters = terms.counters
+        self._storer = storer
+        self._limits = config.limits
+        self._counters = config.counters
         self._ack_wait = plan.ack_wait  # seconds without an answer after which the server redelivers a message
         self._unstored: dict[int, PulledMessage] = {}  # in order of the last answer about them
         self._stored: list[PulledMessage] = []
         self._answer_due = asyncio.Event()
-        self._backoff = Backoff(_SHORTEST_PULL_SECONDS, _LONGEST_PULL_SECONDS)
+        self._backoff = Backoff(0.25, 10.0)
         self._wake = asyncio.Event()
         self._requested = 0
         self._last_seen = 0.0
@@ -197,9 +225,9 @@ class StreamPuller:
         self._closing.set()
         self._wake.set()
 
-    def on_stored(self, items: Sequence[PulledMessage]) -> None:
-        """Acknowledge stored messages."""
-        self._stored.extend(items)
+    def on_stored(self, item: PulledMessage) -> None:
+        """Acknowledge a stored message."""
+        self._stored.append(item)
         self._answer_due.set()
 
     def on_refused(self, item: PulledMessage) -> None:
@@ -229,7 +257,7 @@ class StreamPuller:
         self._wake.set()
 
     async def _report_progress(self) -> None:
-        now = self._now()
+        now = time.monotonic()
         due = list(itertools.takewhile(lambda item: now - item.since >= self._ack_wait / 3, self._unstored.values()))
         if not due:
             return
@@ -253,7 +281,8 @@ class StreamPuller:
         """Return the durable consumer; create it if it is missing."""
         plan, context = self.plan, JetStreamContext(self._client)
         try:
-            consumer: ConsumerInfo = await context.consumer_info(plan.stream, plan.durable)
+            info: ConsumerInfo = await context.consumer_info(plan.stream, plan.durable)
+            return info
         except NotFoundError:
             wanted = ConsumerConfig(
                 durable_name=plan.durable,
@@ -264,7 +293,6 @@ class StreamPuller:
                 max_ack_pending=max(1, self._limits.max_in_flight),
             )
             return await context.add_consumer(plan.stream, wanted)
-        return consumer
 
     def _adopt_consumer(self, info: ConsumerInfo) -> None:
         """Use a consumer if it gives the required guarantees.
@@ -272,20 +300,20 @@ class StreamPuller:
         Raises:
             ConsumerGone: it does not; it was created for another purpose.
         """
-        config = info.config
-        subject = config.filter_subject or ">"
-        if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT or subject != self.plan.subject:
-            how = "push" if config.deliver_subject else "pull"
+        found = info.config
+        subject = found.filter_subject or ">"
+        if found.deliver_subject or found.ack_policy != AckPolicy.EXPLICIT or subject != self.plan.subject:
+            how = "push" if found.deliver_subject else "pull"
             raise ConsumerGone(
-                f"it is a {how} consumer of {subject} with acknowledgement {config.ack_policy}, but a pull consumer of "
+                f"it is a {how} consumer of {subject} with acknowledgement {found.ack_policy}, but a pull consumer of "
                 f"{self.plan.subject} with explicit acknowledgement is required; delete it, or use another durable"
             )
-        self._ack_wait = config.ack_wait or self.plan.ack_wait
+        self._ack_wait = found.ack_wait or self.plan.ack_wait
 
     async def _pull_messages(self) -> None:
         inbox = self._client.new_inbox()
         number = await self._client.subscribe_raw(inbox, "", self._handle_message)
-        self._requested, self._interruption, self._last_seen = 0, "", self._now()
+        self._requested, self._interruption, self._last_seen = 0, "", time.monotonic()
         self.is_ready, self.trouble = True, ""
         try:
             while not self._closing.is_set():
@@ -304,7 +332,7 @@ class StreamPuller:
         payload = json.dumps(request).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.plan.stream}.{self.plan.durable}".encode()
         self._requested += room
-        self._last_seen = self._now()
+        self._last_seen = time.monotonic()
         await self._client.send_commands(_publish_command(subject, payload, inbox))
 
     async def _wait_for_work(self) -> None:
@@ -319,11 +347,11 @@ class StreamPuller:
             raise errors.ConnectionClosedError
         if self._interruption:
             raise ConsumerGone(self._interruption)
-        if self._requested and self._now() - self._last_seen > 2 * HEARTBEAT_SECONDS + 1:
+        if self._requested and time.monotonic() - self._last_seen > 2 * HEARTBEAT_SECONDS + 1:
             raise ConsumerGone("it was silent for too long")
 
     def _handle_message(self, arrival: NatsDelivery) -> None:
-        self._last_seen = self._now()
+        self._last_seen = time.monotonic()
         stored = parse_ack_subject(arrival.reply)
         if stored is None:
             self._handle_status(arrival)
@@ -362,10 +390,6 @@ class StreamPuller:
             return f"{what}: JetStream does not answer in time"
         return f"{what}: {str(error).removeprefix('nats: ') or type(error).__name__}"
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
-
 
 def _publish_command(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
     return b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, len(payload), payload)
@@ -379,58 +403,16 @@ def _count_unsent(block: bytes) -> int | None:
     return None
 
 
-# All subscriptions of one connection, and the unstored messages of core NATS, which outlive it.
-
-
-class CoreIntake:
-    """Receives messages of core NATS.
-
-    Core NATS has no acknowledgement and no way to make a server wait. So up to ``share`` of them wait while the store
-    is full, and further ones are dropped and counted in ``dropped``.
-    """
-
-    def __init__(self, storing: MessageStorer, terms: GatewayConfig) -> None:
-        self._storer = storing
-        self._limits = terms.limits
-        self._counters = terms.counters
-        self._unstored = 0
-        self.share = terms.limits.max_in_flight
-        self.dropped = 0
-
-    def create_sink(self, endpoint: str) -> Sink:
-        """Return the handler of a subscription's messages."""
-
-        def handle(arrival: NatsDelivery) -> None:
-            self._counters.received(endpoint)
-            if self._unstored >= self.share:
-                self.dropped += 1
-                return
-            self._unstored += 1
-            row = to_row(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
-            self._storer.add(PulledMessage(row, self))
-
-        return handle
-
-    def on_stored(self, items: Sequence[PulledMessage]) -> None:
-        """Release their capacity; core NATS has no acknowledgements."""
-        self._unstored -= len(items)
-        for item in items:
-            self._counters.acknowledged(item.row.endpoint)
-
-    def on_refused(self, _item: PulledMessage) -> None:
-        """Count a message that can never be stored as dropped."""
-        self._unstored -= 1
-        self.dropped += 1
+# All subscriptions of one connection.
 
 
 class NatsSession:
     """The subscriptions on one connection; each connection has a new session."""
 
-    def __init__(self, client: RawClient, core: CoreIntake, storing: MessageStorer, terms: GatewayConfig) -> None:
+    def __init__(self, client: RawClient, storer: MessageStorer, config: GatewayConfig) -> None:
         self.client = client
-        self._core = core
-        self._storer = storing
-        self._terms = terms
+        self._storer = storer
+        self._config = config
         self._subscribed: dict[CorePlan, int] = {}
         self._pullers: dict[StreamPlan, tuple[StreamPuller, asyncio.Task[None]]] = {}
         self._ending_tasks: set[asyncio.Task[None]] = set()
@@ -469,14 +451,16 @@ class NatsSession:
             puller.close()
             self._ending_tasks.add(task)
             task.add_done_callback(self._ending_tasks.discard)
-        share = max(1, self._terms.limits.max_in_flight // max(1, _count_shares(plans)))
-        self._core.share = share
+        # One share of the in-flight limit for each consumer, and one for core NATS.
+        shares = sum(isinstance(plan, StreamPlan) for plan in plans) + any(isinstance(plan, CorePlan) for plan in plans)
+        share = max(1, self._config.limits.max_in_flight // max(1, shares))
+        self._storer.share = share
         for plan in plans:
             if isinstance(plan, StreamPlan):
                 self._start_puller(plan, share)
             elif plan not in self._subscribed:
                 self._subscribed[plan] = await self.client.subscribe_raw(
-                    plan.subject, plan.queue, self._core.create_sink(plan.endpoint)
+                    plan.subject, plan.queue, partial(self._storer.handle_core_message, plan.endpoint)
                 )
         for unwanted in [plan for plan in self._subscribed if plan not in wanted]:
             await self.client.unsubscribe_raw(self._subscribed.pop(unwanted))
@@ -496,11 +480,11 @@ class NatsSession:
     async def end(self) -> None:
         """Close the connection; unacknowledged messages will be redelivered."""
         await self.client.end_connection()
-        await _cancel(*self._ending_tasks, *(task for _, task in self._pullers.values()))
+        await cancel_tasks([*self._ending_tasks, *(task for _, task in self._pullers.values())])
 
     def _start_puller(self, plan: StreamPlan, share: int) -> None:
         if plan not in self._pullers:
-            puller = StreamPuller(plan, self.client, self._storer, self._terms)
+            puller = StreamPuller(plan, self.client, self._storer, self._config)
             task = asyncio.create_task(puller.run())
             task.add_done_callback(self._handle_task_end)
             self._pullers[plan] = (puller, task)
@@ -510,17 +494,6 @@ class NatsSession:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.crash = error
             self.client.ended.set()
-
-
-def _count_shares(plans: Sequence[Plan]) -> int:
-    """Return the number of shares of the in-flight limit: one per consumer, and one for core NATS."""
-    streams = sum(isinstance(plan, StreamPlan) for plan in plans)
-    return streams + any(isinstance(plan, CorePlan) for plan in plans)
-
-
-_MIN_RESTART_SECONDS: Final = 0.25
-_MAX_RESTART_SECONDS: Final = 15.0
-_END_SECONDS: Final = 10.0
 
 
 class NatsGateway:
@@ -533,11 +506,11 @@ class NatsGateway:
         GatewayError: an address, option, certificate or credentials file has a fault that waiting does not fix.
     """
 
-    def __init__(self, terms: GatewayConfig) -> None:
-        self._terms = terms
-        self._name = terms.client_id
-        self._dialer = create_dialer(terms.connection, terms.client_id)
-        self._plans = plan_subscriptions(terms.subscriptions, terms.connection.options)
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._name = config.client_id
+        self._dialer = NatsDialer(config.connection, config.client_id)
+        self._plans = plan_subscriptions(config.subscriptions, config.connection.options)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
@@ -545,7 +518,6 @@ class NatsGateway:
         self._changed = asyncio.Event()
         self._deadline = 0.0
         self._session: NatsSession | None = None
-        self._core: CoreIntake | None = None
         self._storer: MessageStorer | None = None
         self._fault = ""
 
@@ -563,15 +535,15 @@ class NatsGateway:
     @property
     def dropped(self) -> int:
         """Messages of core NATS that were lost because too many were waiting already."""
-        return self._core.dropped if self._core is not None else 0
+        return self._storer.dropped if self._storer is not None else 0
 
     @property
     def trouble(self) -> str:
         """The reason why it is not connected or cannot store; empty if all is well."""
-        session, storing = self._session, self._storer
+        session, storer = self._session, self._storer
         text = self._fault or (session.trouble if session is not None else "")
-        text = text or (storing.trouble if storing is not None else "")
-        if storing is not None and storing.trouble and self.dropped:
+        text = text or (storer.trouble if storer is not None else "")
+        if storer is not None and storer.trouble and self.dropped:
             text = f"{text}; {self.dropped} messages of core NATS were dropped"
         return text
 
@@ -587,7 +559,7 @@ class NatsGateway:
         Raises:
             GatewayError: an invalid subject or option; the old ones stay.
         """
-        self._plans = plan_subscriptions(subscriptions, self._terms.connection.options)
+        self._plans = plan_subscriptions(subscriptions, self._config.connection.options)
         self._set_event(self._changed)
 
     def stop(self, grace: float) -> None:
@@ -596,7 +568,7 @@ class NatsGateway:
             return
         self._deadline = time.monotonic() + grace
         self._set_event(self._stop)
-        self._thread.join(grace + _END_SECONDS)
+        self._thread.join(grace + JOIN_SECONDS)
 
     def _set_event(self, event: asyncio.Event) -> None:
         if self._loop is None:
@@ -619,10 +591,9 @@ class NatsGateway:
 
     async def _run_connections(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._storer = storing = MessageStorer(self._terms.store, self._loop)
-        self._core = CoreIntake(storing, self._terms)
+        self._storer = storer = MessageStorer(self._config, self._loop)
         self._ready.set()
-        backoff = Backoff(_MIN_RESTART_SECONDS, _MAX_RESTART_SECONDS)
+        backoff = Backoff(0.25, 15.0)
         for address in itertools.cycle(self._dialer.addresses):
             try:
                 client = await self._connect(address)
@@ -631,22 +602,17 @@ class NatsGateway:
             else:
                 if client is None:
                     break
-                session = NatsSession(client, self._core, storing, self._terms)
+                session = NatsSession(client, storer, self._config)
                 if await self._serve_session(session, str(address)):
                     backoff.reset()
             if await wait_for_event(self._stop, backoff.next_pause()):
                 break
-        await self._wait_for_end(storing.wait_until_idle())
+        await self._wait_for_end(storer.wait_until_idle())
 
     async def _connect(self, address: Address) -> RawClient | None:
         """Connect to one server; return None when it is time to stop."""
-        connecting = asyncio.create_task(connect(self._dialer, address))
-        stopping = asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            return connecting.result() if connecting.done() else None
-        finally:
-            await _cancel(stopping, connecting)
+        connecting, _ = await run_until_first(self._dialer.connect(address), self._stop.wait())
+        return None if connecting.cancelled() else connecting.result()
 
     async def _serve_session(self, session: NatsSession, place: str) -> bool:
         """Receive over one connection until it ends or the gateway stops; return whether it ever worked."""
@@ -658,7 +624,7 @@ class NatsGateway:
                 await session.replace_plans(self._plans)
                 worked, self._fault = True, ""
                 _logger.info("%s: connected to %s", self._name, place)
-                await _wait_for_first(self._stop, self._changed, session.client.ended)
+                await run_until_first(self._stop.wait(), self._changed.wait(), session.client.ended.wait())
             if self._stop.is_set():
                 await self._wait_for_end(session.finish())
         except (errors.Error, TimeoutError) as error:
@@ -683,19 +649,3 @@ class NatsGateway:
         if text != self._fault:
             _logger.warning("%s: not connected: %s", self._name, text)
         self._fault = text
-
-
-async def _wait_for_first(*events: asyncio.Event) -> None:
-    """Wait until one of the events is set."""
-    waiting = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await _cancel(*waiting)
-
-
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks, and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -15,7 +15,6 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,7 +24,7 @@ from nats.aio.client import Client, RawCredentials
 from nats.aio.subscription import Subscription as ClientSubscription
 
 from bindings.certificates import Address, create_tls_context, parse_addresses
-from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
+from bindings.gateways import CLOSE_SECONDS, CONNECT_SECONDS, BrokerLogin, Connection, GatewayError, Tls, to_line
 from bindings.nats.binding import NatsDelivery, NatsSending, build_header_block, is_subject, parse_status
 from bindings.sending import Hangup, MessageRefusal, Outbound, PoisonIsolator, Settled, Unsettled, iter_headers
 from catalog.parsing.regular import read_regular
@@ -35,37 +34,10 @@ from catalog.parsing.regular import read_regular
 # A client lives for one connection. Its owner reconnects (:mod:`bindings.nats.gateway`), because nats-py gives up
 # permanently on errors that an operator can fix, such as a changed password.
 
-CONNECT_SECONDS: Final = 5
-CLOSE_SECONDS: Final = 5.0
-_GIVE_UP_SECONDS: Final = 0.5
-_PING_SECONDS: Final = 10
 _CREDENTIALS_MARKS: Final = ("BEGIN NATS USER JWT", "BEGIN USER NKEY SEED")
 
 Sink = Callable[[NatsDelivery], None]
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class NatsDialer:
-    """The checked parameters for connecting to any server of a connection; created by :func:`create_dialer`."""
-
-    addresses: tuple[Address, ...]
-    login: BrokerLogin
-    context: ssl.SSLContext
-    name: str
-
-
-def create_dialer(connection: Connection, name: str) -> NatsDialer:
-    """Check a connection and return its dialer; *name* is our client name on the server.
-
-    Raises:
-        GatewayError: a malformed address, or a certificate or credentials file that cannot be used.
-    """
-    if not connection.uris:
-        raise GatewayError(f"{name}: it has no server to connect to; set an address such as nats://host:4222")
-    addresses = parse_addresses(NatsSending.address_form, connection)
-    _login_arguments(connection.login)
-    return NatsDialer(addresses, connection.login, create_tls_context(connection.tls or Tls()), name)
 
 
 class RawClient(Client):
@@ -192,34 +164,50 @@ class ConnectFault(Exception):
     """A failed connection; the message names the server and the reason, without secrets."""
 
 
-async def connect(dialling: NatsDialer, address: Address) -> RawClient:
-    """Connect to one server.
+class NatsDialer:
+    """Connects to any server of a connection; *name* is our client name on the server.
 
     Raises:
-        ConnectFault: it failed; a later retry may work.
+        GatewayError: a malformed address, or a certificate or credentials file that cannot be used.
     """
-    client = RawClient(address)
-    try:
-        await client.connect(
-            address.url,
-            name=dialling.name,
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
-            connect_timeout=CONNECT_SECONDS,
-            ping_interval=_PING_SECONDS,
-            max_outstanding_pings=2,
-            tls=dialling.context,
-            error_cb=client.on_error,
-            closed_cb=client.on_closed,
-            **_login_arguments(dialling.login, address),
-        )
-    except (errors.Error, OSError, ValueError, TimeoutError, GatewayError) as error:
-        # After a handshake that failed, nats-py waits for a close that nobody reports.
-        await client.end_connection(_GIVE_UP_SECONDS)
-        reason = client.fault if isinstance(error, errors.NoServersError) and client.fault else _describe(error)
-        raise ConnectFault(f"{address}: {reason}") from error
-    return client
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        if not connection.uris:
+            raise GatewayError(f"{name}: it has no server to connect to; set an address such as nats://host:4222")
+        self.addresses = parse_addresses(NatsSending.address_form, connection)
+        self.login = connection.login
+        _login_arguments(connection.login)
+        self._context = create_tls_context(connection.tls or Tls())
+        self._name = name
+
+    async def connect(self, address: Address) -> RawClient:
+        """Connect to one of the servers.
+
+        Raises:
+            ConnectFault: it failed; a later retry may work.
+        """
+        client = RawClient(address)
+        try:
+            await client.connect(
+                address.url,
+                name=self._name,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=5,
+                ping_interval=10,
+                max_outstanding_pings=2,
+                tls=self._context,
+                error_cb=client.on_error,
+                closed_cb=client.on_closed,
+                **_login_arguments(self.login, address),
+            )
+        except (errors.Error, OSError, ValueError, TimeoutError, GatewayError) as error:
+            # After a handshake that failed, nats-py waits for a close that nobody reports.
+            await client.end_connection(0.5)
+            reason = client.fault if isinstance(error, errors.NoServersError) and client.fault else _describe(error)
+            raise ConnectFault(f"{address}: {reason}") from error
+        return client
 
 
 def _describe(error: BaseException) -> str:
@@ -232,7 +220,7 @@ def _describe(error: BaseException) -> str:
         return "no answer in time"
     text = (error.strerror or "") if isinstance(error, OSError) else ""
     text = text or str(error) or type(error).__name__
-    return " ".join(text.removeprefix("nats: ").split())[:300]
+    return to_line(text.removeprefix("nats: "))
 
 
 def _login_arguments(login: BrokerLogin, address: Address | None = None) -> dict[str, Any]:
@@ -274,7 +262,24 @@ def _read_file(path: Path, what: str) -> str:
         ) from None
 
 
-# Waiting with a time limit.
+# Waiting.
+
+
+async def run_until_first(*works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    """Run coroutines until one ends, cancel the others, and return the tasks of all, which have ended."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel_tasks(tasks)
+    return tasks
+
+
+async def cancel_tasks(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
@@ -289,10 +294,8 @@ async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """The header by which JetStream recognises a repeat, within the duplicate window of the stream."""
-CHUNK_MESSAGES: Final = 1000
 CHUNK_BYTES: Final = 4 * 2**20
-"""Maximum messages, and maximum bytes, sent before their confirmations are awaited."""
-_CONTROL_LINE: Final = 4096
+"""Maximum bytes of bodies sent before their confirmations are awaited."""
 _PERMANENT_ERRORS: Final = frozenset((10054, 10097))
 """JetStream's errors that a retry does not fix: message or headers larger than the stream accepts."""
 _NO_RESPONDERS: Final = 503
@@ -423,11 +426,11 @@ class NatsPublisher:
         if self._client is not None and not self._client.ended.is_set():
             return self._client
         if self._dialer is None:
-            self._dialer = create_dialer(self._connection, self._name)
+            self._dialer = NatsDialer(self._connection, self._name)
         for last, address in enumerate(self._dialer.addresses, 1 - len(self._dialer.addresses)):
             try:
                 async with asyncio.timeout(max(self._timeout, CONNECT_SECONDS)):
-                    client = await connect(self._dialer, address)
+                    client = await self._dialer.connect(address)
                 break
             except (ConnectFault, TimeoutError) as error:
                 if last == 0:
@@ -450,16 +453,10 @@ async def _unless_ended(client: RawClient, work: Coroutine[Any, Any, None]) -> N
     Raises:
         nats.errors.Error: the connection has ended.
     """
-    working, ended = asyncio.ensure_future(work), asyncio.ensure_future(client.ended.wait())
-    try:
-        await asyncio.wait((working, ended), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise errors.ConnectionClosedError
-        await working
-    finally:
-        ended.cancel()
-        working.cancel()
-        await asyncio.wait((working,))
+    working, _ = await run_until_first(work, client.ended.wait())
+    if working.cancelled():
+        raise errors.ConnectionClosedError
+    working.result()
 
 
 def _split_into_chunks(messages: Mapping[int, Outbound]) -> list[dict[int, Outbound]]:
@@ -467,7 +464,7 @@ def _split_into_chunks(messages: Mapping[int, Outbound]) -> list[dict[int, Outbo
     size = 0
     for index, message in messages.items():
         size += len(message.body or b"")
-        if not chunks or len(chunks[-1]) >= CHUNK_MESSAGES or size > CHUNK_BYTES:
+        if not chunks or size > CHUNK_BYTES:
             chunks.append({})
             size = len(message.body or b"")
         chunks[-1][index] = message
@@ -490,10 +487,7 @@ def _publish_command(message: Outbound, reply: str, headers: Sequence[tuple[str,
         raise ValueError(f"{size} bytes with headers exceed the server's maximum ({max_payload})")
     address = " ".join(filter(None, (message.address, reply)))
     line = f"HPUB {address} {len(block)} {size}" if block else f"PUB {address} {size}"
-    encoded = line.encode()
-    if len(encoded) > _CONTROL_LINE:
-        raise ValueError(f"subject and reply subject exceed the servers' maximum ({_CONTROL_LINE} bytes)")
-    return b"".join((encoded, b"\r\n", block, data, b"\r\n"))
+    return b"".join((line.encode(), b"\r\n", block, data, b"\r\n"))
 
 
 def _read_reply(arrival: NatsDelivery) -> MessageRefusal | None:
@@ -512,7 +506,7 @@ def _read_reply(arrival: NatsDelivery) -> MessageRefusal | None:
             if "stream" in answer and "seq" in answer:
                 return None
             raise Unsettled("a subscriber answered on the subject, not a stream; add the subject to a stream")
-        description, code = str(error.get("description"))[:300], error.get("err_code")
+        description, code = to_line(str(error.get("description"))), error.get("err_code")
     except (ValueError, AttributeError) as fault:
         raise Unsettled("a subscriber answered on the subject, not a stream; add the subject to a stream") from fault
     if code in _PERMANENT_ERRORS:

@@ -275,7 +275,9 @@ def http(folder: Path, count: int, *, keep: bool) -> tuple[Load, float]:
     Returns what came of it, and the microseconds of processor time that each message took in this process.
     """
     inbox = Inbox(folder, limits=InboxLimits(min_free_bytes=0)) if keep else None
-    gateway = HttpGateway([HttpRoute(ENDPOINT, "/bench")], inbox or _Nowhere(), HttpGatewayConfig(port=0))
+    gateway = HttpGateway(
+        [HttpRoute(ENDPOINT, "/bench")], inbox or _Nowhere(), HttpGatewayConfig(port=0), counters=Counts()
+    )
     gateway.start()
     headers = {f"ce-{name}": text for name, text in ATTRIBUTES.items()}
     before = time.process_time()

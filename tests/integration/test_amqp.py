@@ -133,7 +133,7 @@ def test_a_durable_subscription_outlives_the_gateway(broker: str) -> None:
 
 
 def sender(uri: str) -> closing[AmqpSender]:
-    return closing(AmqpSender(Connection((uri,)), container_id="s", timeout=SECONDS, max_in_flight=50))
+    return closing(AmqpSender(Connection((uri,)), container_id="s", timeout=SECONDS))
 
 
 def test_the_sender_tells_what_became_of_each_message(broker: str) -> None:

@@ -187,7 +187,7 @@ def test_a_body_needs_a_length_and_an_end(gateway: HttpGateway, tmp_path: Path) 
 def test_a_full_inbox_is_503_and_then_works_again(tmp_path: Path) -> None:
     limits = InboxLimits(max_bytes=3000, min_free_bytes=0)
     inbox = Inbox(tmp_path, partitions=1, limits=limits)
-    gateway = HttpGateway(ROUTES, inbox, SETTINGS)
+    gateway = HttpGateway(ROUTES, inbox, SETTINGS, counters=Counts())
     gateway.start()
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False, timeout=SECONDS) as client:
@@ -214,7 +214,7 @@ def test_what_the_store_does_not_take_is_answered_without_its_reason(error: Exce
                 done.set_result(None)
             return done
 
-    gateway = HttpGateway(ROUTES, Failing(), HttpGatewayConfig(port=0))
+    gateway = HttpGateway(ROUTES, Failing(), HttpGatewayConfig(port=0), counters=Counts())
     gateway.start()
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False, timeout=SECONDS) as client:
@@ -227,7 +227,7 @@ def test_what_the_store_does_not_take_is_answered_without_its_reason(error: Exce
 
 def test_nothing_is_answered_before_the_store_says_so_and_stop_finishes_it() -> None:
     store = Rows(held=True)
-    gateway = HttpGateway(ROUTES, store, HttpGatewayConfig(port=0, max_in_flight=1))
+    gateway = HttpGateway(ROUTES, store, HttpGatewayConfig(port=0, max_in_flight=1), counters=Counts())
     gateway.start()
     address = f"http://127.0.0.1:{gateway.port}/events"
     with ThreadPoolExecutor(2) as pool, httpx.Client(timeout=SECONDS, trust_env=False) as client:
@@ -273,13 +273,13 @@ def test_an_error_at_a_request_keeps_no_answer_from_others() -> None:
 
 def test_an_address_in_use_and_a_bad_certificate_are_named(gateway: HttpGateway, tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match=f"127.0.0.1:{gateway.port}"):
-        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=gateway.port)).start()
+        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=gateway.port), counters=Counts()).start()
     (tmp_path / "cert.pem").write_text("no certificate")
     settings = HttpGatewayConfig(port=0, tls_certificate=tmp_path / "cert.pem", tls_key=tmp_path / "cert.pem")
     with pytest.raises(GatewayError, match="certificate"):
-        HttpGateway(ROUTES, Rows(), settings).start()
+        HttpGateway(ROUTES, Rows(), settings, counters=Counts()).start()
     with pytest.raises(GatewayError, match="both"):
-        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=0, tls_key=tmp_path / "cert.pem")).start()
+        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=0, tls_key=tmp_path / "cert.pem"), counters=Counts()).start()
 
 
 def test_routes_compare_raw_paths_and_the_first_wins() -> None:
@@ -343,7 +343,7 @@ def load(port: int, run: int, process: subprocess.Popen[bytes]) -> list[bytes]:
 
 def serve(path: Path) -> None:
     """Host a gateway until killed; its port is the first line on standard output."""
-    gateway = HttpGateway(ROUTES, Inbox(path, limits=FREE), SETTINGS)
+    gateway = HttpGateway(ROUTES, Inbox(path, limits=FREE), SETTINGS, counters=Counts())
     gateway.start()
     sys.stdout.write(json.dumps(gateway.port) + "\n")
     sys.stdout.flush()

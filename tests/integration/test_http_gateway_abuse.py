@@ -26,6 +26,7 @@ from bindings.http.request import Access, HttpRoute, PathRoutes, ServerLimits
 from bindings.http.server import address_group
 from tests.support.gateways import Rows
 from tests.support.http import POST, REFUSED, TAKEN, WELL_FORMED
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,10 @@ def serve(rows: Rows) -> Iterator[Serve]:
 
         def started(limits: ServerLimits = LIMITS, **settings: Any) -> HttpGateway:
             gateway = HttpGateway(
-                ROUTES, rows, HttpGatewayConfig(port=0, max_body_bytes=1000, limits=limits, **settings)
+                ROUTES,
+                rows,
+                HttpGatewayConfig(port=0, max_body_bytes=1000, limits=limits, **settings),
+                counters=Counts(),
             )
             gateway.start()
             stack.callback(gateway.stop, 1)
@@ -340,7 +344,7 @@ def test_no_more_descriptors_is_push_back_and_not_the_end(tmp_path: Path) -> Non
 
 def serve_with_few_files() -> None:
     """Host a gateway that has ten descriptors for its connections, until killed; its port is the first line."""
-    gateway = HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=0))
+    gateway = HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=0), counters=Counts())
     gateway.start()
     sys.stdout.write(f"{gateway.port}\n")
     sys.stdout.flush()

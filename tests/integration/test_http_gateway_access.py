@@ -21,6 +21,7 @@ from router.settings import load_settings
 from router.settings.checks import iter_security_warnings
 from tests.support.gateways import Rows
 from tests.support.ports import Authority, Pair
+from tests.support.shop import Counts
 
 SECONDS = 300
 TOKEN, OTHER, PASSWORD, KEY = "tok-5f31", "tok-9a77", "pä:ss word", "key-77c2"
@@ -39,7 +40,9 @@ def store() -> Rows:
 
 @pytest.fixture
 def gateway(store: Rows) -> Iterator[HttpGateway]:
-    started = HttpGateway(ROUTES, store, HttpGatewayConfig(port=0, access=ACCESS, max_body_bytes=1000))
+    started = HttpGateway(
+        ROUTES, store, HttpGatewayConfig(port=0, access=ACCESS, max_body_bytes=1000), counters=Counts()
+    )
     started.start()
     yield started
     started.stop(grace=1)
@@ -178,10 +181,10 @@ def test_https_with_and_without_client_certificates(
     authority, pair = certified
     ours, stranger = authority.sign("sender"), Authority(tmp_path, "strangers").sign("sender")
     settings = HttpGatewayConfig(port=0, tls_certificate=pair.certificate, tls_key=pair.key, access=ACCESS)
-    plain = HttpGateway(ROUTES, store, settings)
+    plain = HttpGateway(ROUTES, store, settings, counters=Counts())
     mutual = HttpGateway(ROUTES, store, HttpGatewayConfig(
         port=0, tls_certificate=pair.certificate, tls_key=pair.key, tls_clients=authority.certificate
-    ))  # fmt: skip
+    ), counters=Counts())  # fmt: skip
     plain.start()
     mutual.start()
     try:
@@ -207,9 +210,9 @@ def test_authorities_that_cannot_be_read_are_named(certified: tuple[Authority, P
     with pytest.raises(GatewayError, match=r"none\.pem"):
         HttpGateway(ROUTES, Rows(), HttpGatewayConfig(
             port=0, tls_certificate=pair.certificate, tls_key=pair.key, tls_clients=tmp_path / "none.pem"
-        )).start()  # fmt: skip
+        ), counters=Counts()).start()  # fmt: skip
     with pytest.raises(GatewayError, match="both"):
-        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=0, tls_clients=pair.certificate)).start()
+        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=0, tls_clients=pair.certificate), counters=Counts()).start()
 
 
 SETTINGS = """

@@ -139,15 +139,6 @@ def test_a_foreign_offset_is_refused(tmp_path: Path, change: dict[str, Any], tex
         reader.latestOffset({**reader.initialOffset(), **change}, ReadAllAvailable())
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"path": "x", "max_records": "0"}, {"path": "x", "max_records": "many"}, {"path": "x", "max_bytes": "1k"}],
-)
-def test_bad_options_are_named(options: dict[str, str]) -> None:
-    with pytest.raises(InboxFormatError, match=r"path|max_records|max_bytes"):
-        InboxStreamReader(options)
-
-
 class Taken:
     """A sink that keeps what each batch brought; as a batch may be repeated, by batch id."""
 

@@ -14,7 +14,7 @@ import pytest
 
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayLimits
 from bindings.inbox.space import InboxFull
-from bindings.mqtt.client import LinkOwner, MqttLink, create_connector
+from bindings.mqtt.client import LinkConnector, LinkOwner, MqttLink
 from bindings.mqtt.gateway import SubscriptionTable
 from bindings.mqtt.messages import MqttDelivery, Version
 from bindings.mqtt.publisher import MqttPublisher
@@ -192,7 +192,7 @@ class Echo(LinkOwner):
 def test_no_local_keeps_away_what_the_client_publishes_itself(broker: Mosquitto, no_local: bool) -> None:
     topic, echo = f"own/{no_local}".lower(), Echo()
     (request,) = SubscriptionTable([EndpointSubscription(E, "own/+", {"nolocal": no_local})]).requests
-    link = create_connector(Connection((broker.uri,)), "MQTT/5.0", f"own-{no_local}", clean=True).open_link(0, echo)
+    link = LinkConnector(Connection((broker.uri,)), "MQTT/5.0", f"own-{no_local}", clean=True).open_link(echo)
 
     def served(count: int) -> bool:
         link.serve_once(0.05, lambda: True)

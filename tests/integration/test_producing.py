@@ -38,6 +38,7 @@ from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer, core
 from tests.support.qpid import amqp_for_tests
 from tests.support.round_trip import OUT, Journey, journey, lost, mismatches, position_of
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 LIMIT: Final = 300.0
@@ -191,7 +192,7 @@ def test_amqp(tmp_path: Path, paths: list[Path]) -> None:
 def listening(rows: Rows) -> Iterator[str]:
 
     route = HttpRoute("/endpoints/in", "{any}", ("POST", "PUT", "PATCH", "GET", "DELETE"))
-    gateway = HttpGateway([route], rows, HttpGatewayConfig(port=0))
+    gateway = HttpGateway([route], rows, HttpGatewayConfig(port=0), counters=Counts())
     gateway.start()
     try:
         yield f"http://127.0.0.1:{gateway.port}/in"

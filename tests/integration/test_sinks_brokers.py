@@ -29,6 +29,7 @@ from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer, core, make_stream, stream
 from tests.support.ports import Authority
 from tests.support.qpid import amqp_for_tests
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 from tests.support.web import Http2Target
 
@@ -212,7 +213,7 @@ def test_http_with_tls(tmp_path: Path, mode: str, version: str | None) -> None:
     rows = Rows()
 
     settings = HttpGatewayConfig(port=0, tls_certificate=pair.certificate, tls_key=pair.key)
-    gateway = HttpGateway([HttpRoute(E, "/in/{type}")], rows, settings)
+    gateway = HttpGateway([HttpRoute(E, "/in/{type}")], rows, settings, counters=Counts())
     gateway.start()
     try:
         told = {"type": "http", "url": f"https://localhost:{gateway.port}/in/{{type}}", "mode": mode, "timeout": "10s"}

@@ -403,6 +403,10 @@ class PipeGateway:
                 self._counters.acknowledged(endpoint)
 
 
+def _accept_all(_: Sequence[EndpointSubscription]) -> None:
+    """Accept all subscriptions."""
+
+
 def _pipes(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     return tuple(text for text in templates_of(endpoint, catalog, "pipe") if "{" not in text)
 
@@ -439,7 +443,7 @@ def spoken() -> Iterator[None]:
         partial(native_of, form=FORM),
         RULE,
         PipeSending(),
-        ReceivingBinding(_pipes, eq, PipeGateway),
+        ReceivingBinding(_pipes, eq, PipeGateway, _accept_all),
         versioned=True,
     )
     with pytest.MonkeyPatch.context() as patched:

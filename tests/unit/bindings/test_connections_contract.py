@@ -12,13 +12,13 @@ import pytest
 from bindings.amqp.client import Dialer
 from bindings.certificates import Address
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
-from bindings.mqtt.client import create_connector
-from bindings.nats.publisher import create_dialer
+from bindings.mqtt.client import LinkConnector
+from bindings.nats.publisher import NatsDialer
 
 CLIENTS: Final[dict[str, Callable[[Connection], tuple[Address, ...]]]] = {
     "amqp": lambda connection: Dialer(connection, "c").addresses,
-    "mqtt": lambda connection: create_connector(connection, "MQTT/5.0", "c", clean=False).addresses,
-    "nats": lambda connection: create_dialer(connection, "c").addresses,
+    "mqtt": lambda connection: LinkConnector(connection, "MQTT/5.0", "c", clean=False).addresses,
+    "nats": lambda connection: NatsDialer(connection, "c").addresses,
 }
 SECURE: Final = {"amqp": "amqps", "mqtt": "mqtts", "nats": "tls"}
 PORTS: Final = {"amqp": (5672, 5671), "mqtt": (1883, 8883), "nats": (4222, 4222)}
@@ -91,6 +91,6 @@ def test_the_login_of_the_settings_goes_before_that_of_the_uri(kind: str) -> Non
 
 
 def test_mqtt_verifies_certificates_and_names() -> None:
-    context = create_connector(Connection(("mqtt://h",), tls=Tls()), "MQTT/5.0", "c", clean=False).terms.tls
+    context = LinkConnector(Connection(("mqtt://h",), tls=Tls()), "MQTT/5.0", "c", clean=False).tls
     assert context is not None
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)

@@ -9,11 +9,11 @@ from typing import Any
 import proton
 import pytest
 
-from bindings.amqp import binding
 from bindings.amqp.binding import AmqpSending
 from bindings.amqp.publisher import EncodingError, encode_message
 from bindings.amqp.values import AmqpValue, decode_message, value_of_part
 from bindings.parts import JSON_KIND, Part
+from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
 from tests.support.amqp import amqp_message
 
@@ -79,7 +79,7 @@ def test_proton_reads_what_we_encode() -> None:
 )
 def test_every_type_goes_out_and_comes_back(typed: AmqpValue, form: Any) -> None:
     message = decode_message(encode_message(amqp_message("node", b"", application_properties={"p": typed})))
-    native = binding.build(message.parts)
+    native = BINDINGS["AMQP/1.0"].build(message.parts)
     assert native["application-properties"]["p"] == form
     obvious = ("boolean", "long", "double", "binary", "string")
     assert native.get("types", {}).get("application-properties.p", typed.kind) == typed.kind
@@ -89,7 +89,7 @@ def test_every_type_goes_out_and_comes_back(typed: AmqpValue, form: Any) -> None
 def test_no_body_and_no_properties() -> None:
     message = decode_message(encode_message(amqp_message("node", header={"durable": False})))
     assert message.body is None
-    assert binding.build(message.parts) == {"header": {"durable": False}, "types": {"body": "null"}}
+    assert BINDINGS["AMQP/1.0"].build(message.parts) == {"header": {"durable": False}, "types": {"body": "null"}}
 
 
 @pytest.mark.parametrize(

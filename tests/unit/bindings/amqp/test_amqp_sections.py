@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proton import Data, Described, symbol, timestamp, ulong
 
-from bindings.amqp import binding
 from bindings.amqp.publisher import encode_message
 from bindings.amqp.values import AmqpValue, DecodedMessage, MalformedMessage, decode_message, to_row
 from bindings.parts import BINARY_KIND, Part
+from bindings.protocols import BINDINGS
 from tests.support.amqp import amqp_message, section
 
 A_UUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
@@ -22,8 +22,8 @@ A_UUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 
 def record(message: DecodedMessage) -> dict[str, Any]:
     """Return the native record, having made sure that it survives being taken apart again."""
-    native = binding.build(message.parts)
-    again = binding.build(binding.split(native))
+    native = BINDINGS["AMQP/1.0"].build(message.parts)
+    again = BINDINGS["AMQP/1.0"].build(BINDINGS["AMQP/1.0"].split(native))
     assert again == native
     return native
 

@@ -7,7 +7,8 @@ import pytest
 from bindings.background import Backoff
 from bindings.gateways import Connection, GatewayError
 from bindings.mqtt.binding import session_options
-from bindings.mqtt.client import create_connector
+from bindings.mqtt.client import LinkConnector, LinkError, LinkOwner
+from tests.support.ports import free_ports
 
 
 def test_options() -> None:
@@ -21,11 +22,7 @@ def test_options() -> None:
 
 def test_a_connection_has_a_version_and_a_client_id() -> None:
     with pytest.raises(GatewayError):
-        create_connector(Connection(("mqtt://h",)), "MQTT/4", "c", clean=False)
-    with pytest.raises(GatewayError):
-        create_connector(Connection(("mqtt://h",)), "MQTT/5.0", "", clean=False)
-    with pytest.raises(GatewayError):
-        create_connector(Connection(()), "MQTT/5.0", "c", clean=False)
+        LinkConnector(Connection(()), "MQTT/5.0", "c", clean=False)
 
 
 def test_pauses_grow_to_a_bound() -> None:
@@ -34,3 +31,12 @@ def test_pauses_grow_to_a_bound() -> None:
     assert all(each / 2 <= pause <= each for pause, each in zip(pauses, (1, 2, 4, 8, 8, 8), strict=True))
     backoff.reset()
     assert backoff.next_pause() <= 1.0
+
+
+def test_after_an_address_that_refuses_comes_the_next() -> None:
+    ports = free_ports(2)
+    uris = tuple(f"mqtt://127.0.0.1:{port}" for port in ports)
+    connector = LinkConnector(Connection(uris), "MQTT/5.0", "c", clean=True)
+    for port in (*ports, *ports):
+        with pytest.raises(LinkError, match=f"cannot connect to 127.0.0.1:{port}"):
+            connector.open_link(LinkOwner())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bindings.gateways import BrokerLogin, Connection, GatewayError
-from bindings.nats.publisher import create_dialer
+from bindings.nats.publisher import NatsDialer
 from tests.support.nats import key
 
 
@@ -21,10 +21,10 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         BrokerLogin(credentials=tmp_path),
     ):
         with pytest.raises(GatewayError, match=str(tmp_path)):
-            create_dialer(Connection(("host",), login), "n")
+            NatsDialer(Connection(("host",), login), "n")
 
 
 def test_a_seed_file_is_taken(tmp_path: Path) -> None:
     seed = tmp_path / "seed"
     seed.write_text(f"{key().seed}\n")
-    assert create_dialer(Connection(("host",), BrokerLogin(seed=seed)), "n").login.seed == seed
+    assert NatsDialer(Connection(("host",), BrokerLogin(seed=seed)), "n").login.seed == seed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bindings.nats.binding import NatsDelivery, StreamPosition, build, parse_ack_subject, to_row
-from bindings.parts import Part
+from bindings.nats.binding import FORM, NatsDelivery, StreamPosition, parse_ack_subject, to_row
+from bindings.parts import Part, native_of
 
 ACK = b"$JS.ACK.ORDERS.worker.1.42.7.1700000000123456789.0"
 
@@ -14,7 +14,7 @@ def test_core_message_has_subject_reply_and_headers() -> None:
     headers = b"NATS/1.0\r\nce-id: 1\r\nX: \xff\r\nce-id: 2\r\n\r\n"
     row = to_row("/endpoints/e", NatsDelivery(b"a.b", b"answers", b"body", headers), None, 5, 100)
     assert (row.endpoint, row.protocol, row.received, row.body) == ("/endpoints/e", "NATS", 5, b"body")
-    assert build(list(row.properties)) == {
+    assert native_of(row.properties, FORM) == {
         "subject": "a.b",
         "reply-to": "answers",
         "headers": [
@@ -29,7 +29,7 @@ def test_stream_message_has_stream_sequence_and_its_own_time_but_no_reply() -> N
     row = to_row("/endpoints/e", NatsDelivery(b"a.b", ACK, b"", b""), parse_ack_subject(ACK), 5, 100)
     assert row.received == 1_700_000_000_123_456
     assert row.body is None
-    assert build(list(row.properties)) == {"subject": "a.b", "stream": "ORDERS", "sequence": 42}
+    assert native_of(row.properties, FORM) == {"subject": "a.b", "stream": "ORDERS", "sequence": 42}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import proton
 import pytest
@@ -15,8 +15,9 @@ from bindings.amqp.client import Dialer
 from bindings.amqp.gateway import ReceivingLink
 from bindings.amqp.publisher import AmqpSender
 from bindings.mqtt import publisher
-from bindings.mqtt.client import create_connector
+from bindings.mqtt.client import LinkConnector
 from bindings.mqtt.gateway import SubscriptionTable
+from bindings.mqtt.messages import Version
 from bindings.nats.binding import plan_subscriptions
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
@@ -79,7 +80,7 @@ def received(protocol: str, options: Mapping[str, Any]) -> object:
 
 
 def mqtt_asks(broker: BrokerConnection) -> object:
-    terms = create_connector(broker.connection, broker.protocol, "c", clean=False).terms
+    terms = LinkConnector(broker.connection, cast(Version, broker.protocol), "c", clean=False)
     # Only MQTT 5 can tell a broker how long to keep a session.
     expiry = terms.options.expiry if terms.version == "MQTT/5.0" else None
     # What only MQTT 5 can ask for is refused in the settings before it comes here.
@@ -116,7 +117,7 @@ def sent(protocol: str, options: Mapping[str, Any]) -> object:
     made = OneByOne(catalog, endpoint, BINDINGS[protocol]).compose_one(event)
     if kind == "mqtt":
         connection = MqttSink(type="mqtt", endpoint=endpoint.xid).connection("s", endpoint)
-        terms = create_connector(connection, protocol, "c", clean=True).terms
+        terms = LinkConnector(connection, cast(Version, protocol), "c", clean=True)
         qos, retain, properties = publisher.read_options(made, terms.version)
         return made.address, made.body, qos, retain, str(properties), terms.options.keepalive, terms.clean
     if kind == "amqp":
