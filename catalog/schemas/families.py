@@ -7,10 +7,10 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from catalog.schemas.contract import Library, SchemaError, SchemaFamily, SchemaSource, Validator
 
@@ -258,6 +258,16 @@ def fingerprint(source: SchemaSource, library: Library) -> bytes:
     links = sorted((reference, uri) for reference, (uri, _) in found.items())
     digest.update(json.dumps([own, links, sorted(dict(found.values()).items())]).encode())  # each document once
     return digest.digest()
+
+
+class KnownDocuments(NamedTuple):
+    """A library of documents by base and reference."""
+
+    documents: Mapping[tuple[str, str], tuple[str, Any]]
+
+    def document(self, reference: str, base: str) -> tuple[str, Any] | None:
+        """Return URI and document of a reference."""
+        return self.documents.get((base, reference))
 
 
 def documents_of(source: SchemaSource, library: Library) -> dict[tuple[str, str], tuple[str, Any]]:

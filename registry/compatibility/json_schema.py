@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -15,13 +13,12 @@ from catalog.schemas.contract import CostExceeded, EmptyLibrary, SchemaError, Sc
 from catalog.schemas.families import compile_schema, family_of
 from catalog.schemas.filling import Chooser, UnsupportedSchema
 from catalog.schemas.jsonschema.validating import draft_of
-from registry.compatibility.containment import Prover
+from catalog.schemas.sandbox import MAX_SECONDS, LimitExceeded, sandbox
+from registry.compatibility.containment import is_contained
 from registry.compatibility.schemas import Budget, Undecided
 
-_PROVER: Final = Prover()
-atexit.register(_PROVER.close)
 STEPS_PER_SECOND: Final = 500_000
-"""Steps of a budget for a second that a proof takes."""
+"""Steps of a budget for a CPU second of a proof."""
 
 
 def find_json_gap(reader: SchemaSource, writer: SchemaSource, budget: Budget) -> str:
@@ -31,9 +28,13 @@ def find_json_gap(reader: SchemaSource, writer: SchemaSource, budget: Budget) ->
         Undecided: neither a proof nor a counterexample was found.
     """
     drafts = {draft_of(each.document, each.version) for each in (reader, writer)}
-    began = time.perf_counter()
-    proven = len(drafts) == 1 and _PROVER.is_contained(writer.document, reader.document, *drafts)
-    budget.spend(int((time.perf_counter() - began) * STEPS_PER_SECOND))
+    proven, seconds = False, 0.0
+    if len(drafts) == 1:
+        try:
+            proven, seconds = sandbox.call(is_contained, writer.document, reader.document, *drafts)
+        except LimitExceeded:
+            seconds = MAX_SECONDS
+    budget.spend(int(seconds * STEPS_PER_SECOND))
     if proven:
         return ""
     why = find_witness(writer, reader)
