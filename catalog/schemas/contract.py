@@ -181,8 +181,6 @@ class EmptyLibrary:
 Verdict = Literal["same", "compatible", "incompatible", "unknown"]
 Comparison = tuple[Verdict, str]
 """A verdict, and the location that decides it, in words."""
-MAX_DEPTH: Final = 64
-"""Levels of a document that are compared in detail; deeper ones are only compared for equality."""
 _RANK: Final[Mapping[Verdict, int]] = {"same": 0, "compatible": 1, "unknown": 2, "incompatible": 3}
 
 
