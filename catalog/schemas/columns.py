@@ -22,6 +22,7 @@ from catalog.model import Catalog, Definition
 from catalog.parsing.pointers import to_pointer
 from catalog.schemas.contract import (
     MAX_BODY_BYTES,
+    MAX_FAULTS,
     Library,
     MessagePlace,
     SchemaError,
@@ -476,7 +477,6 @@ MAX_LEVELS: Final = 32
 """Maximum nesting of structs, lists and maps."""
 MAX_STEPS: Final = 50_000
 """Maximum number of subschemas visited; references and alternatives may multiply them."""
-MAX_FINDINGS: Final = 50
 Path = tuple[str, ...]
 """A path in the payload: names of members, ``*`` for the items of a list or the values of a map."""
 
@@ -492,13 +492,13 @@ class Survey:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """The distinct findings, at most :data:`MAX_FINDINGS`, and a note if there are more."""
-        more = ["and more places, which are not listed"] if len(self._findings) > MAX_FINDINGS else []
-        return (*list(self._findings)[:MAX_FINDINGS], *more)
+        """The distinct findings, at most :data:`~catalog.schemas.contract.MAX_FAULTS`, and a note if there are more."""
+        more = ["and more places, which are not listed"] if len(self._findings) > MAX_FAULTS else []
+        return (*list(self._findings)[:MAX_FAULTS], *more)
 
     def add_finding(self, path: Path, what: str) -> None:
         """Add a finding: *what* is the rest of a sentence whose subject is the path."""
-        if len(self._findings) > 2 * MAX_FINDINGS:
+        if len(self._findings) > 2 * MAX_FAULTS:
             return  # more than are reported, since some may still be replaced
         self._findings[clip(f"{to_pointer(list(path)) or 'the payload'} {what}")] = None
 
@@ -551,7 +551,7 @@ class PayloadColumn:
     """The payload column of one definition: its type, and decoding of bodies to values.
 
     ``type`` is the struct of the column; ``findings`` list the parts without a type, with JSON pointers (``*`` for all
-    items of a list or values of a map), at most some fifty. The same catalog gives the same type. ``declared`` are the
+    items of a list or values of a map), at most fifty. The same catalog gives the same type. ``declared`` are the
     schema ids that the definition declares, ``framed`` says whether its bodies may have frames. Not thread-safe, and
     not picklable: create it where it is used.
     """

@@ -429,10 +429,10 @@ MAX_CODINGS: Final = 4
 _PIECE: Final = 64 * 1024
 
 
-def decode_content(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> bytes | SchemaFault | None:
+def decode_content(body: bytes, coding: str) -> bytes | SchemaFault | None:
     """Return a body with its content codings decoded, the last one first; a fault if decoding fails.
 
-    Return None, for no validation, for an unknown coding and for more than *limit* bytes, which are never decoded.
+    Return None, for no validation, for an unknown coding and for more than MAX_BODY_BYTES, which are never decoded.
     """
     names = [name.strip().lower() for name in coding.split(",") if name.strip()]
     if len(names) > MAX_CODINGS:
@@ -447,7 +447,7 @@ def decode_content(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> byt
         try:
             for piece in decoder(body):
                 plain += piece
-                if len(plain) > limit:
+                if len(plain) > MAX_BODY_BYTES:
                     return None
         except (OSError, zlib.error, EOFError) as error:
             return make_fault(f"the body is not encoded as its content-encoding {name}: {error}")

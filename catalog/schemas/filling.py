@@ -24,12 +24,10 @@ T = TypeVar("T")
 WORDS: Final = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "juniper")
 MAX_LEVELS: Final = 24
 """Maximum nesting of a payload; deeper ones are given up, because their required parts never end."""
-MAX_VALUES: Final = 20_000
-"""Maximum number of values in a payload; larger ones are given up."""
 MAX_STEPS: Final = 100_000
-"""Maximum number of subschemas visited for a payload."""
+"""Maximum number of values in a payload, and of subschemas visited for it; larger ones are given up."""
 MAX_SIZE: Final = 100_000
-"""Maximum characters or bytes of one value."""
+"""Maximum characters or bytes of one value, and of what an expression may give."""
 _OPTIONAL_LEVELS: Final = 6
 _OPTIONAL_VALUES: Final = 300
 """Limits of levels and of values for optional parts, so that payloads of recursive schemas are small."""
@@ -66,14 +64,15 @@ class Chooser:
             UnsupportedSchema: the payload exceeds the limits.
         """
         self._values += 1
-        if level > MAX_LEVELS or self._values > MAX_VALUES:
-            raise UnsupportedSchema("what the schema requires never ends, or is far too large")
+        if level > MAX_LEVELS:
+            raise UnsupportedSchema("what the schema requires never ends")
+        self.count_step()
 
     def count_step(self) -> None:
         """Count one visited subschema; raises UnsupportedSchema if there are too many."""
         self._steps += 1
         if self._steps > MAX_STEPS:
-            raise UnsupportedSchema("the schema refers to itself too often")
+            raise UnsupportedSchema("what the schema requires never ends, or is far too large")
 
     def is_minimal(self, level: int) -> bool:
         """Whether to include only required parts, and to choose the flattest alternative."""
@@ -95,7 +94,7 @@ class Chooser:
 
     def pick_count(self, low: int, high: int | None, level: int) -> int:
         """Return a small random number of repetitions from *low* to *high*, preferably at least one."""
-        if low > MAX_VALUES:
+        if low > MAX_STEPS:
             raise UnsupportedSchema(f"the schema requires {low} values at once")
         if self.is_minimal(level):
             return low
@@ -294,9 +293,8 @@ def _to_decimal(value: Any) -> Decimal | None:
 
 _MORE: Final = 3
 """The maximum number of repetitions beyond the minimum, for quantifiers without maximum."""
-_MAX_COUNT: Final = 1_000
-_MAX_TEXT: Final = 100_000
-"""Maximum characters; expressions that may give more are not supported."""
+_MAX_RANGE: Final = 1_000
+"""Characters of a range that are chosen from."""
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F))
 _WORD: Final = string.ascii_letters + string.digits + "_"
 _CATEGORIES: Final[Mapping[Any, str]] = {
@@ -358,8 +356,6 @@ def _make_term(kind: Any, value: Any) -> _TextMaker:
     if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
         low, high, inner = value
         high = low + _MORE if high is sre.MAXREPEAT else high
-        if high > _MAX_COUNT:
-            raise _Unsupported
         term = _make_sequence(inner)
         return _limit_length(
             lambda chooser: "".join(term.make(chooser) for _ in range(chooser.random.randint(low, high))),
@@ -376,7 +372,7 @@ def _list_characters(kind: Any, value: Any) -> str:
     if kind is sre.ANY:
         return string.ascii_letters + string.digits
     if kind is sre.RANGE:
-        return "".join(map(chr, range(value[0], min(value[1], value[0] + _MAX_COUNT) + 1)))
+        return "".join(map(chr, range(value[0], min(value[1], value[0] + _MAX_RANGE) + 1)))
     if kind is sre.CATEGORY:
         return _CATEGORIES[value]
     if kind is sre.NOT_LITERAL:
@@ -392,6 +388,6 @@ def _list_characters(kind: Any, value: Any) -> str:
 
 
 def _limit_length(make: Callable[[Chooser], str], longest: int) -> _TextMaker:
-    if longest > _MAX_TEXT:
+    if longest > MAX_SIZE:
         raise _Unsupported
     return _TextMaker(make, longest)

@@ -47,7 +47,7 @@ STORE_GAIN: Final = 0.1
 So a flood of such bodies uses only a part of the time.
 """
 WAITING: Final = 15
-"""Times its CPU seconds that a call may take by the clock: a limit on memory may leave it hanging."""
+"""Times its CPU seconds that a process may take by the clock: a limit on memory may leave it hanging."""
 START_ATTEMPTS: Final = 8
 """Times to try to start a worker, within three seconds, when the system has no process or no memory for it."""
 _START_SECONDS: Final = 60.0
@@ -55,6 +55,9 @@ _START_SECONDS: Final = 60.0
 _SCRIPT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import catalog.schemas.sandbox as s; s.serve_tasks()"
 )
+COMPILE_SECONDS: Final = 10
+COMPILE_MEMORY: Final = 1024 * 1024 * 1024
+"""Maximum CPU seconds and memory to compile a schema in a process of its own."""
 _LIMITS_SCRIPT: Final = """
 import resource, sys
 for kind, most in (resource.RLIMIT_CPU, int(sys.argv[1])), (resource.RLIMIT_AS, int(sys.argv[2])):
@@ -65,15 +68,18 @@ for kind, most in (resource.RLIMIT_CPU, int(sys.argv[1])), (resource.RLIMIT_AS, 
 
 
 def run_limited(
-    script: str, arguments: list[str], *, seconds: int, memory: int, given: bytes = b"", folder: str | None = None
+    script: str, arguments: list[str], *, given: bytes = b"", folder: str | None = None
 ) -> tuple[int, bytes, str]:
-    """Run a Python script in a process of its own with limits; return its code, output and errors.
+    """Run a Python script that compiles a schema in a process of its own; return its code, output and errors.
 
     Its arguments begin at ``sys.argv[3]``. The code is negative if it exceeded a limit on time.
     """
-    command = [sys.executable, "-I", "-S", "-c", _LIMITS_SCRIPT + script, str(seconds), str(memory), *arguments]
+    limits = [str(COMPILE_SECONDS), str(COMPILE_MEMORY)]
+    command = [sys.executable, "-I", "-S", "-c", _LIMITS_SCRIPT + script, *limits, *arguments]
     try:
-        done = subprocess.run(command, input=given, cwd=folder, capture_output=True, check=False, timeout=10 * seconds)
+        done = subprocess.run(
+            command, input=given, cwd=folder, capture_output=True, check=False, timeout=WAITING * COMPILE_SECONDS
+        )
     except subprocess.TimeoutExpired:
         return -1, b"", ""
     return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")

@@ -251,9 +251,8 @@ class SchemaIdCache:
 # An object pickles as plain data with its login and certificates, as sinks do, but without its cache. Without a folder,
 # as on executors that cannot see the router's, it uses memory and network only.
 
-MAX_HELD: Final = 10_000
-"""Schemas that one process caches; others are read from disk again."""
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
+"""Schemas that one process caches; others are read from disk again."""
 PAUSE_SECONDS: Final = 1.0
 """Pause after a failure, so that an unreachable registry costs a batch one wait."""
 _logger = logging.getLogger(__name__)
@@ -352,13 +351,13 @@ class RegistryIds:
     def _remember(self, schema_id: str, schema: WrittenSchema) -> WrittenSchema:
         self._held[schema_id] = schema
         self._bytes += _schema_bytes(schema)
-        while len(self._held) > MAX_HELD or (self._bytes > MAX_HELD_BYTES and len(self._held) > 1):
+        while self._bytes > MAX_HELD_BYTES and len(self._held) > 1:
             self._bytes -= _schema_bytes(self._held.popitem(last=False)[1])
         return schema
 
 
 def _schema_bytes(schema: WrittenSchema) -> int:
-    return len(schema.document) + sum(map(len, schema.references.values()))
+    return 1_000 + len(schema.document) + sum(map(len, schema.references.values()))
 
 
 # Mirroring all ids of a schema registry to disk: each version of each subject is requested once.

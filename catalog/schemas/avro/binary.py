@@ -349,7 +349,6 @@ def _make_float(form: struct.Struct) -> Read:
 # Bodies that are Avro object container files: a header with the writer's schema, then blocks of values.
 
 MAGIC: Final = b"Obj\x01"
-MAX_HEADER_BYTES: Final = 1024 * 1024
 MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY_BYTES
 """Maximum size of all blocks together after decompression; a few compressed bytes may expand to any number."""
 _SYNC: Final = 16
@@ -398,18 +397,17 @@ def read_container(body: bytes, schema: AvroSchema, read: ReadValue, *, single: 
 
 
 def _read_header(body: bytes) -> tuple[dict[str, bytes], int]:
-    head = body[:MAX_HEADER_BYTES]
     meta: dict[str, bytes] = {}
-    count, at = read_long(head, len(MAGIC))
+    count, at = read_long(body, len(MAGIC))
     while count:
         if count < 0:
-            _, at = read_long(head, at)
+            _, at = read_long(body, at)
         for _ in range(abs(count)):
-            begin, at = skip_bytes(head, at)
-            key = head[begin:at].decode("utf-8", "replace")
-            begin, at = skip_bytes(head, at)
-            meta[key] = head[begin:at]
-        count, at = read_long(head, at)
+            begin, at = skip_bytes(body, at)
+            key = body[begin:at].decode("utf-8", "replace")
+            begin, at = skip_bytes(body, at)
+            meta[key] = body[begin:at]
+        count, at = read_long(body, at)
     return meta, at
 
 

@@ -214,7 +214,6 @@ PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "doubl
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 MAX_SCHEMA_LEVELS: Final = 150
 """Maximum nesting of types; the parsers are recursive."""
-MAX_DOCUMENTS: Final = 500
 _MEMBERS: Final = dict.fromkeys(("type", "name", "namespace", "logicalType", "precision", "scale"), "") | {
     "items": "array",
     "values": "map",
@@ -395,7 +394,7 @@ def _parse_references(document: Any, base: str, library: Library, named: dict[st
     """Parse the documents that define the missing names, each once and after those that it needs itself."""
     for name in _missing_names(document):
         loaded = None if name in named else library.document(name, base)
-        if loaded is None or loaded[0] in seen or len(seen) > MAX_DOCUMENTS:
+        if loaded is None or loaded[0] in seen:
             continue  # a name that remains unknown is reported where it is used
         uri, other = loaded
         seen.add(uri)

@@ -17,8 +17,6 @@ from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling import UnsupportedSchema
 from catalog.values import is_number
 
-_MAX_DOCUMENTS: Final = 200
-
 
 def join_uri(base: str, reference: str) -> str:
     """Join URIs as in RFC 3986; an invalid reference is returned unchanged."""
@@ -107,8 +105,6 @@ class SchemaDocuments:
             if known in self._named:
                 return self._homes[id(self._named[known])]
         if uri not in self._read:
-            if len(self._read) >= _MAX_DOCUMENTS:
-                raise UnsupportedSchema("the schema is spread over too many documents")
             other = self._library.document(uri, home.key) or self._library.document(document, home.key)
             if other is None or not isinstance(other[1], (Mapping, bool)):
                 raise UnsupportedSchema(f"the document {document[:80]} was not loaded")

@@ -18,7 +18,6 @@ from catalog.schemas.filling import Chooser, PayloadSampler, UnsupportedSchema, 
 from catalog.schemas.json.references import SchemaDocuments, mapping_of, merge_schemas
 from catalog.schemas.jsonschema.validating import REF_ALONE, draft_of, find_start
 
-_MAX_HOPS: Final = 40
 _HEIGHTS: Final = 6
 """Levels up to which the heights of branches are compared, to find the flattest."""
 _NULL_CHANCE: Final = 0.1
@@ -54,7 +53,10 @@ class JsonSchemaSampler:
         self._ref_alone = draft_of(source.document, source.version) in REF_ALONE
 
     def payload(self, chooser: Chooser, content_type: str) -> bytes:
-        return msgspec.json.encode(self.make_value(self._start, chooser, 0))
+        try:
+            return msgspec.json.encode(self.make_value(self._start, chooser, 0))
+        except RecursionError:
+            raise UnsupportedSchema("a reference leads to itself") from None
 
     def make_value(self, schema: Any, chooser: Chooser, level: int) -> Any:
         """Return a random value for *schema* at this nesting level.
@@ -87,11 +89,11 @@ class JsonSchemaSampler:
             return str(make_number_between(limits, chooser, whole=plain["x-type"] != "decimal"))
         return None if kind == "null" else _make_text(plain, known, chooser)
 
-    def _flatten_schema(self, schema: Any, chooser: Chooser, level: int, hops: int = 0) -> Mapping[str, Any]:
+    def _flatten_schema(self, schema: Any, chooser: Chooser, level: int) -> Mapping[str, Any]:
         """Return the schema without composition: references followed, and one branch of each union chosen."""
         chooser.count_step()
-        if schema is False or hops > _MAX_HOPS:
-            raise UnsupportedSchema("the schema allows no value" if schema is False else "a reference leads to itself")
+        if schema is False:
+            raise UnsupportedSchema("the schema allows no value")
         if not isinstance(schema, Mapping):
             return {}
         if _COMPOSED.isdisjoint(schema):
@@ -99,12 +101,12 @@ class JsonSchemaSampler:
         parts: list[Mapping[str, Any]] = []
         referred = self._documents.follow_reference(schema)
         if referred is not None:
-            parts.append(self._flatten_schema(referred, chooser, level, hops + 1))
+            parts.append(self._flatten_schema(referred, chooser, level))
             if self._ref_alone:
                 return merge_schemas(parts)
         parts.append({keyword: value for keyword, value in schema.items() if keyword not in _COMPOSED})
         composed = [*_list_of(schema, "allOf"), *self._choose_branches(schema, chooser, level)]
-        parts.extend(self._flatten_schema(each, chooser, level, hops + 1) for each in composed)
+        parts.extend(self._flatten_schema(each, chooser, level) for each in composed)
         return merge_schemas(parts)
 
     def _choose_branches(self, schema: Mapping[str, Any], chooser: Chooser, level: int) -> Iterable[Any]:

@@ -41,9 +41,6 @@ from catalog.schemas.ids.client import WrittenSchema
 from catalog.schemas.protobuf.json import JsonMessageReader, NotJsonError, Unfit, iter_unfit_paths
 from catalog.schemas.protobuf.protoc import compile_files, has_syntax, imports_of, is_path
 
-MAX_FILES: Final = 500
-MAX_TEXT: Final = 8 * 1024 * 1024
-"""Maximum characters of all .proto texts of one schema."""
 MAX_PARSED_BYTES: Final = 64 * 1024 * 1024
 """Maximum memory for the messages of one body; even an empty message of two bytes needs memory."""
 MAX_EXPLAINED_BYTES: Final = 256 * 1024
@@ -198,9 +195,6 @@ def _collect_files(source: SchemaSource, library: Library) -> tuple[str, dict[st
                 raise SchemaError(f"the import {clip(path)!r} is not known", hint=hint)
             files[path] = loaded[1]
             waiting.append((loaded[1], loaded[0]))
-    if len(files) > MAX_FILES or sum(map(len, files.values()), len(source.document)) > MAX_TEXT:
-        limits = f"{MAX_FILES} files and {MAX_TEXT} characters"
-        raise SchemaError(f"the schema has more than {limits}", hint="import less")
     main = "schema.proto"
     while main in files or any(path.startswith(f"{main}/") for path in files):
         main = f"_{main}"

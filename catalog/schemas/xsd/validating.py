@@ -27,7 +27,7 @@ from catalog.schemas.contract import (
     clip,
     make_fault,
 )
-from catalog.schemas.sandbox import run_limited
+from catalog.schemas.sandbox import COMPILE_MEMORY, COMPILE_SECONDS, run_limited
 
 # Reading XML Schema documents, without DTDs, entities, files and network access, and with all that they refer to.
 #
@@ -35,9 +35,8 @@ from catalog.schemas.sandbox import run_limited
 # follows references itself, can only find documents in :attr:`XsdDocuments.texts`.
 
 XS: Final = "{http://www.w3.org/2001/XMLSchema}"
-MAX_DOCUMENTS: Final = 500
-MAX_TEXT: Final = 8 * 1024 * 1024
-"""Maximum size of all documents of one schema."""
+PLAIN_SIZE: Final = 256 * 1024
+"""Larger schemas are first compiled in a process with limits."""
 _MAIN: Final = "document0.xsd"
 _REFERRING: Final = (f"{XS}include", f"{XS}import", f"{XS}redefine", f"{XS}override")
 _DECLARATION: Final = re.compile(r"\ufeff?\s*<\?xml\s[^>]*\?>")
@@ -122,14 +121,11 @@ def read_documents(source: SchemaSource, library: Library) -> XsdDocuments:
                 waiting.append((names[uri], uri))
                 size += len(document)
             each.set("schemaLocation", names[uri])
-            if len(names) > MAX_DOCUMENTS or size > MAX_TEXT:
-                limits = f"{MAX_DOCUMENTS} documents and {MAX_TEXT} characters"
-                raise SchemaError(f"the XML Schema has more than {limits}", hint="include less")
     return XsdDocuments(
         texts={name: etree.tostring(root, encoding="utf-8") for name, root in roots.items()},
         elements=frozenset(str(each.get("name")) for root in roots.values() for each in root.findall(f"{XS}element")),
         later=next((later for root in roots.values() for later in _iter_xsd11(root)), ""),
-        intricate=size > MAX_TEXT // 32 or any(map(_is_intricate, roots.values())),
+        intricate=size > PLAIN_SIZE or any(map(_is_intricate, roots.values())),
     )
 
 
@@ -229,8 +225,6 @@ def _has_ambiguous_model(root: etree._Element) -> bool:
 
 MAX_LOCATED_BYTES: Final = 32 * 1024
 """Faults of larger bodies have no location, because libxml2 counts siblings for each fault."""
-MAX_SECONDS: Final = 5
-MAX_MEMORY: Final = 1024 * 1024 * 1024
 _CHUNK: Final = 1024
 _LOCATIONS: Final = etree.XPath(
     "//@*[namespace-uri() = 'http://www.w3.org/2001/XMLSchema-instance' and contains(local-name(), 'chemaLocation')]"
@@ -291,7 +285,7 @@ def _try_compile(documents: XsdDocuments, version: str) -> None:
     """Compile in a process with limits first, because a short XSD can make libxml2 use all memory, or days."""
     texts = {name: text.decode("utf-8") for name, text in documents.texts.items()}
     job = json.dumps({"texts": texts, "path": sys.path, "invalid": _INVALID}).encode()
-    code, said, errors = run_limited(_TRIAL, [], seconds=MAX_SECONDS, memory=MAX_MEMORY, given=job)
+    code, said, errors = run_limited(_TRIAL, [], given=job)
     if code == _INVALID:
         raise _compile_error(documents, version, said.decode("utf-8", "replace"))
     if code < 0 or "MemoryError" in errors:
@@ -301,7 +295,7 @@ def _try_compile(documents: XsdDocuments, version: str) -> None:
 
 
 def _limit_error() -> SchemaError:
-    limits = f"{MAX_SECONDS} s or {MAX_MEMORY // 1024**2} MiB"
+    limits = f"{COMPILE_SECONDS} s or {COMPILE_MEMORY // 1024**2} MiB"
     hint = "use fewer optional elements in one type, and groups and unions that refer to each other less often"
     return SchemaError(f"compiling the XML Schema takes more than {limits}", hint=hint)
 
