@@ -37,7 +37,7 @@ from catalog.schemas.contract import (
 from catalog.schemas.families import family_of
 from catalog.schemas.filling import Chooser, PayloadSampler, UnsupportedSchema
 from catalog.schemas.ids.client import Framing
-from catalog.schemas.ids.deciding import SchemaIdRule, read_frame, read_message_place
+from catalog.schemas.ids.deciding import SchemaIdRule, strip_frame
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.validation import MAX_RESOLVED, BoundedValidation
 from catalog.values import media_type_of
@@ -610,14 +610,8 @@ class PayloadColumn:
 
     def strip_frame(self, body: bytes, framing: Framing) -> tuple[bytes, MessagePlace] | None:
         """Return the bytes after the frame of a body, and the message in the schema's file; None without a frame."""
-        frame = read_frame(body, framing)
-        data = frame.unpack(body) if frame is not None else None
-        if not isinstance(data, bytes):
-            return None
-        if self._family.frames != "message":
-            return data, (0,)
-        found = read_message_place(data, framing)
-        return None if found is None else (data[found[1] :], found[0])
+        found = strip_frame(body, framing, names_message=self._family.frames == "message")
+        return found if isinstance(found, tuple) else None
 
     def _reader_for(self, written: WriterSchema) -> BodyReader:
         """Return the cached reader for bodies of a writer's schema."""

@@ -50,11 +50,6 @@ Step = Callable[[Bodies, Int, Int, int], tuple[Int, Bool]]
 """Bodies, value starts, body ends and level -> value ends, and which values are certainly valid."""
 
 
-def compile_accepting(schema: AvroSchema) -> Step:
-    """Compile a schema to a step that validates many values of it."""
-    return BatchStepMaker(schema).compiler.compile(schema.root)
-
-
 def find_valid_bodies(step: Step, data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> Bool:
     """Return which bodies, from *begins* to *ends* in *data*, are certainly exactly one value each."""
     if len(begins) < FEW:

@@ -9,13 +9,11 @@ from typing import Any, Final
 import fastavro
 import msgspec
 
-from catalog.schemas.avro.types import AvroSchema, read_schema
+from catalog.schemas.avro.types import SINGLE_OBJECT, AvroSchema, read_schema
 from catalog.schemas.contract import Library, SchemaSource, is_json_data
 from catalog.schemas.filling import MAX_SIZE, Chooser, PayloadSampler, UnsupportedSchema
 from catalog.values import parse_timestamp
 
-SINGLE_OBJECT: Final = b"\xc3\x01"
-"""The first bytes of a single-object message, before the schema's CRC-64-AVRO (little-endian) and the datum."""
 _NULL_CHANCE: Final = 0.1
 _MAX_DECIMAL_DIGITS: Final = 6
 _SECOND: Final = 1_000_000_000

@@ -22,7 +22,6 @@ from catalog.schemas.avro.types import (
     bytes_converter,
     check_decimal,
     decimal_bound,
-    is_instant,
     logical_type,
     number_converter,
     number_range,
@@ -236,9 +235,10 @@ def _make_number(low: int, end: int, name: str, form: Callable[[int], Any] | Non
             if not low <= value < end:
                 raise TypeMismatch(f"{_describe_value(value)} is out of the range of {name}")
             return value if form is None else form(value)
-        if not (isinstance(value, str) and is_instant(value, name)):
+        instant = parse_iso_text(name, value) if isinstance(value, str) else None
+        if instant is None:
             raise _mismatch_error(value, name)
-        return parse_iso_text(name, value)
+        return instant
 
     return check
 

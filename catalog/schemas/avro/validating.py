@@ -7,6 +7,7 @@ all bytes. A body without content type is read as binary, and if that fails, as 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from catalog.schemas.avro.accepting import BatchStepMaker, Step, compile_accepting, find_valid_bodies
+from catalog.schemas.avro.accepting import BatchStepMaker, Step, find_valid_bodies
 from catalog.schemas.avro.binary import (
     MAGIC,
     AvroResolver,
@@ -30,10 +31,11 @@ from catalog.schemas.avro.binary import (
 from catalog.schemas.avro.json import json_compiler
 from catalog.schemas.avro.types import (
     MAX_EMPTY,
+    SINGLE_OBJECT,
     AvroSchema,
     TypeMismatch,
     Walk,
-    ignored_logical_types,
+    load_document,
     missing_names,
     read_schema,
 )
@@ -58,7 +60,6 @@ from catalog.schemas.contract import (
     parse_json,
 )
 
-SINGLE_OBJECT: Final = b"\xc3\x01"
 _FINGERPRINT: Final = slice(2, 10)
 _TOO_DEEP: Final = "nests deeper than can be read"
 
@@ -83,13 +84,19 @@ def compile_schema(source: SchemaSource, library: Library) -> AvroValidator:
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Return the full names of types that the schema uses but does not define."""
-    return missing_names(source)
+    """Return the full names of types that the schema uses but does not define; none for an invalid schema."""
+    try:
+        return missing_names(load_document(source))
+    except SchemaError:
+        return ()
 
 
 def find_ignored_parts(source: SchemaSource) -> Iterable[SchemaFault]:
     """Return the invalid logical types of the document, with their JSON pointers."""
-    return ignored_logical_types(source)
+    ignored: list[SchemaFault] = []
+    with contextlib.suppress(SchemaError):  # invalid schemas are reported when they are compiled
+        load_document(source, ignored)
+    return ignored
 
 
 def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
@@ -236,7 +243,7 @@ class AvroValidator:
         self._step: Step | None = None
         if written is None:
             self._bodies = AvroBodies(schema)
-            self._step = compile_accepting(schema)
+            self._step = BatchStepMaker(schema).compiler.compile(schema.root)
             return
         self._bodies = resolved = ResolvedBodies(schema, written)
         if resolved.writer is not None and not resolved.raw:

@@ -424,6 +424,27 @@ def read_message_place(data: bytes, framing: Framing) -> tuple[MessagePlace, int
     return None if at > len(data) or min(path, default=0) < 0 else (tuple(path) or (0,), at)
 
 
+NO_FRAME: Final = make_fault("the body does not begin with a schema registry frame, which `framing` requires")
+NO_MESSAGE: Final = make_fault("the schema id is not followed by valid message indexes")
+
+
+def strip_frame(
+    body: bytes, framing: Framing, *, names_message: bool
+) -> tuple[bytes, MessagePlace] | SchemaFault | None:
+    """Return the data after the frame of a body, and the message of the schema; a fault for an invalid frame.
+
+    Return None, for no validation, if the decompressed data exceed MAX_BODY_BYTES.
+    """
+    frame = read_frame(body, framing)
+    if frame is None:
+        return NO_FRAME
+    data = frame.unpack(body)
+    if not names_message or not isinstance(data, bytes):
+        return (data, (0,)) if isinstance(data, bytes) else data
+    found = read_message_place(data, framing)
+    return NO_MESSAGE if found is None else (data[found[1] :], found[0])
+
+
 def _parse_message_ref(ref: bytes) -> str | None:
     """Return the name in Apicurio's one-field message; empty if missing, None if the bytes are not that message."""
     if not ref:

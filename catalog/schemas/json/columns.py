@@ -280,56 +280,44 @@ def _is_null(text: Any) -> bool:
     return bytes(text).strip(b" \t\r\n") == b"null"
 
 
-def _object_reader(kind: type, parts: Sequence[tuple[str, Exact]]) -> Exact:
+def _parts_reader(decoder: msgspec.json.Decoder[Any], build: Callable[[Any, Place], Any]) -> Exact:
+    """Return the reader of an object or array, which *build* makes a value of its members or items."""
+
     def read(text: Any, place: Place) -> Any:
         if _is_null(text):
             return None
-        members = _decode(_MEMBERS, text, place)
-        if isinstance(members, UnfitValue):
-            return members
-        return kind(*(exact(members[name], (*place, name)) if name in members else None for name, exact in parts))
+        parts = _decode(decoder, text, place)
+        return parts if isinstance(parts, UnfitValue) else build(parts, place)
 
     return read
 
 
+def _object_reader(kind: type, parts: Sequence[tuple[str, Exact]]) -> Exact:
+    def build(members: Any, place: Place) -> Any:
+        return kind(*(exact(members[name], (*place, name)) if name in members else None for name, exact in parts))
+
+    return _parts_reader(_MEMBERS, build)
+
+
 def _tuple_reader(kind: type, parts: Sequence[tuple[str, Exact]]) -> Exact:
-    def read(text: Any, place: Place) -> Any:
-        if _is_null(text):
-            return None
-        items = _decode(_ITEMS, text, place)
-        if isinstance(items, UnfitValue):
-            return items
+    def build(items: Any, place: Place) -> Any:
         if len(items) != len(parts):
             return _unfit_value(f"it has {len(items)} items and not {len(parts)}", place)
         return kind(
             *(exact(each, (*place, at)) for at, (each, (_, exact)) in enumerate(zip(items, parts, strict=True)))
         )
 
-    return read
+    return _parts_reader(_ITEMS, build)
 
 
 def _list_reader(item: Exact) -> Exact:
-    def read(text: Any, place: Place) -> Any:
-        if _is_null(text):
-            return None
-        items = _decode(_ITEMS, text, place)
-        if isinstance(items, UnfitValue):
-            return items
-        return [item(each, (*place, at)) for at, each in enumerate(items)]
-
-    return read
+    return _parts_reader(_ITEMS, lambda items, place: [item(each, (*place, at)) for at, each in enumerate(items)])
 
 
 def _map_reader(inner: Exact) -> Exact:
-    def read(text: Any, place: Place) -> Any:
-        if _is_null(text):
-            return None
-        members = _decode(_MEMBERS, text, place)
-        if isinstance(members, UnfitValue):
-            return members
-        return {name: inner(each, (*place, name)) for name, each in members.items()}
-
-    return read
+    return _parts_reader(
+        _MEMBERS, lambda members, place: {name: inner(each, (*place, name)) for name, each in members.items()}
+    )
 
 
 def _leaf_reader(leaf: Leaf, leaves: LeafTypes) -> Exact:
