@@ -94,8 +94,8 @@ def _validate(version: Version, written: str, source: SchemaSource) -> str:
 
 # The limit of a compatibility check.
 
-MAX_STEPS: Final = 1_000_000
-"""Maximum steps to compare two schemas; beyond, the result is undecided."""
+MAX_STEPS: Final = 5_000_000
+"""Maximum steps for all versions of a resource in one write; beyond, the result is undecided."""
 
 
 class Undecided(Exception):
@@ -103,14 +103,10 @@ class Undecided(Exception):
 
 
 class Budget:
-    """A limited number of steps; each also counts against *whole* if given.
+    """A limited number of steps. It bounds the time that other writers wait, whatever schemas clients send."""
 
-    It bounds the time that other writers wait, whatever schemas clients send.
-    """
-
-    def __init__(self, steps: int = MAX_STEPS, whole: Budget | None = None) -> None:
-        self._left = steps
-        self._whole = whole
+    def __init__(self) -> None:
+        self._left = MAX_STEPS
 
     @property
     def is_exhausted(self) -> bool:
@@ -124,8 +120,6 @@ class Budget:
             Undecided: the budget is exceeded.
         """
         self._left -= steps
-        if self._whole is not None:
-            self._whole.spend(steps)
         if self._left < 0:
             raise Undecided("the schemas are too large to compare")
 

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
@@ -44,11 +44,16 @@ _LOCK: Final = ".lock"
 _SUFFIX: Final = ".json"
 
 
-class _File(msgspec.Struct):
-    """The content of a file."""
+class _Stored(msgspec.Struct):
+    """What all files begin with."""
 
     format: int
     url: str
+
+
+class _File(_Stored):
+    """The schema of an id."""
+
     id: str
     family: str
     document: str
@@ -57,21 +62,20 @@ class _File(msgspec.Struct):
     fault: str = ""
 
 
-class _Index(msgspec.Struct):
+class _Index(_Stored):
     """What was mirrored: ids by subject and version."""
 
-    format: int
-    url: str
     subjects: dict[str, dict[int, str]]
 
 
-class _Lookup(msgspec.Struct):
+class _Lookup(_Stored):
     """Where a schema that we write with was found."""
 
-    format: int
-    url: str
     subject: str
     id: str
+
+
+Form = TypeVar("Form", bound=_Stored)
 
 
 class DamagedFile(Exception):
@@ -137,20 +141,11 @@ class SchemaIdCache:
             if answer is None:
                 self._add_unknown(schema_id)
                 return None
-            path = self.folder / f"{schema_id}{_SUFFIX}"
-            subjects = list(answer.subjects)
-            form = _File(
-                FORMAT,
-                self.url,
-                answer.id,
-                answer.family,
-                answer.document,
-                dict(answer.references),
-                subjects,
-                answer.fault,
+            subjects, references = list(answer.subjects), dict(answer.references)
+            self._write(
+                f"{schema_id}{_SUFFIX}",
+                _File(FORMAT, self.url, answer.id, answer.family, answer.document, references, subjects, answer.fault),
             )
-            with replace_file(path, path.with_suffix(".new")) as file:
-                file.write(msgspec.json.encode(form))
             return answer
 
     def ids(self) -> Iterator[str]:
@@ -163,38 +158,39 @@ class SchemaIdCache:
             if name.endswith(_SUFFIX):
                 yield name.removesuffix(_SUFFIX)
 
-    def unknown_ids(self) -> list[str]:
-        """Return the ids that the registry does not have."""
-        self._read_unknown()
-        return list(self._unknown_ids)
-
     def find_id(self, digest: str) -> str | None:
         """Return the id under which a schema was found in a subject, by a digest of both; None if unknown."""
-        try:
-            form = msgspec.json.decode(read_regular(self.folder / f"{_FOUND}{digest}"), type=_Lookup)
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-            return None
-        return form.id if (form.format, form.url) == (FORMAT, self.url) else None
+        lookup = self._read(f"{_FOUND}{digest}", _Lookup)
+        return lookup.id if lookup is not None else None
 
     def store_found_id(self, digest: str, subject: str, schema_id: str) -> None:
         """Store the id under which a schema was found in a subject."""
-        path = self.folder / f"{_FOUND}{digest}"
-        with self._lock_folder(), replace_file(path, path.with_suffix(".new")) as file:
-            file.write(msgspec.json.encode(_Lookup(FORMAT, self.url, subject, schema_id)))
+        with self._lock_folder():
+            self._write(f"{_FOUND}{digest}", _Lookup(FORMAT, self.url, subject, schema_id))
 
     def mirrored_versions(self) -> dict[str, dict[int, str]]:
         """Return the ids of the mirrored versions of each subject; empty if unknown."""
-        try:
-            index = msgspec.json.decode(read_regular(self.folder / _PULLED), type=_Index)
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-            return {}
-        return index.subjects if (index.format, index.url) == (FORMAT, self.url) else {}
+        index = self._read(_PULLED, _Index)
+        return index.subjects if index is not None else {}
 
     def store_mirrored(self, subjects: Mapping[str, Mapping[int, str]]) -> None:
         """Store which id each version of a subject has."""
         index = _Index(FORMAT, self.url, {subject: dict(versions) for subject, versions in subjects.items()})
-        with self._lock_folder(), replace_file(self.folder / _PULLED, self.folder / f"{_PULLED}.new") as file:
-            file.write(msgspec.json.encode(index))
+        with self._lock_folder():
+            self._write(_PULLED, index)
+
+    def _read(self, name: str, kind: type[Form]) -> Form | None:
+        """Return the content of a file; None if there is none of this format and address."""
+        try:
+            form = msgspec.json.decode(read_regular(self.folder / name), type=kind)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        return form if (form.format, form.url) == (FORMAT, self.url) else None
+
+    def _write(self, name: str, form: _Stored) -> None:
+        path = self.folder / name
+        with replace_file(path, path.with_suffix(".new")) as file:
+            file.write(msgspec.json.encode(form))
 
     @property
     def _unknown_path(self) -> Path:
@@ -418,13 +414,19 @@ def mirror_registry(
                     tally.versions += 1
                 else:
                     todo.append((subject, version))
-        for part in _iter_chunks(todo):
+        for start in range(0, len(todo), AT_A_TIME):
+            part = todo[start : start + AT_A_TIME]
             found = list(pool.map(lambda place: client().get_version(*place), part))
             ids = {each.id for each in found if each is not None and each.id}
             unseen = sorted(ids - on_disk)
             for schema_id, schema in zip(unseen, pool.map(lambda each: client().get_schema(each), unseen), strict=True):
-                _store_mirrored(cache, schema_id, schema, tally)
                 on_disk.add(schema_id)
+                if schema is None:
+                    continue
+                cache.store(schema_id, schema, anew=True)
+                tally.new += 1
+                if schema.fault:
+                    tally.unusable.append(f"id {schema_id} cannot be used: {schema.fault}")
             for (subject, version), each in zip(part, found, strict=True):
                 tally.versions += 1
                 if each is not None and each.id:
@@ -436,22 +438,8 @@ def mirror_registry(
                 tell()
 
 
-def _store_mirrored(cache: SchemaIdCache, schema_id: str, schema: WrittenSchema | None, tally: MirrorProgress) -> None:
-    if schema is None:
-        return
-    cache.store(schema_id, schema, anew=True)
-    tally.new += 1
-    if schema.fault:
-        tally.unusable.append(f"id {schema_id} cannot be used: {schema.fault}")
-
-
 def _is_readable(cache: SchemaIdCache, schema_id: str) -> bool:
     try:
         return cache.schema(schema_id) is not None
     except DamagedFile:
         return False
-
-
-def _iter_chunks(todo: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
-    for start in range(0, len(todo), AT_A_TIME):
-        yield todo[start : start + AT_A_TIME]

@@ -190,7 +190,7 @@ class _FrameFinder:
         self._rule = rule
         self._sink = sink
         self._register = register
-        self._asker = _NamedRegistry(name, self._address.url)
+        self._ids = RegistryIds(self._address, None)
 
     def iter_frames(self, definitions: Iterable[Definition]) -> Iterator[tuple[str, WrittenFrame]]:
         """Yield the frames of definitions whose schemas have any.
@@ -208,7 +208,7 @@ class _FrameFinder:
                 yield definition.xid, frame_with_id(definition, source, self._library, schema_id)
 
     def _find_id(self, definition: Definition, source: SchemaSource) -> str | None:
-        declared = self._rule.declared_ids(definition, self._asker)
+        declared = self._rule.declared_ids(definition, self._ids)
         if declared is not None and len(declared.ids) == 1:
             return next(iter(declared.ids))
         subject, version = declared.subject if declared is not None and declared.subject else (None, None)
@@ -275,17 +275,6 @@ class _FrameFinder:
         endpoint = self._catalog.endpoints.get(self._sink.endpoint or "")
         own = next((str(each.value) for each in definition.protocoloptions if each.name == "topic" and each.value), "")
         return own or str((endpoint.options if endpoint is not None else {}).get("topic") or "")
-
-
-@dataclass(slots=True)
-class _NamedRegistry:
-    """A schema registry whose rules need only its name and address."""
-
-    name: str
-    url: str
-
-    def get_schema(self, schema_id: str) -> None:
-        """Return None: what a definition declares does not depend on what is registered."""
 
 
 def frame_with_id(

@@ -189,6 +189,12 @@ def mapping_of(schema: Schema, keyword: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def list_of(schema: Schema, keyword: str) -> list[Any]:
+    """Return the list at a keyword; an empty one if it is absent or not a list."""
+    value = schema.get(keyword)
+    return value if isinstance(value, list) else []
+
+
 def merge_schemas(parts: Iterable[Schema]) -> dict[str, Any]:
     """Return one schema that requires what all *parts* require, as far as keywords can be combined.
 

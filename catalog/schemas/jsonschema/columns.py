@@ -16,7 +16,7 @@ from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.families import compile_schema
 from catalog.schemas.filling import UnsupportedSchema
 from catalog.schemas.json.columns import JsonReader
-from catalog.schemas.json.references import Schema, SchemaDocuments, allowed_types, mapping_of, merge_schemas
+from catalog.schemas.json.references import Schema, SchemaDocuments, allowed_types, list_of, mapping_of, merge_schemas
 from catalog.schemas.jsonschema.validating import REF_ALONE, draft_of, find_start
 
 _OBJECT_SIZES: Final = ("minProperties", "maxProperties")
@@ -61,11 +61,7 @@ Within = tuple[int, ...]
 """The ids of the schemas being visited; negative for those that are only merged into another."""
 
 
-class Untypable(Exception):
-    """A part of the payload has no column type; the message says why."""
-
-
-class _OnlyNull(Untypable):
+class _OnlyNull(UnsupportedSchema):
     """A part of the payload can only be null."""
 
     def __init__(self) -> None:
@@ -97,7 +93,7 @@ class ShapeBuilder:
         """Return the shape of payloads; None if they have no typed columns."""
         try:
             return self._composed_shape(schema, (), (id(schema),))
-        except (Untypable, UnsupportedSchema) as error:
+        except UnsupportedSchema as error:
             self.survey.add_finding((), f"has no columns: {error}")
         return None
 
@@ -106,7 +102,7 @@ class ShapeBuilder:
         fields = self.survey.fields
         try:
             return self._composed_shape(schema, path, within)
-        except (Untypable, UnsupportedSchema) as error:
+        except UnsupportedSchema as error:
             self.survey.fields = fields
             return self.survey.add_json_text(path, str(error))
 
@@ -116,13 +112,13 @@ class ShapeBuilder:
         """Return the struct of an object with these members.
 
         Raises:
-            Untypable: there are no members, or too many fields.
+            UnsupportedSchema: there are no members, or too many fields.
         """
         if not parts:
-            raise Untypable("it has no members")
+            raise UnsupportedSchema("it has no members")
         columns = self.survey.assign_columns(path, list(parts))
         if not columns:
-            raise Untypable("the payload has too many fields")
+            raise UnsupportedSchema("the payload has too many fields")
         members = (
             shapes.Member(name, column, self.shape_at(parts[name], (*path, name), within)) for name, column in columns
         )
@@ -132,7 +128,7 @@ class ShapeBuilder:
         """Return the shape of a schema that has no references or composition.
 
         Raises:
-            Untypable: it has no column type, or allows only null.
+            UnsupportedSchema: it has no column type, or allows only null.
         """
         kinds = _value_types(schema)
         if not kinds:
@@ -140,7 +136,9 @@ class ShapeBuilder:
         if kinds == {"integer", "number"}:
             return shapes.DOUBLE
         if len(kinds) > 1 or "any" in kinds:
-            raise Untypable("any value is allowed" if "any" in kinds else f"it may be {' or '.join(sorted(kinds))}")
+            raise UnsupportedSchema(
+                "any value is allowed" if "any" in kinds else f"it may be {' or '.join(sorted(kinds))}"
+            )
         kind = kinds.pop()
         if kind == "object":
             return self._object_shape(schema, path, within)
@@ -159,10 +157,10 @@ class ShapeBuilder:
         )
 
     def _array_shape(self, schema: Schema, path: shapes.Path, within: Within) -> shapes.Shape:
-        items, places = schema.get("items", True), schema.get("prefixItems")
+        items, places = schema.get("items", True), list_of(schema, "prefixItems")
         if isinstance(items, list):
             places, items = items, schema.get("additionalItems", True)
-        asked = [*(places if isinstance(places, list) else ()), items]
+        asked = [*places, items]
         return shapes.ListShape(self._common_shape(asked, "its types differ from place to place", path, within))
 
     def _common_shape(self, asked: Sequence[Any], why_not: str, path: shapes.Path, within: Within) -> shapes.Shape:
@@ -175,7 +173,7 @@ class ShapeBuilder:
     def _composed_shape(self, schema: Any, path: shapes.Path, within: Within) -> shapes.Shape:
         passed = self.survey.check_limits(path)
         if passed:
-            raise Untypable(passed)
+            raise UnsupportedSchema(passed)
         flat = _FlatSchema(within=within)
         self._flatten(schema, flat, is_type=True)
         united = merge_schemas(flat.parts)
@@ -205,7 +203,7 @@ class ShapeBuilder:
             return found[0]
         if all(isinstance(each, shapes.Leaf) and each.kind in ("integer", "number") for each in found):
             return shapes.DOUBLE
-        raise Untypable("it may be of several types")
+        raise UnsupportedSchema("it may be of several types")
 
     def _flatten(self, schema: Any, flat: _FlatSchema, *, is_type: bool) -> None:
         if schema is False:
@@ -214,7 +212,7 @@ class ShapeBuilder:
             return
         passed = self.survey.check_limits(())
         if passed or not isinstance(schema, Mapping):
-            raise Untypable(passed or "the schema is not an object there")
+            raise UnsupportedSchema(passed or "the schema is not an object there")
         target = self._documents.follow_reference(schema)
         if target is not None:
             if isinstance(target, Mapping):
@@ -225,18 +223,15 @@ class ShapeBuilder:
         own = {keyword: value for keyword, value in schema.items() if keyword in _KEYWORDS}
         if own:
             flat.parts.append(own)
-        together = schema.get("allOf")
-        for each in together if isinstance(together, list) else ():
+        for each in list_of(schema, "allOf"):
             self._flatten(each, flat, is_type=False)
-        flat.groups.extend(
-            each for keyword in ("oneOf", "anyOf") if isinstance(each := schema.get(keyword), list) and each
-        )
+        flat.groups.extend(filter(None, (list_of(schema, keyword) for keyword in ("oneOf", "anyOf"))))
 
     def _mark_entered(self, target: Any, flat: _FlatSchema, *, is_type: bool) -> None:
         """Mark *target* as being visited. A type may be visited once as itself, and once as a part of others."""
         key = id(target)
         if key in flat.within or (not is_type and -key in flat.within):
-            raise Untypable("the type contains itself")
+            raise UnsupportedSchema("the type contains itself")
         flat.within = (*flat.within, key if is_type else -key)
 
 

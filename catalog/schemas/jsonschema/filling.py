@@ -15,7 +15,7 @@ import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling import Chooser, PayloadSampler, UnsupportedSchema, make_matching_text, make_number_between
-from catalog.schemas.json.references import SchemaDocuments, mapping_of, merge_schemas
+from catalog.schemas.json.references import SchemaDocuments, list_of, mapping_of, merge_schemas
 from catalog.schemas.jsonschema.validating import REF_ALONE, draft_of, find_start
 
 _HEIGHTS: Final = 6
@@ -105,13 +105,13 @@ class JsonSchemaSampler:
             if self._ref_alone:
                 return merge_schemas(parts)
         parts.append({keyword: value for keyword, value in schema.items() if keyword not in _COMPOSED})
-        composed = [*_list_of(schema, "allOf"), *self._choose_branches(schema, chooser, level)]
+        composed = [*list_of(schema, "allOf"), *self._choose_branches(schema, chooser, level)]
         parts.extend(self._flatten_schema(each, chooser, level) for each in composed)
         return merge_schemas(parts)
 
     def _choose_branches(self, schema: Mapping[str, Any], chooser: Chooser, level: int) -> Iterable[Any]:
         for keyword in ("oneOf", "anyOf"):
-            branches = [each for each in _list_of(schema, keyword) if each is not False]
+            branches = [each for each in list_of(schema, keyword) if each is not False]
             if branches:
                 yield self._find_flattest(branches) if chooser.is_minimal(level) else chooser.pick(branches)
         if "if" in schema:
@@ -133,14 +133,14 @@ class JsonSchemaSampler:
         return self._heights[key]
 
     def _composed_height(self, schema: Mapping[str, Any], limit: int) -> int:
-        composed = [self._min_height(each, limit - 1) for each in _list_of(schema, "allOf")]
+        composed = [self._min_height(each, limit - 1) for each in list_of(schema, "allOf")]
         referred = self._documents.follow_reference(schema)
         if referred is not None:
             composed.append(self._min_height(referred, limit - 1) + 1)
         for keyword in ("oneOf", "anyOf"):
-            composed.append(min((self._min_height(each, limit - 1) for each in _list_of(schema, keyword)), default=0))
+            composed.append(min((self._min_height(each, limit - 1) for each in list_of(schema, keyword)), default=0))
         members = schema.get("properties")
-        for name in _list_of(schema, "required"):
+        for name in list_of(schema, "required"):
             if isinstance(members, Mapping):
                 composed.append(1 + self._min_height(members.get(name), limit - 1))
         if schema.get("minItems"):
@@ -160,7 +160,7 @@ class JsonSchemaSampler:
 
     def _make_object(self, schema: Mapping[str, Any], chooser: Chooser, level: int) -> dict[str, Any]:
         members = mapping_of(schema, "properties")
-        chosen = dict.fromkeys(name for name in _list_of(schema, "required") if isinstance(name, str))
+        chosen = dict.fromkeys(name for name in list_of(schema, "required") if isinstance(name, str))
         room = _size_of(schema, "maxProperties", len(members) + len(chosen))
         for name, member in members.items():
             if name not in chosen and len(chosen) < room and member is not False and chooser.includes(level):
@@ -170,7 +170,7 @@ class JsonSchemaSampler:
         if applied:
             rest = {key: value for key, value in schema.items() if key != "dependentSchemas"}
             widened = merge_schemas([rest, *(self._flatten_schema(each, chooser, level) for each in applied)])
-            return self._make_object({**widened, "required": [*chosen, *_list_of(widened, "required")]}, chooser, level)
+            return self._make_object({**widened, "required": [*chosen, *list_of(widened, "required")]}, chooser, level)
         filled: dict[str, Any] = {}
         for name in dict.fromkeys((*members, *chosen)):
             if name in chosen:
@@ -222,10 +222,9 @@ class JsonSchemaSampler:
         return name if isinstance(name, str) else chooser.make_word()
 
     def _make_array(self, schema: Mapping[str, Any], chooser: Chooser, level: int) -> list[Any]:
-        items, places = schema.get("items", True), schema.get("prefixItems")
+        items, places = schema.get("items", True), list_of(schema, "prefixItems")
         if isinstance(items, list):
             places, items = items, schema.get("additionalItems", True)
-        places = places if isinstance(places, list) else []
         minimum = max(_size_of(schema, "minItems", 0), len(places) if chooser.includes(level) else 0)
         maximum = _size_of(schema, "maxItems", -1)
         count = chooser.pick_count(minimum, None if maximum < 0 else maximum, level)
@@ -281,7 +280,7 @@ def _make_text(schema: Mapping[str, Any], known: Sequence[Any], chooser: Chooser
 
 def _known_values(schema: Mapping[str, Any], kind: str) -> list[Any]:
     """Return the examples and the default of the schema that have the type."""
-    named = [*_list_of(schema, "examples"), *([schema["default"]] if "default" in schema else [])]
+    named = [*list_of(schema, "examples"), *([schema["default"]] if "default" in schema else [])]
     types = _PYTHON_TYPES.get(kind, ())
     return [each for each in named if isinstance(each, types) and (kind == "boolean" or not isinstance(each, bool))]
 
@@ -292,11 +291,6 @@ def _matches_pattern(pattern: str, name: str) -> bool:
         return jsonschema_rs.Draft202012Validator({"type": "string", "pattern": pattern}).is_valid(name)
     except (jsonschema_rs.ValidationError, ValueError):
         return False  # an invalid expression, which compiling the schema reports
-
-
-def _list_of(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    value = schema.get(keyword)
-    return value if isinstance(value, list) else []
 
 
 def _size_of(schema: Mapping[str, Any], keyword: str, otherwise: int) -> int:

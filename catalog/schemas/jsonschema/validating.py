@@ -35,7 +35,7 @@ from catalog.schemas.contract import (
     worst_comparison,
 )
 from catalog.schemas.filling import UnsupportedSchema
-from catalog.schemas.json.references import HOLDERS, SchemaDocuments, join_uri, mapping_of, pointer_of
+from catalog.schemas.json.references import HOLDERS, SchemaDocuments, join_uri, list_of, mapping_of, pointer_of
 from catalog.schemas.library import to_tree
 
 # An upper bound of the work to validate a body, from a weight of the schema for one value.
@@ -127,7 +127,7 @@ class WorkLimits:
 
     def _iter_in_place(self, schema: Mapping[str, Any]) -> Iterator[Any]:
         for keyword in _LISTS:
-            yield from _list_of(schema.get(keyword))
+            yield from list_of(schema, keyword)
         yield from (schema.get(keyword) for keyword in _IN_PLACE)
         for keyword in ("dependentSchemas", "dependencies"):
             yield from mapping_of(schema, keyword).values()
@@ -154,19 +154,19 @@ def _measure(value: Any) -> tuple[int, int]:
 def _iter_below(schema: Mapping[str, Any]) -> Iterator[Any]:
     yield from (schema.get(keyword) for keyword in _BELOW)
     for keyword in ("items", "prefixItems"):
-        yield from _list_of(schema.get(keyword))
+        yield from list_of(schema, keyword)
     yield from mapping_of(schema, "patternProperties").values()
 
 
 def _keyword_cost(schema: Mapping[str, Any]) -> float:
     """Return the steps of a schema's own keywords for one value."""
     cost = 10 + sum(steps for keyword, steps in _COSTS.items() if keyword in schema)
-    options = [*_list_of(schema.get("enum")), schema.get("const")]
+    options = [*list_of(schema, "enum"), schema.get("const")]
     if any(isinstance(each, (dict, list)) for each in options):
         cost += 5 * _measure(options)[0]
     cost += len(options)  # an error quotes them
     patterns = list(_iter_patterns(schema))
-    cost += 30 * len(patterns) + 10 * len(mapping_of(schema, "properties")) + 5 * len(_list_of(schema.get("required")))
+    cost += 30 * len(patterns) + 10 * len(mapping_of(schema, "properties")) + 5 * len(list_of(schema, "required"))
     return cost + sum(_BACKTRACKING_COST for each in patterns if _BACKTRACKING.search(each))
 
 
@@ -189,10 +189,6 @@ def _children(node: Any) -> list[Any]:
     if isinstance(node, dict):
         return list(node.values())
     return node if isinstance(node, list) else []
-
-
-def _list_of(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 BACKTRACK_LIMIT: Final = 100_000

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from catalog.schemas import columns as shapes
 from catalog.schemas.contract import Library, SchemaSource
+from catalog.schemas.filling import UnsupportedSchema
 from catalog.schemas.json.columns import JsonReader
 from catalog.schemas.json.references import Schema
-from catalog.schemas.jsonschema.columns import ShapeBuilder, Untypable, Within
+from catalog.schemas.jsonschema.columns import ShapeBuilder, Within
 from catalog.schemas.jsonstructure.validating import FLOATS, INTEGERS, WRITTEN, translate
 
 _TEXTS: Final = ("string", "time", "duration", "uuid", "uri", "jsonpointer")
@@ -61,7 +62,7 @@ class _StructureShapes(ShapeBuilder):
         if kind == "tuple":
             order = schema.get("x-order", [])
             if len(set(order)) < len(order):
-                raise Untypable("one member occurs twice")
+                raise UnsupportedSchema("one member occurs twice")
             members = dict(zip(order, schema.get("prefixItems", ()), strict=True))
             return self.struct_shape(members, path, within, positional=True)
         return super().plain_shape(schema, path, within)

@@ -171,29 +171,29 @@ def _mark_unfit(value: Any, unfit: Any) -> Any:
 def _bind_getter(field: Field, shape: shapes.Shape) -> Form:
     name, kind = field.name, field.message_type
     if isinstance(shape, shapes.MapShape):
-        inner = _converter_for(kind.fields_by_name["value"], shape.value) or _identity
+        inner = _converter_for(kind.fields_by_name["value"], shape.value)
         return lambda message: {key: inner(value) for key, value in getattr(message, name).items()}
     if isinstance(shape, shapes.ListShape):
-        each = _converter_for(field, shape.item) or _identity
+        each = _converter_for(field, shape.item)
         return lambda message: [each(value) for value in getattr(message, name)]
-    form = _converter_for(field, shape) or _identity
+    form = _converter_for(field, shape)
     if field.has_presence:
         return lambda message: form(getattr(message, name)) if message.HasField(name) else None
     return attrgetter(name) if form is _identity else lambda message: form(getattr(message, name))
 
 
-def _converter_for(field: Field, shape: shapes.Shape) -> Form | None:
-    """Return the converter of a field's value to that of its shape; None if they are equal."""
+def _converter_for(field: Field, shape: shapes.Shape) -> Form:
+    """Return the converter of a field's value to that of its shape."""
     if field.enum_type is not None:
         return _enum_converter(field.enum_type)
     if field.message_type is None or shape == shapes.JSON:
-        return None
+        return _identity
     name = field.message_type.full_name
     if name == _TIMESTAMP:
         return _to_instant
     if name in _TEXTS:
         return _to_text
-    return attrgetter("value") if name in _WRAPPERS else None
+    return attrgetter("value") if name in _WRAPPERS else _identity
 
 
 def _identity(value: Any) -> Any:

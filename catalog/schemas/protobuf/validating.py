@@ -243,15 +243,10 @@ class ProtobufValidator:
         self._descriptor = descriptor
         self._pool = pool
         self._file = own
-        self._message = message_factory.GetMessageClass(descriptor)
-        self._mapping = JsonMessageReader(self._message, pool)
+        self.message = message_factory.GetMessageClass(descriptor)
+        self._mapping = JsonMessageReader(self.message, pool)
         reachable = _reachable_messages(descriptor)
         self._max_bytes = 2 * MAX_PARSED_BYTES // max(40 + 16 * len(each.fields) for each in reachable)
-
-    @property
-    def message(self) -> type[Message]:
-        """The message class."""
-        return self._message
 
     def for_message(self, name: str) -> ProtobufValidator:
         """Return the validator of another message of the same file, by its full name."""
@@ -323,7 +318,7 @@ class ProtobufValidator:
 
     def _iter_mistyped(self, body: bytes) -> Iterator[tuple[Steps, str, str]]:
         """Yield known fields with a wrong type or value: path, name and reason."""
-        for steps, number, kind in _iter_unknown(self._message.FromString(body)):
+        for steps, number, kind in _iter_unknown(self.message.FromString(body)):
             if number in kind.fields_by_number:
                 why = f"field {number} of {kind.full_name} has another type or value"
                 yield steps, kind.fields_by_number[number].name, why
@@ -370,7 +365,7 @@ class ProtobufValidator:
         if is_json(content_type) and body is not None:
             return self._parse_json(body)
         try:
-            return self._message.FromString(body or b""), {}
+            return self.message.FromString(body or b""), {}
         except DecodeError as error:
             if "alloc failed" in str(error):
                 raise MemoryError from error  # not a fault of the body
