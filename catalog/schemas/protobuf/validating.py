@@ -83,7 +83,11 @@ def open_message(source: SchemaSource, library: Library) -> ProtobufValidator:
     except (TypeError, KeyError) as error:
         hint = "the Protobuf library is older than the syntax, or two files define the same name"
         raise SchemaError(f"the .proto text cannot be used: {clip(str(error))}", hint=hint) from error
-    return ProtobufValidator(descriptor, pool, own)
+    try:
+        return ProtobufValidator(descriptor, pool, own)
+    except RecursionError as error:
+        hint = "let a message lead to fewer others in a row"
+        raise SchemaError("the .proto text cannot be used: its messages lead on too far", hint=hint) from error
 
 
 def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
