@@ -685,7 +685,7 @@ class PayloadMaker:
 
     def __init__(self, definition: Definition, catalog: Catalog) -> None:
         self._definition = definition
-        self._catalog = catalog
+        self._library = CatalogLibrary(catalog.schemas)
         self._source = schema_source(definition, catalog.schemas)
 
     @property
@@ -702,8 +702,7 @@ class PayloadMaker:
         if self._source is None:
             return GeneratedPayload(self._make_without_schema(content_type, number), self._missing_schema_reason)
         try:
-            # The schema must compile first: samplers expect a valid schema.
-            payload = self._make_valid(self._validator, self._sampler, content_type, rng, now)
+            payload = self._make_valid(content_type, rng, now)
         except (UnsupportedSchema, SchemaError) as error:
             payload = GeneratedPayload(None, str(error))
         if not payload.doubt:
@@ -711,10 +710,9 @@ class PayloadMaker:
         data = self._make_without_schema(content_type, number) if payload.data is None else payload.data
         return GeneratedPayload(data, f"{self.schema}: {payload.doubt}")
 
-    def _make_valid(
-        self, validator: BoundedValidation, sampler: PayloadSampler, content_type: str, rng: random.Random, now: str
-    ) -> GeneratedPayload:
+    def _make_valid(self, content_type: str, rng: random.Random, now: str) -> GeneratedPayload:
         """Return the first attempt that is valid, else the last attempt and what is wrong with it."""
+        validator, sampler = self._tools
         last = GeneratedPayload(None)
         for fullness in _FULLNESS:
             try:
@@ -748,19 +746,11 @@ class PayloadMaker:
         )
 
     @cached_property
-    def _sampler(self) -> PayloadSampler:
-        return family_of(self._known_source.family).open_sampler(
-            self._known_source, CatalogLibrary(self._catalog.schemas)
-        )
-
-    @cached_property
-    def _validator(self) -> BoundedValidation:
-        return BoundedValidation(self._known_source, CatalogLibrary(self._catalog.schemas))
-
-    @property
-    def _known_source(self) -> SchemaSource:
+    def _tools(self) -> tuple[BoundedValidation, PayloadSampler]:
+        """Validator and sampler; the schema must compile first, since samplers expect a valid one."""
         assert self._source is not None  # make() returns before if there is no schema
-        return self._source
+        validator = BoundedValidation(self._source, self._library)
+        return validator, family_of(self._source.family).open_sampler(self._source, self._library)
 
     def _make_without_schema(self, content_type: str, number: int) -> bytes | None:
         media = media_type_of(content_type)

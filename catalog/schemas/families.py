@@ -206,14 +206,8 @@ MAX_COMPILED: Final = 2048
 """Maximum number of compiled schemas cached per thread; the least recently used is dropped."""
 
 
-class _CompiledSchemas(threading.local):
-    """The thread's cache of compiled schemas and errors, by fingerprint; validators are not thread-safe."""
-
-    def __init__(self) -> None:
-        self.outcomes: OrderedDict[bytes, Validator | SchemaError] = OrderedDict()
-
-
-_memory: Final = _CompiledSchemas()
+_thread: Final = threading.local()
+"""The thread's compiled schemas and errors, by fingerprint; validators are not thread-safe."""
 
 
 def compile_schema(source: SchemaSource, library: Library) -> Validator:
@@ -222,7 +216,7 @@ def compile_schema(source: SchemaSource, library: Library) -> Validator:
     Raises:
         SchemaError: the schema is not valid.
     """
-    outcomes = _memory.outcomes
+    outcomes: OrderedDict[bytes, Validator | SchemaError] = _thread.__dict__.setdefault("outcomes", OrderedDict())
     key = fingerprint(source, library)
     outcome = outcomes.get(key)
     if outcome is None:

@@ -42,7 +42,6 @@ from catalog.schemas.avro.types import (
 from catalog.schemas.contract import (
     BEYOND_LIMITS,
     MAX_DIRECT_BYTES,
-    MAX_FAULTS,
     Comparison,
     CostExceeded,
     EmptyLibrary,
@@ -51,6 +50,7 @@ from catalog.schemas.contract import (
     SchemaFault,
     SchemaSource,
     UnfitValue,
+    Validator,
     WriterSchema,
     clip,
     encode_zigzag,
@@ -233,7 +233,7 @@ class ResolvedBodies:
             raise
 
 
-class AvroValidator:
+class AvroValidator(Validator):
     """A compiled Avro schema. Bodies of a writer's schema are always binary, whatever their content type."""
 
     def __init__(self, schema: AvroSchema, written: WriterSchema | None = None) -> None:
@@ -263,27 +263,22 @@ class AvroValidator:
             binary[chosen] = find_valid_bodies(self._step, data, begins[chosen], ends[chosen])
         return binary
 
-    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* is invalid, with a dotted field path; a missing body counts as empty.
+    def find_faults(
+        self, body: bytes | None, content_type: str | None, limit: int, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
+        """Return the faults of a JSON body, or the first fault of a binary one, with dotted field paths.
+
+        A missing body counts as empty.
 
         Raises:
             CostExceeded: it is larger than MAX_DIRECT_BYTES, and *at_any_cost* is False.
         """
-        return next(iter(self._find_faults(body, content_type, 1, at_any_cost=at_any_cost)), None)
-
-    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all faults of a JSON body, or the first fault of a binary one; raises like :meth:`fault`."""
-        return self._find_faults(body, content_type, MAX_FAULTS)
-
-    def _find_faults(
-        self, body: bytes | None, content_type: str | None, left: int, *, at_any_cost: bool = False
-    ) -> list[SchemaFault]:
         if not at_any_cost and body is not None and len(body) > MAX_DIRECT_BYTES:
             raise CostExceeded
         try:
-            self._bodies.read(body, content_type, strict=True, left=left)
+            self._bodies.read(body, content_type, strict=True, left=limit)
         except TypeMismatch as mismatch:
-            return [make_fault(each.message, each.field_path()) for each in (mismatch, *mismatch.others)][:left]
+            return [make_fault(each.message, each.field_path()) for each in (mismatch, *mismatch.others)][:limit]
         return []
 
     def decode(self, body: bytes | None, content_type: str | None) -> Any:

@@ -21,7 +21,6 @@ import msgspec
 from catalog.parsing.pointers import resolve_pointer, to_pointer
 from catalog.schemas.contract import (
     MAX_DIRECT_BYTES,
-    MAX_FAULTS,
     Comparison,
     CostExceeded,
     Library,
@@ -29,6 +28,7 @@ from catalog.schemas.contract import (
     SchemaError,
     SchemaFault,
     SchemaSource,
+    Validator,
     clip,
     make_fault,
     parse_json,
@@ -233,7 +233,7 @@ def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
     return {kind: text for kind, text in given.items() if isinstance(text, str) and text}
 
 
-class JsonSchemaValidator:
+class JsonSchemaValidator(Validator):
     """Validates JSON bodies with one schema; content types are ignored."""
 
     def __init__(self, validator: jsonschema_rs.Validator, work: WorkLimits) -> None:
@@ -266,20 +266,17 @@ class JsonSchemaValidator:
             return make_fault(f"the body cannot be held against the schema: {failure}")
         return make_fault("the body is not valid against the schema")
 
-    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all errors, at most MAX_FAULTS; only the first if there may be too many.
-
-        Raises:
-            CostExceeded: as :meth:`fault`.
-        """
-        first = self.fault(body, content_type)
-        value = parse_body(body)
-        if first is None or isinstance(value, SchemaFault):
-            return [] if first is None else [first]
-        if not self._work.are_within(body or b"", value, _LISTING_STEPS):
+    def find_faults(
+        self, body: bytes | None, content_type: str | None, limit: int, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
+        """Return all errors; only the first if there may be too many. Raises as :meth:`fault`."""
+        first, value = self.fault(body, content_type, at_any_cost=at_any_cost), parse_body(body)
+        if first is None:
+            return []
+        if isinstance(value, SchemaFault) or not self._work.are_within(body or b"", value, _LISTING_STEPS):
             return [first]
         try:
-            return [_to_fault(each) for each in islice(self._validator.iter_errors(value), MAX_FAULTS)] or [first]
+            return [_to_fault(each) for each in islice(self._validator.iter_errors(value), limit)] or [first]
         except (ValueError, TypeError, RecursionError):
             return [first]
 

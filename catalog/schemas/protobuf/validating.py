@@ -22,7 +22,6 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from catalog.schemas.contract import (
     BEYOND_FAULT,
     BEYOND_LIMITS,
-    MAX_FAULTS,
     CostExceeded,
     Library,
     MessagePlace,
@@ -37,6 +36,7 @@ from catalog.schemas.contract import (
     is_json,
     make_fault,
 )
+from catalog.schemas.families import documents_of
 from catalog.schemas.ids.client import WrittenSchema
 from catalog.schemas.protobuf.json import JsonMessageReader, NotJsonError, Unfit, iter_unfit_paths
 from catalog.schemas.protobuf.protoc import compile_files, has_syntax, imports_of, is_path
@@ -134,7 +134,7 @@ class _WriterImports:
         return None if text is None else (reference, text)
 
 
-class ResolvedMessages:
+class ResolvedMessages(Validator):
     """Validates bodies first with the writer's message, then with the reader's."""
 
     def __init__(self, own: ProtobufValidator, written: WriterSchema) -> None:
@@ -151,14 +151,6 @@ class ResolvedMessages:
         except SchemaError as error:
             self._schema_fault = make_fault(f"the registry's schema is not valid: {error}{self._writer_note}")
 
-    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* is invalid for either message; raises like :meth:`ProtobufValidator.fault`."""
-        return next(iter(self._find_faults(body, at_any_cost=at_any_cost)), None)
-
-    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all faults of *body*, at most MAX_FAULTS; raises like :meth:`ProtobufValidator.fault`."""
-        return self._find_faults(body, at_any_cost=False)
-
     def read(self, body: bytes | None, content_type: str | None) -> Message | PartialMessage | UnfitValue | SchemaFault:
         """Return *body* as the reader's message, or why it cannot be parsed."""
         try:
@@ -167,12 +159,15 @@ class ResolvedMessages:
             return BEYOND_FAULT
         return self._own.read(body, None) if found is None else found
 
-    def _find_faults(self, body: bytes | None, *, at_any_cost: bool) -> list[SchemaFault]:
+    def find_faults(
+        self, body: bytes | None, content_type: str | None, limit: int, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
+        """Return why *body* is invalid for either message."""
         if self._schema_fault is not None or self._writer is None:
             return [self._schema_fault] if self._schema_fault is not None else []
         for validator in (self._writer, self._own):
             # Bodies with a frame are never JSON, whatever their content type.
-            if found := validator.find_faults(body, None, at_any_cost=at_any_cost):
+            if found := validator.find_faults(body, None, limit, at_any_cost=at_any_cost):
                 return [make_fault(each.message + self._writer_note, each.path) for each in found]
         return []
 
@@ -183,22 +178,14 @@ def references_of(source: SchemaSource) -> Iterable[str]:
 
 
 def _collect_files(source: SchemaSource, library: Library) -> tuple[str, dict[str, str]]:
-    files: dict[str, str] = {}
-    waiting = [(source.document, source.uri)]
-    while waiting:
-        text, base = waiting.pop()
-        for path in imports_of(text):
-            if path in files:
-                continue
-            if not is_path(path):
-                hint = "import by a relative path to a .proto file, without '..' and blanks"
-                raise SchemaError(f"{clip(path)!r} cannot be imported", hint=hint)
-            loaded = library.document(path, base)
-            if loaded is None or not isinstance(loaded[1], str):
-                hint = f"add a document that the schema's {path!r} leads to"
-                raise SchemaError(f"the import {clip(path)!r} is not known", hint=hint)
-            files[path] = loaded[1]
-            waiting.append((loaded[1], loaded[0]))
+    files = {path: text for (_, path), (_, text) in documents_of(source, library).items() if isinstance(text, str)}
+    for path in dict.fromkeys(path for text in (source.document, *files.values()) for path in imports_of(text)):
+        if not is_path(path):
+            hint = "import by a relative path to a .proto file, without '..' and blanks"
+            raise SchemaError(f"{clip(path)!r} cannot be imported", hint=hint)
+        if path not in files:
+            hint = f"add a document that the schema's {path!r} leads to"
+            raise SchemaError(f"the import {clip(path)!r} is not known", hint=hint)
     main = "schema.proto"
     while main in files or any(path.startswith(f"{main}/") for path in files):
         main = f"_{main}"
@@ -238,7 +225,7 @@ class PartialMessage:
     unfit: Unfit
 
 
-class ProtobufValidator:
+class ProtobufValidator(Validator):
     """A compiled message."""
 
     def __init__(
@@ -284,24 +271,17 @@ class ProtobufValidator:
         same = [name for name in known if name in (place, f"{prefix}{place}")]
         return same[0] if same else next((name for name in known if name.endswith(f".{place}")), None)
 
-    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* is invalid, with a dotted field path; a missing body is an empty message.
+    def find_faults(
+        self, body: bytes | None, content_type: str | None, limit: int, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
+        """Return the faults of all invalid or missing fields, or the fault of the whole body, with dotted field paths.
+
+        A missing body is an empty message.
 
         Raises:
             CostExceeded: the messages of so large a body could exceed MAX_PARSED_BYTES (with ten fields in the largest
                 message from 640 KiB on), and *at_any_cost* is False.
         """
-        return next(iter(self.find_faults(body, content_type, at_any_cost=at_any_cost)), None)
-
-    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return the faults of all invalid or missing fields, at most MAX_FAULTS, or the fault of the whole body.
-
-        Raises like :meth:`fault`.
-        """
-        return self.find_faults(body, content_type, at_any_cost=False)
-
-    def find_faults(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool) -> list[SchemaFault]:
-        """Return the results of :meth:`faults`, and raise like :meth:`fault`."""
         if self._is_too_large(body) and not at_any_cost:
             raise CostExceeded
         parsed = self._parse(body, content_type)
@@ -311,13 +291,13 @@ class ProtobufValidator:
         if isinstance(unfit, UnfitValue):
             return [make_fault(unfit.why)]
         if unfit:
-            return [make_fault(why, path) for path, why in islice(iter_unfit_paths(unfit), MAX_FAULTS)]
-        missing = self._missing_fields(message)
+            return [make_fault(why, path) for path, why in islice(iter_unfit_paths(unfit), limit)]
+        missing = self._missing_fields(message)[:limit]
         if missing or (is_json(content_type) and body is not None) or not _drop_unknown(message):
             return missing
         if len(body or b"") > MAX_EXPLAINED_BYTES and not at_any_cost:
             raise CostExceeded
-        found = islice(self._iter_mistyped(body or b""), MAX_FAULTS)
+        found = islice(self._iter_mistyped(body or b""), limit)
         return [make_fault(why, _to_path(steps)) for steps, _, why in found]
 
     def _iter_mistyped(self, body: bytes) -> Iterator[tuple[Steps, str, str]]:
@@ -379,7 +359,7 @@ class ProtobufValidator:
         if message.IsInitialized():
             return []
         missing = message.FindInitializationErrors()  # type: ignore[attr-defined]  # the stubs leave it out
-        return [make_fault("a required field is missing", path) for path in missing[:MAX_FAULTS] or ("",)]
+        return [make_fault("a required field is missing", path) for path in missing or ("",)]
 
     def _parse_json(self, body: bytes) -> tuple[Message, Unfit | UnfitValue] | list[SchemaFault]:
         try:

@@ -97,13 +97,13 @@ def test_the_same_content_is_compiled_once_per_thread() -> None:
 
 def test_failures_are_remembered_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "MAX_COMPILED", 3)
-    monkeypatch.setattr(families, "_memory", families._CompiledSchemas())
+    monkeypatch.setattr(families, "_thread", threading.local())
     library = CatalogLibrary({})
     for n in range(5):
         for _ in range(2):
             with pytest.raises(SchemaError):
                 compile_schema(SchemaSource("JsonSchema", "", {"type": f"strin{n}"}), library)
-    assert len(families._memory.outcomes) == 3
+    assert len(families._thread.outcomes) == 3
 
 
 def test_a_fingerprint_covers_what_is_referred_to() -> None:
