@@ -101,66 +101,50 @@ class LimitExceeded(Exception):
     """A call has exceeded a limit, or has failed."""
 
 
-class _Worker:
-    """One running worker process."""
+def _start_worker() -> subprocess.Popen[bytes]:
+    for attempt in range(START_ATTEMPTS):
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-c", _SCRIPT, json.dumps(sys.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, "RUST_BACKTRACE": "0"},
+            )
+        except OSError as error:
+            failure = error
+        time.sleep(0.1 * attempt)
+    raise OSError(
+        failure.errno,
+        f"cannot start the process that does costly work: {failure}. Allow more processes, open files or memory",
+    ) from failure
 
-    def __init__(self) -> None:
-        self.owner = os.getpid()
-        self.process = self._start()
 
-    @staticmethod
-    def _start() -> subprocess.Popen[bytes]:
-        for attempt in range(START_ATTEMPTS):
-            try:
-                return subprocess.Popen(
-                    [sys.executable, "-I", "-c", _SCRIPT, json.dumps(sys.path)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                    env={**os.environ, "RUST_BACKTRACE": "0"},
-                )
-            except OSError as error:
-                failure = error
-            time.sleep(0.1 * attempt)
-        raise OSError(
-            failure.errno,
-            f"cannot start the process that does costly work: {failure}. Allow more processes, open files or memory",
-        ) from failure
+def _exchange(worker: subprocess.Popen[bytes], task: Task, seconds: float) -> Any:
+    """Return the answer of a worker, within so many seconds by the clock.
 
-    def run(self, task: Task, seconds: float) -> Any:
-        """Return the result of a call and its CPU seconds, within so many seconds by the clock.
-
-        Raises:
-            OSError, EOFError, pickle.UnpicklingError: the worker has died, or does not answer.
-        """
-        assert self.process.stdin is not None and self.process.stdout is not None
-        pickle.dump(task, self.process.stdin)
-        self.process.stdin.flush()
-        answer = select.poll()  # unlike select(), for any number of open files
-        answer.register(self.process.stdout, select.POLLIN)
-        if not answer.poll(1000 * seconds):
-            raise EOFError
-        return pickle.load(self.process.stdout)
-
-    def kill(self) -> None:
-        """Kill the worker, and the process of a call."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # of a task that was not written to the end
-                    pipe.close()
+    Raises:
+        OSError, EOFError, pickle.UnpicklingError: it has died, or does not answer.
+    """
+    assert worker.stdin is not None and worker.stdout is not None
+    pickle.dump(task, worker.stdin)
+    worker.stdin.flush()
+    answer = select.poll()  # unlike select(), for any number of open files
+    answer.register(worker.stdout, select.POLLIN)
+    if not answer.poll(1000 * seconds):
+        raise EOFError
+    return pickle.load(worker.stdout)
 
 
 class Sandbox:
     """The worker of this process; one call at a time. Thread-safe."""
 
     def __init__(self) -> None:
+        self.worker: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
+        self._owner = 0
         self._prepared: set[bytes] = set()
-        self.worker: _Worker | None = None
 
     def call(
         self,
@@ -179,14 +163,14 @@ class Sandbox:
             OSError: there is no worker, and the system starts none.
         """
         with self._lock:
-            if self.worker is None or self.worker.owner != os.getpid() or self.worker.process.poll() is not None:
+            if self.worker is None or self._owner != os.getpid() or self.worker.poll() is not None:
                 self.stop()
-                self.worker, self._prepared = _Worker(), set()
+                self.worker, self._owner, self._prepared = _start_worker(), os.getpid(), set()
             is_prepared = key in self._prepared
             self._prepared.add(key)
             task = Task(function, arguments, seconds, None if is_prepared else prepare)
             try:
-                answer = self.worker.run(task, WAITING * seconds + (0 if is_prepared else _START_SECONDS))
+                answer = _exchange(self.worker, task, WAITING * seconds + (0 if is_prepared else _START_SECONDS))
             except (OSError, EOFError, pickle.UnpicklingError):
                 self.stop()
                 raise LimitExceeded from None
@@ -199,10 +183,16 @@ class Sandbox:
         return result, used
 
     def stop(self) -> None:
-        """Stop the worker, if this process has one."""
-        if self.worker is not None and self.worker.owner == os.getpid():
-            self.worker.kill()
-        self.worker = None
+        """Kill the worker and the process of a call, if they are of this process."""
+        worker, self.worker = self.worker, None
+        if worker is None or self._owner != os.getpid():
+            return
+        if worker.poll() is None:
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+        for pipe in filter(None, (worker.stdin, worker.stdout)):
+            with contextlib.suppress(OSError):  # of a task that was not written to the end
+                pipe.close()
 
 
 sandbox: Final = Sandbox()

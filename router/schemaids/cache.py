@@ -32,11 +32,11 @@ from catalog.schemas.ids.client import RegistryUnavailableError, SchemaIdRegistr
 FORMAT: Final = 1
 """The format of a file; any earlier one can always be read."""
 FORGET_SECONDS: Final = 7 * 86_400.0
-MOST_NOTHING: Final = 200_000
+MAX_UNKNOWN_IDS: Final = 200_000
 """Ids stored as unknown; beyond that the older half is dropped, so that noise cannot fill the disk."""
 SCHEMAS: Final = "schemas"
 """The folder below that of the state, with one for each registry."""
-_NOTHING: Final = "nothing-"
+_UNKNOWN: Final = "nothing-"
 _LINE: Final = re.compile(rb"([0-9]{1,19}) ([0-9]{1,12})")
 _PULLED: Final = "pulled"
 _FOUND: Final = "found-"
@@ -194,7 +194,7 @@ class SchemaIdCache:
 
     @property
     def _unknown_path(self) -> Path:
-        return self.folder / (_NOTHING + hashlib.sha256(self.url.encode()).hexdigest()[:12])
+        return self.folder / (_UNKNOWN + hashlib.sha256(self.url.encode()).hexdigest()[:12])
 
     def _replace_unknown(self) -> AbstractContextManager[BinaryIO]:
         # A new file has a new inode, by which other processes see that what they read before is outdated.
@@ -209,8 +209,8 @@ class SchemaIdCache:
     def _add_unknown(self, schema_id: str) -> None:
         now = self.clock()
         fresh = {key: since for key, since in self._unknown_ids.items() if now < since + FORGET_SECONDS}
-        if len(self._unknown_ids) >= MOST_NOTHING:
-            newest = sorted(fresh.items(), key=lambda each: each[1])[-(MOST_NOTHING // 2) :]
+        if len(self._unknown_ids) >= MAX_UNKNOWN_IDS:
+            newest = sorted(fresh.items(), key=lambda each: each[1])[-(MAX_UNKNOWN_IDS // 2) :]
             lines = "".join(f"{key} {since:.0f}\n" for key, since in newest)
             with self._replace_unknown() as file:
                 file.write(f"{lines}{schema_id} {now:.0f}\n".encode())
@@ -247,7 +247,7 @@ class SchemaIdCache:
 # An object pickles as plain data with its login and certificates, as sinks do, but without its cache. Without a folder,
 # as on executors that cannot see the router's, it uses memory and network only.
 
-MAX_HELD_BYTES: Final = 64 * 1024 * 1024
+MAX_CACHED_BYTES: Final = 64 * 1024 * 1024
 """Schemas that one process caches; others are read from disk again."""
 PAUSE_SECONDS: Final = 1.0
 """Pause after a failure, so that an unreachable registry costs a batch one wait."""
@@ -280,9 +280,9 @@ class RegistryIds:
         self.address = address
         self.folder = folder
         self._clock = clock
-        self._kept = SchemaIdCache(folder, self.url) if folder is not None else None
+        self._files = SchemaIdCache(folder, self.url) if folder is not None else None
         self._client: SchemaIdRegistry | None = None
-        self._held: OrderedDict[str, WrittenSchema] = OrderedDict()
+        self._cached: OrderedDict[str, WrittenSchema] = OrderedDict()
         self._bytes = 0
         self._unknown_ids: dict[str, float] = {}
         self._failed: tuple[float, str] | None = None
@@ -298,9 +298,9 @@ class RegistryIds:
             RegistryUnavailableError: the registry is unavailable now.
             OSError: the disk refuses.
         """
-        cached = self._held.get(schema_id)
+        cached = self._cached.get(schema_id)
         if cached is not None:
-            self._held.move_to_end(schema_id)
+            self._cached.move_to_end(schema_id)
             return cached
         number = number_of(schema_id)
         if number is None:
@@ -308,28 +308,25 @@ class RegistryIds:
         key = str(number)
         damage_note = ""
         try:
-            stored = self._kept.schema(key) if self._kept is not None else None
+            stored = self._files.schema(key) if self._files is not None else None
         except DamagedFile as damage:
             stored, damage_note = None, f"; {damage}"
             _logger.warning("the file of a schema of registry %s is damaged: %s", self.name, damage)
         if stored is not None:
             return self._remember(schema_id, stored)
-        if self._is_unknown(key):
+        if self._files.is_unknown(key) if self._files is not None else self._unknown_ids.get(key, 0.0) > self._clock():
             return None
         try:
             answer = self._request(key)
         except RegistryUnavailableError as error:
             raise (RegistryUnavailableError(f"{error}{damage_note}") if damage_note else error) from error.__cause__
-        if self._kept is not None:
-            answer = self._kept.store(key, answer)
+        if self._files is not None:
+            answer = self._files.store(key, answer)
         elif answer is None:
-            if len(self._unknown_ids) >= MOST_NOTHING:
+            if len(self._unknown_ids) >= MAX_UNKNOWN_IDS:
                 self._unknown_ids.pop(next(iter(self._unknown_ids)))
             self._unknown_ids[key] = self._clock() + FORGET_SECONDS
         return None if answer is None else self._remember(schema_id, answer)
-
-    def _is_unknown(self, key: str) -> bool:
-        return self._kept.is_unknown(key) if self._kept is not None else self._unknown_ids.get(key, 0.0) > self._clock()
 
     def _request(self, key: str) -> WrittenSchema | None:
         if self._failed is not None and self._clock() < self._failed[0]:
@@ -345,10 +342,10 @@ class RegistryIds:
         return answer
 
     def _remember(self, schema_id: str, schema: WrittenSchema) -> WrittenSchema:
-        self._held[schema_id] = schema
+        self._cached[schema_id] = schema
         self._bytes += _schema_bytes(schema)
-        while self._bytes > MAX_HELD_BYTES and len(self._held) > 1:
-            self._bytes -= _schema_bytes(self._held.popitem(last=False)[1])
+        while self._bytes > MAX_CACHED_BYTES and len(self._cached) > 1:
+            self._bytes -= _schema_bytes(self._cached.popitem(last=False)[1])
         return schema
 
 
@@ -360,7 +357,7 @@ def _schema_bytes(schema: WrittenSchema) -> int:
 
 THREADS: Final = 8
 """Concurrent requests."""
-AT_A_TIME: Final = 200
+VERSIONS_AT_ONCE: Final = 200
 """Versions after which the index is written, so that an aborted run is not lost."""
 TELL_SECONDS: Final = 5.0
 
@@ -414,8 +411,8 @@ def mirror_registry(
                     tally.versions += 1
                 else:
                     todo.append((subject, version))
-        for start in range(0, len(todo), AT_A_TIME):
-            part = todo[start : start + AT_A_TIME]
+        for start in range(0, len(todo), VERSIONS_AT_ONCE):
+            part = todo[start : start + VERSIONS_AT_ONCE]
             found = list(pool.map(lambda place: client().get_version(*place), part))
             ids = {each.id for each in found if each is not None and each.id}
             unseen = sorted(ids - on_disk)

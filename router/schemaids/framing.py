@@ -184,7 +184,7 @@ class _FrameFinder:
         name = sink.schema_registry or find_default_registry(settings.schema_registries) or ""
         self._address = registry_address(settings, name)
         self._client: SchemaIdRegistry = self._address.client()
-        self._kept = SchemaIdCache(registry_folder(settings, name), self._address.url)
+        self._files = SchemaIdCache(registry_folder(settings, name), self._address.url)
         self._catalog = catalog
         self._library = CatalogLibrary(catalog.schemas)
         self._rule = rule
@@ -215,7 +215,7 @@ class _FrameFinder:
         subject = subject or self._subject_name(definition, source)
         schema = self._registered_form(definition, source)
         digest = hashlib.sha256(f"{subject}\0{version}\0{schema}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        known = self._kept.find_id(digest)
+        known = self._files.find_id(digest)
         if known is not None:
             return known
         client = self._client
@@ -234,7 +234,7 @@ class _FrameFinder:
             which = f"version {version} of subject {subject}" if version is not None else f"subject {subject}"
             text = f"{which} of schema registry {self._address.name} does not have the schema of {definition.xid}"
             raise UnregisteredError(text, _UNREGISTERED)
-        self._kept.store_found_id(digest, subject, schema_id)
+        self._files.store_found_id(digest, subject, schema_id)
         return schema_id
 
     def _registered_form(self, definition: Definition, source: SchemaSource) -> RegisteredSchema:

@@ -265,8 +265,8 @@ def read_text(data: bytes, begin: int, end: int) -> str:
 
 def _make_leaf(schema: Any, kind: str) -> Read:
     if kind in ("int", "long"):
-        held = (*number_range(schema, kind), logical_type(schema))
-        return _make_number((*number_range(kind, kind), kind), held, number_converter(schema))
+        strict = (*number_range(schema, kind), logical_type(schema))
+        return _make_number((*number_range(kind, kind), kind), strict, number_converter(schema))
     if kind == "fixed" and (type(schema["size"]) is not int or schema["size"] < 0):
         raise SchemaError(f"the size of the fixed type {schema['name']} is not a number", hint="write it in bytes")
     if kind in ("bytes", "fixed"):
@@ -281,12 +281,12 @@ def _make_leaf(schema: Any, kind: str) -> Read:
     return _read_boolean if kind == "boolean" else _make_float(_FLOAT if kind == "float" else _DOUBLE)
 
 
-def _make_number(plain: _Range, held: _Range, form: Callable[[int], Any] | None) -> Read:
-    """Return the reader of a number in the range *plain*, or *held* when strict."""
+def _make_number(plain: _Range, strict: _Range, form: Callable[[int], Any] | None) -> Read:
+    """Return the reader of a number in the range *plain*, or *strict* in strict walks."""
 
     def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
         value, at = read_long(data, at)
-        low, end, name = held if walk.strict else plain
+        low, end, name = strict if walk.strict else plain
         if not low <= value < end:
             raise TypeMismatch(f"{value} is out of the range of {name}")
         return (value if form is None or walk.strict else form(value)), at
@@ -476,21 +476,11 @@ _PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
 _RECORDS: Final = frozenset({"record", "error"})
 
 
-class Unresolvable(Exception):
-    """The values of one schema can never be read as values of another; ``steps`` are the path, innermost first."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.steps: list[str] = []
-
-    def add_step(self, step: str) -> Unresolvable:
-        """Add the next outer step of the path, and return this error."""
-        self.steps.append(step)
-        return self
+class Unresolvable(TypeMismatch):
+    """The values of one schema can never be read as values of another; the path is that of the field."""
 
     def __str__(self) -> str:
-        path = "".join(reversed(self.steps)).removeprefix(".")
+        path = self.field_path()
         return f"field {path}: {self.message}" if path else self.message
 
 

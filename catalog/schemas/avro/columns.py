@@ -8,7 +8,7 @@ with a field per branch, named after its type, of which one is set. A recursive 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +16,6 @@ import msgspec
 from catalog.schemas import columns as shapes
 from catalog.schemas.avro.types import (
     PRIMITIVES,
-    AvroSchema,
     TypeMismatch,
     branch_labels,
     decimal_scale,
@@ -51,14 +50,8 @@ def open_columns(
 ) -> tuple[shapes.Shape, shapes.BodyReader] | None:
     """Return the shape of payloads and their reader; None when nothing of them can be typed."""
     validator = compile_schema(source, library)
-    shape = shape_of(validator.schema, survey)
-    return None if shape is None else (shape, AvroReader(validator))
-
-
-def shape_of(schema: AvroSchema, survey: shapes.Survey) -> shapes.Shape | None:
-    """Return the shape of payloads of a schema; None when nothing of them can be typed."""
-    shape = _ShapeFinder(schema.named, survey).shape(schema.root, (), ())
-    return None if isinstance(shape, shapes.Leaf) and shape.kind == "json" else shape
+    shape = _ShapeFinder(validator.schema.named, survey).shape(validator.schema.root, (), ())
+    return None if shape == shapes.JSON else (shape, AvroReader(validator))
 
 
 class _ShapeFinder:
@@ -157,9 +150,4 @@ class AvroReader:
     def to_json(self, value: Any) -> str | None:
         if isinstance(value, UnfitValue):
             raise TypeError(value.why)
-        return msgspec.json.encode(value, enc_hook=_raw_number).decode("utf-8")
-
-
-def _raw_number(unfit: UnfitValue) -> int | None:
-    """Return the raw number to write into JSON text for a value that has no other form."""
-    return unfit.raw
+        return msgspec.json.encode(value, enc_hook=attrgetter("raw")).decode("utf-8")  # of an unfit value inside

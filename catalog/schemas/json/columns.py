@@ -40,13 +40,18 @@ class LeafTypes:
     """The msgspec types of leaves, and the hook that converts values of the types that msgspec lacks."""
 
     def __init__(self) -> None:
-        self._types: dict[Leaf, Any] = {}
+        self._types: dict[Leaf, type] = {}
         self._converts: dict[type, Convert] = {}
 
     def type_of(self, leaf: Leaf) -> Any:
         """Return the msgspec type of a leaf; it excludes null, except for :class:`msgspec.Raw`."""
+        if leaf.kind == "integer":
+            return Annotated[int, Meta(ge=leaf.low, le=leaf.high)]
+        if leaf.kind in _NATIVE:
+            return _NATIVE[leaf.kind]
         if leaf not in self._types:
-            self._types[leaf] = self._build_type(leaf)
+            self._types[leaf] = marker = _AnyInstance(leaf.kind, (), {})
+            self._converts[marker] = _converter_for(leaf)
         return self._types[leaf]
 
     def convert_value(self, kind: type, value: Any) -> Any:
@@ -56,15 +61,6 @@ class LeafTypes:
     def decoder(self, leaf: Leaf) -> msgspec.json.Decoder[Any]:
         """Return a decoder of JSON texts to values of a leaf."""
         return msgspec.json.Decoder(self.type_of(leaf), dec_hook=self.convert_value)
-
-    def _build_type(self, leaf: Leaf) -> Any:
-        if leaf.kind == "integer":
-            return Annotated[int, Meta(ge=leaf.low, le=leaf.high)]
-        if leaf.kind in _NATIVE:
-            return _NATIVE[leaf.kind]
-        marker = _AnyInstance(leaf.kind, (), {})
-        self._converts[marker] = _converter_for(leaf)
-        return marker
 
 
 _NATIVE: Final[dict[str, Any]] = {

@@ -113,15 +113,12 @@ class JsonSchemaSampler:
         for keyword in ("oneOf", "anyOf"):
             branches = [each for each in list_of(schema, keyword) if each is not False]
             if branches:
-                yield self._find_flattest(branches) if chooser.is_minimal(level) else chooser.pick(branches)
+                yield min(branches, key=self._min_height) if chooser.is_minimal(level) else chooser.pick(branches)
         if "if" in schema:
             # A value for "else" must not match "if"; this is not ensured, but validated later.
             yield from ((schema["if"], schema.get("then", True)) if chooser.flip(0.5) else (schema.get("else", True),))
 
-    def _find_flattest(self, branches: Sequence[Any]) -> Any:
-        return min(branches, key=lambda branch: self._min_height(branch, _HEIGHTS))
-
-    def _min_height(self, schema: Any, limit: int) -> int:
+    def _min_height(self, schema: Any, limit: int = _HEIGHTS) -> int:
         """Return the minimum nesting of a schema's values; *limit* or more means that it may be endless."""
         if limit <= 0 or not isinstance(schema, Mapping) or "const" in schema or "enum" in schema:
             return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
@@ -143,10 +144,10 @@ class WorkLimits:
 def _measure(value: Any) -> tuple[int, int]:
     """Return how many values, including names, a value has, and on how many levels."""
     values, levels, level = 1, 0, [value]
-    while any(isinstance(each, dict | list) and each for each in level):
+    while level := [each for each in level if isinstance(each, dict | list) and each]:
         levels += 1
         values += sum(len(each) for each in level if isinstance(each, dict))
-        level = [inner for each in level for inner in _children(each)]
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
         values += len(level)
     return values, levels
 
@@ -183,12 +184,6 @@ def _steps_per_byte(pattern: str) -> int:
         count = repetition.group(1) or repetition.group()[1:].rstrip(",")
         states = min(1 << 60, states * max(1, int(count[:9] or 1)))
     return states if states > 1_000 else 1
-
-
-def _children(node: Any) -> list[Any]:
-    if isinstance(node, dict):
-        return list(node.values())
-    return node if isinstance(node, list) else []
 
 
 BACKTRACK_LIMIT: Final = 100_000
@@ -358,7 +353,7 @@ def open_validator(
     def retrieve(uri: str) -> Any:
         return resources[uri.partition("#")[0]]
 
-    try:
+    with _schema_errors():
         validator = _VALIDATORS[draft](
             schema,
             validate_formats=False,
@@ -367,13 +362,19 @@ def open_validator(
             retriever=retrieve,
             keywords=keywords,
         )
-    except jsonschema_rs.ValidationError as error:
-        raise SchemaError(
-            f"this is not a valid JSON schema: {error.message}", pointer=to_pointer(error.instance_path)
-        ) from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise SchemaError(clip(f"the JSON schema cannot be used: {error}")) from error
     return JsonSchemaValidator(validator, WorkLimits(documents, start))
+
+
+@contextmanager
+def _schema_errors(pointer: str = "") -> Iterator[None]:
+    """Raise SchemaError for the library's errors about the schema at a JSON pointer."""
+    try:
+        yield
+    except jsonschema_rs.ValidationError as error:
+        at = pointer + to_pointer(error.instance_path)
+        raise SchemaError(clip(f"this is not a valid JSON schema: {error.message}"), pointer=at) from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SchemaError(clip(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
 
 
 def _drop_unknown_dialect(document: Any) -> Any:
@@ -401,13 +402,8 @@ def _check_part(document: Any, pointer: str, draft: str) -> None:
         raise MissingTypeError(f"the schema has nothing at {pointer}", hint="correct the reference") from None
     if isinstance(part, dict):
         part = {**part, "$schema": _DIALECTS[draft]}
-    try:
+    with _schema_errors(pointer):
         jsonschema_rs.meta.validate(part)
-    except jsonschema_rs.ValidationError as error:
-        at = pointer + to_pointer(error.instance_path)
-        raise SchemaError(clip(f"this is not a valid JSON schema: {error.message}"), pointer=at) from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise SchemaError(clip(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
 
 
 def find_start(source: SchemaSource) -> Any:

@@ -50,15 +50,9 @@ def open_columns(
 ) -> tuple[shapes.Shape, shapes.BodyReader] | None:
     """Return the shape of payloads and their reader; None if they have no typed columns."""
     own = open_message(source, library)
-    shape = shape_of(own.message.DESCRIPTOR, survey)
+    shape = _ShapeFinder(survey).message_shape(own.message.DESCRIPTOR, (), ())
     reads = own if source.written is None else ResolvedMessages(own, source.written)
-    return None if shape is None else (shape, ProtobufReader(own, reads))
-
-
-def shape_of(descriptor: Any, survey: shapes.Survey) -> shapes.Shape | None:
-    """Return the shape of a message's payloads; None if they have no typed columns."""
-    shape = _ShapeFinder(survey).message_shape(descriptor, (), ())
-    return None if isinstance(shape, shapes.Leaf) and shape.kind == "json" else shape
+    return None if shape == shapes.JSON else (shape, ProtobufReader(own, reads))
 
 
 class _ShapeFinder:
@@ -111,9 +105,9 @@ def _scalar_leaf(field: Field) -> shapes.Leaf:
 class ProtobufReader:
     """Reads bodies as messages, by content type as in validation; unknown fields are dropped."""
 
-    def __init__(self, validator: ProtobufValidator, reads: ProtobufValidator | ResolvedMessages | None = None) -> None:
+    def __init__(self, validator: ProtobufValidator, reads: ProtobufValidator | ResolvedMessages) -> None:
         self._validator = validator
-        self._reads = reads or validator
+        self._reads = reads
 
     def read(
         self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]

@@ -97,7 +97,7 @@ def test_a_line_that_a_crash_tore_harms_no_other(tmp_path: Path) -> None:
 
 
 def test_noise_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("router.schemaids.cache.MOST_NOTHING", 20)
+    monkeypatch.setattr("router.schemaids.cache.MAX_UNKNOWN_IDS", 20)
     now = [1000.0]
     ids = kept(tmp_path, now)
     for number in range(100):
