@@ -145,7 +145,6 @@ class SchemaRegistry:
     prefix: str = ""
     _folded: dict[str, str] | None = None
     _ids: dict[str, SchemaVersion] | None = None
-    _links: dict[str, SchemaReference | None] = field(default_factory=dict)
     _entries: dict[str, SchemaVersion | None] = field(default_factory=dict)
 
     def is_reference(self, reference: str) -> bool:
@@ -154,9 +153,17 @@ class SchemaRegistry:
 
     def link(self, reference: str) -> SchemaReference | None:
         """Return the target of an xid, JSON pointer or URI that contains an xid; None if unknown."""
-        if reference not in self._links:
-            self._links[reference] = self._find_link(reference)
-        return self._links[reference]
+        match = _REFERENCE.search(reference)
+        if match is None:
+            return None
+        group, path, fragment = match.groups()
+        fragment = unquote(fragment or "")
+        pointer, name = (fragment, "") if fragment.startswith("/") else ("", fragment)
+        for schema, version, deep in _iter_readings(path):
+            entry = self._find_entry(group, schema, version)
+            if entry is not None:
+                return SchemaReference(entry, deep or name, pointer)
+        return None
 
     def address(self, reference: str) -> str | None:
         """Return the ``self`` URL of a reference's target, with the reference's name and pointer; None if unknown."""
@@ -212,19 +219,6 @@ class SchemaRegistry:
             return f"a slash is missing: write {spelled}"
         meant = Suggestions(self.declarations.schemas).meant("/" + spelled.lstrip("#/").partition("/versions/")[0])
         return f"did you mean {meant}?" if meant else ""
-
-    def _find_link(self, reference: str) -> SchemaReference | None:
-        match = _REFERENCE.search(reference)
-        if match is None:
-            return None
-        group, path, fragment = match.groups()
-        fragment = unquote(fragment or "")
-        pointer, name = (fragment, "") if fragment.startswith("/") else ("", fragment)
-        for schema, version, deep in _iter_readings(path):
-            entry = self._find_entry(group, schema, version)
-            if entry is not None:
-                return SchemaReference(entry, deep or name, pointer)
-        return None
 
     def _find_entry(self, group: str, schema: str, version: str | None) -> SchemaVersion | None:
         """Return a version of a schema, by default the default version; the ids may be escaped."""

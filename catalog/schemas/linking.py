@@ -160,7 +160,9 @@ class SchemaLoader:
             uri = self.fetcher.resolve(document, place.file)
             if fragment and self.registry.is_reference(fragment):
                 return self._load_external(document, fragment, place)
-            key = self._load_uri(uri, form)
+            key = self.abroad.label(uri)
+            if key not in self.schemas:
+                self._load_document(key, form, uri)
         except DocumentError as error:
             self._report_unavailable(uri, error, place)
             return None
@@ -230,15 +232,12 @@ class SchemaLoader:
             self._registries[external.name] = SchemaRegistry(external.declarations, external.name)
         return self._registries[external.name]
 
-    def _load_uri(self, uri: str, form: str | None) -> str:
-        key = self.abroad.label(uri)
-        if key not in self.schemas:
-            self._load_document(key, form, uri)
-        return key
-
     def _load_document(self, key: str, form: str | None, uri: str) -> None:
         """Load the content of a URI; extract the schema from a schema registry's response."""
-        self._count_document(uri)
+        if uri not in self._requested and len(self._requested) >= MAX_DOCUMENTS:
+            hint = "write schemas into the catalog, or split it"
+            raise DocumentError(f"more than {MAX_DOCUMENTS} documents are referred to", file=uri, hint=hint)
+        self._requested.add(uri)
         document, wrapped = read_document(uri, self.fetcher.fetch(uri)), _WRAPPED.fullmatch(uri.partition("?")[0])
         if wrapped is not None and isinstance(document, dict) and isinstance(document.get("schema"), str):
             response = parse_registered(document)
@@ -261,12 +260,6 @@ class SchemaLoader:
     def _store(self, key: str, form: str | None, document: Any, place: SourceLocation) -> None:
         self.schemas[key] = {"format": form, "document": document}
         self.places[key] = place
-
-    def _count_document(self, uri: str) -> None:
-        if uri not in self._requested and len(self._requested) >= MAX_DOCUMENTS:
-            hint = "write schemas into the catalog, or split it"
-            raise DocumentError(f"more than {MAX_DOCUMENTS} documents are referred to", file=uri, hint=hint)
-        self._requested.add(uri)
 
     def _report_unavailable(self, uri: str, error: DocumentError, place: SourceLocation) -> None:
         if error.transient:

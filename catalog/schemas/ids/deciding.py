@@ -219,7 +219,8 @@ class SchemaIdRule:
 
     def _message_names(self, definition: Definition, source: SchemaSource, place: MessagePlace) -> Mapping[str, str]:
         """Return the name of a message in the file of the definition's schema."""
-        references = {name: text for name, text in _imports_of(source, self._library).items() if isinstance(text, str)}
+        found = documents_of(source, self._library)
+        references = {name: text for (_, name), (_, text) in found.items() if isinstance(text, str)}
         return self._writer_names(WrittenSchema(definition.xid, source.family, source.document, references), place)
 
     def _writer_names(self, written: WrittenSchema, place: MessagePlace | None) -> Mapping[str, str]:
@@ -252,10 +253,6 @@ def _read_names(source: SchemaSource, library: CatalogLibrary) -> Mapping[str, s
         return family_of(source.family).names_of(source, library)
     except SchemaError:
         return {}
-
-
-def _imports_of(source: SchemaSource, library: CatalogLibrary) -> dict[str, Any]:
-    return {reference: document for (_, reference), (_, document) in documents_of(source, library).items()}
 
 
 def _list_names(names: Mapping[str, str]) -> str:

@@ -286,15 +286,11 @@ def _try_compile(documents: XsdDocuments, version: str) -> None:
     if code == _INVALID:
         raise _compile_error(documents, version, said.decode("utf-8", "replace"))
     if code < 0 or "MemoryError" in errors:
-        raise _limit_error()
+        limits = f"{COMPILE_SECONDS} s or {COMPILE_MEMORY // 1024**2} MiB"
+        hint = "use fewer optional elements in one type, and groups and unions that refer to each other less often"
+        raise SchemaError(f"compiling the XML Schema takes more than {limits}", hint=hint)
     if code != 0:  # not caused by the schema
         raise RuntimeError(f"the trial compilation failed: {errors[-500:]}")
-
-
-def _limit_error() -> SchemaError:
-    limits = f"{COMPILE_SECONDS} s or {COMPILE_MEMORY // 1024**2} MiB"
-    hint = "use fewer optional elements in one type, and groups and unions that refer to each other less often"
-    return SchemaError(f"compiling the XML Schema takes more than {limits}", hint=hint)
 
 
 def _compile_error(documents: XsdDocuments, version: str, reason: str) -> SchemaError:
