@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -233,11 +233,6 @@ def compile_schema(source: SchemaSource, library: Library) -> Validator:
     return outcome
 
 
-def references_of(source: SchemaSource) -> Iterable[str]:
-    """Yield the references to other documents that compiling *source* needs, as written."""
-    return family_of(source.family).references_of(source)
-
-
 def fingerprint(source: SchemaSource, library: Library) -> bytes:
     """Return a hash of everything that compiling depends on: the schema, all documents that it refers to, and the
     writer's schema.
@@ -270,7 +265,7 @@ def documents_of(source: SchemaSource, library: Library) -> dict[tuple[str, str]
     waiting, seen = [source], {source.uri}
     while waiting:
         current = waiting.pop()
-        for each in references_of(current):
+        for each in family_of(current.family).references_of(current):
             entry = library.document(each.strip(), current.uri) or library.document(each, current.uri)
             if entry is None:
                 continue

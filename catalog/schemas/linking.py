@@ -26,7 +26,6 @@ from catalog.schemas.families import (
     family_names,
     family_of,
     parse_format,
-    references_of,
 )
 from catalog.schemas.ids.client import FAMILY_OF_TYPE, parse_registered
 from catalog.schemas.library import (
@@ -177,15 +176,15 @@ class SchemaLoader:
         waiting, seen, whole = [source], {source.uri}, True
         while waiting:
             current = waiting.pop()
-            by_name = family_of(current.family).refers_by_name
-            for reference in references_of(current):
-                key = self._resolve(reference, current, by_name=by_name)
+            family = family_of(current.family)
+            for reference in family.references_of(current):
+                key = self._resolve(reference, current, by_name=family.refers_by_name)
                 if key is None:
-                    self.unnamed |= {source.uri} if by_name else set()
+                    self.unnamed |= {source.uri} if family.refers_by_name else set()
                     whole = False
                 elif key not in seen:
                     seen.add(key)
-                    tree = to_family_form(self.schemas[key]["document"], family_of(source.family))
+                    tree = to_family_form(self.schemas[key]["document"], family)
                     waiting.append(SchemaSource(source.family, source.version, tree, uri=key))
         self._completed[source.uri, source.family] = whole
         return whole

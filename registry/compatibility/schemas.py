@@ -12,7 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from catalog.schemas.avro.binary import find_gap
 from catalog.schemas.avro.types import AvroSchema, read_schema
 from catalog.schemas.contract import EmptyLibrary, SchemaError, SchemaSource
-from catalog.schemas.families import FAMILIES, SchemaFormat, compile_schema, family_of, parse_format, references_of
+from catalog.schemas.families import FAMILIES, SchemaFormat, compile_schema, family_of, parse_format
 from catalog.schemas.protobuf.validating import open_message
 from registry.errors import Refusal
 from registry.model.attributes import ResourceType
@@ -84,7 +84,7 @@ def _parse_document(family: str, document: bytes) -> Any:
 
 def _validate(version: Version, written: str, source: SchemaSource) -> str:
     try:
-        if any(True for _ in references_of(source)):
+        if any(True for _ in family_of(source.family).references_of(source)):
             return "The document refers to others, which are not resolved."
         compile_schema(source, EmptyLibrary())
     except SchemaError as error:

@@ -19,6 +19,7 @@ from catalog.schemas.avro.types import (
     TypeCompiler,
     TypeMismatch,
     Walk,
+    branch_label,
     bytes_converter,
     check_decimal,
     decimal_bound,
@@ -74,12 +75,6 @@ def _make_ref(table: Mapping[str, Check], name: str) -> Check:
     return lambda value, walk: table[name](value, walk)
 
 
-def _branch_label(branch: Any) -> str:
-    if isinstance(branch, str):
-        return branch
-    return str(branch.get("name", branch["type"])) if isinstance(branch, dict) else "union"
-
-
 def _may_be_absent(each: Mapping[str, Any]) -> bool:
     kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
     return "default" in each or any(kind == "null" or kind == {"type": "null"} for kind in kinds)
@@ -124,7 +119,7 @@ def _make_record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
 
 
 def _make_union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
-    branches = {_branch_label(branch): check for branch, check in zip(schema, checks, strict=True)}
+    branches = {branch_label(branch): check for branch, check in zip(schema, checks, strict=True)}
     concrete = {label: branch for label, branch in branches.items() if label != "null"}
 
     def check(value: Any, walk: Walk) -> Any:

@@ -129,9 +129,14 @@ def logical_type(schema: Any) -> str:
     return f"{schema['type']}-{logical}" if isinstance(logical, str) else str(schema["type"])
 
 
+def branch_label(branch: Any) -> str:
+    """Return the name of a union branch in the JSON encoding: the full name of its type."""
+    return branch if isinstance(branch, str) else str(branch.get("name", branch["type"]))
+
+
 def branch_labels(branches: Sequence[Any]) -> list[str | None]:
     """Return the label of each union branch in values; None if its values have no label."""
-    labels = [branch if isinstance(branch, str) else str(branch.get("name", branch["type"])) for branch in branches]
+    labels = [branch_label(branch) for branch in branches]
     others = [label for label in labels if label != "null"]
     return [label if len(others) > 1 and label != "null" else None for label in labels]
 

@@ -149,10 +149,9 @@ class SchemaIdRegistry:
             answer = None if number is None else self._request(f"/schemas/ids/{number}")
         except AnswerTooLarge:
             return WrittenSchema(schema_id, "", "", fault=f"it has more than {MAX_ANSWER_BYTES} bytes")
-        return None if answer is None else self.resolve(str(number), self._parse(answer), self._registrations(number))
-
-    def resolve(self, schema_id: str, found: RegisteredSchema, subjects: tuple[tuple[str, int], ...]) -> WrittenSchema:
-        """Return a schema with the texts of all its references."""
+        if answer is None:
+            return None
+        found, subjects = self._parse(answer), self._registrations(number)
         family, fault = FAMILY_OF_TYPE.get(found.type, ""), ""
         texts: dict[str, str] = {}
         try:
@@ -163,7 +162,7 @@ class SchemaIdRegistry:
                     raise _UnusableSchema(f"it refers to two schemas by the name {name[:200]}")
         except _UnusableSchema as error:
             fault = str(error)
-        return WrittenSchema(schema_id, family, found.document, texts, subjects, fault)
+        return WrittenSchema(str(number), family, found.document, texts, subjects, fault)
 
     def list_subjects(self) -> list[str]:
         """Return all subjects, including deleted ones, since records may still use their schemas."""

@@ -82,22 +82,14 @@ class SchemaDocuments:
         if not fragment:
             return home.root
         if fragment.startswith("/"):
-            return self.locate(home.root, unquote(fragment))
+            try:
+                return resolve_pointer(home.root, unquote(fragment))
+            except KeyError:
+                raise UnsupportedSchema(f"the schema has nothing at {unquote(fragment)[:80]}") from None
         named = self._named.get(f"{home.uri}#{fragment}", self._named.get(f"#{fragment}"))
         if named is None:
             raise UnsupportedSchema(f"the reference {reference[:80]} leads nowhere")
         return named
-
-    def locate(self, tree: Any, pointer: str) -> Any:
-        """Return the part of *tree* at a JSON pointer.
-
-        Raises:
-            UnsupportedSchema: there is no such part.
-        """
-        try:
-            return resolve_pointer(tree, pointer)
-        except KeyError:
-            raise UnsupportedSchema(f"the schema has nothing at {pointer[:80]}") from None
 
     def _find_home(self, document: str, home: _Home) -> _Home:
         uri = join_uri(home.uri, document)
