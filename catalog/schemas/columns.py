@@ -518,6 +518,18 @@ class Survey:
             return "the schema has too many parts to look into"
         return f"it lies more than {MAX_LEVELS} levels deep" if len(path) > MAX_LEVELS else ""
 
+    def build_struct(self, path: Path, names: Sequence[str], make: Callable[[int, str, str], Member]) -> Struct | Leaf:
+        """Return the struct of members with these names; JSON text if it has none, or too many.
+
+        *make* returns a member by its index, name and column.
+        """
+        if not names:
+            return self.add_json_text(path, "it has no fields")
+        columns = self.assign_columns(path, names)
+        if not columns:
+            return self.add_json_text(path, "the payload has too many fields")
+        return Struct(tuple(make(at, name, column) for at, (name, column) in enumerate(columns)))
+
     def assign_columns(self, path: Path, names: Sequence[str]) -> list[tuple[str, str]]:
         """Return name and column of each member of a struct within the limit of fields.
 

@@ -302,17 +302,16 @@ def versions_of(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def _read_version(key: str, holders: list[tuple[Mapping[str, Any], SourceLocation]]) -> SchemaVersion | None:
     """Return a version with format and document from the first of *holders* (version, resource) that has them."""
     form = next((value for holder, _ in holders for _, value in _iter_members(holder, _FORMATS)), None)
+    form = form if isinstance(form, str) else None
     ids = next((ids for holder, _ in holders if (ids := _ids_from_label(holder))), ())
     for holder, place in holders:
         for name, value in _iter_members(holder, _DOCUMENTS):
             document = _decode_base64(value) if name.lower() == "schemabase64" else value
             if document is not None:
-                return SchemaVersion(
-                    key, place / name, _text_or_none(form), to_tree(document), None, isinstance(document, str), ids
-                )
+                return SchemaVersion(key, place / name, form, to_tree(document), None, isinstance(document, str), ids)
         for name, value in _iter_members(holder, _ADDRESSES):
             if isinstance(value, str) and value.strip():
-                return SchemaVersion(key, place / name, _text_or_none(form), address=value.strip(), ids=ids)
+                return SchemaVersion(key, place / name, form, address=value.strip(), ids=ids)
     return None
 
 
@@ -339,10 +338,6 @@ def _decode_base64(value: Any) -> str | None:
         return base64.b64decode(value).decode("utf-8-sig")
     except (binascii.Error, ValueError):
         return None
-
-
-def _text_or_none(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _unescape(name: str) -> str:

@@ -96,8 +96,8 @@ class SchemaIdCache:
         """Return the stored schema of an id, or None.
 
         Raises:
-            Damaged: its file cannot be read as one.
-            OSError: the disk refuses.
+            DamagedFile: its file is damaged.
+            OSError: the disk cannot be read or written.
         """
         path = self.folder / f"{schema_id}{_SUFFIX}"
         try:
@@ -126,14 +126,14 @@ class SchemaIdCache:
         With *anew*, a schema replaces "not found": from then on :meth:`schema` returns it.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: the disk cannot be read or written.
         """
         with self._lock_folder():
             if not anew:
                 try:
                     stored = self.schema(schema_id)
                 except DamagedFile:
-                    stored = None  # It is written anew.
+                    stored = None  # it is written again
                 if stored is not None:
                     return stored
                 if self.is_unknown(schema_id):
@@ -296,7 +296,7 @@ class RegistryIds:
 
         Raises:
             RegistryUnavailableError: the registry is unavailable now.
-            OSError: the disk refuses.
+            OSError: the disk cannot be read or written.
         """
         cached = self._cached.get(schema_id)
         if cached is not None:

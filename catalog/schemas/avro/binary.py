@@ -356,8 +356,11 @@ ReadValue = Callable[[bytes, int], tuple[Any, int]]
 """Bytes, position -> value and the position after it."""
 
 
-class _Decompressor(Protocol):
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+_DECOMPRESSORS: Final[Mapping[str, Callable[[], Any]]] = {
+    "deflate": lambda: zlib.decompressobj(-zlib.MAX_WBITS),
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": lambda: lzma.LZMADecompressor(memlimit=MAX_UNPACKED_BYTES),
+}
 
 
 def read_container(body: bytes, schema: AvroSchema, read: ReadValue, *, single: bool) -> tuple[Any, int | None]:
@@ -419,19 +422,12 @@ def _read_canonical_form(document: bytes) -> str:
 
 
 def _unpack_block(codec: str, block: bytes, limit: int) -> bytes:
-    unpacker: _Decompressor
     if codec == "null":
         return block
-    if codec == "deflate":
-        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-    elif codec == "bzip2":
-        unpacker = bz2.BZ2Decompressor()
-    elif codec == "xz":
-        unpacker = lzma.LZMADecompressor(memlimit=MAX_UNPACKED_BYTES)
-    else:
+    if codec not in _DECOMPRESSORS:
         raise TypeMismatch(f"the container file has the unknown codec {codec[:60]}")
     try:
-        unpacked = unpacker.decompress(block, limit + 1)
+        unpacked: bytes = _DECOMPRESSORS[codec]().decompress(block, limit + 1)
     except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
         raise TypeMismatch(f"a block of the container file cannot be unpacked: {error}") from None
     if len(unpacked) > limit:

@@ -86,18 +86,13 @@ class _ShapeFinder:
     def _struct_shape(
         self, fields: Mapping[str, Any], shown: list[str], path: shapes.Path, within: tuple[str, ...]
     ) -> shapes.Shape:
-        if not fields:
-            return self._survey.add_json_text(path, "it has no fields")
-        columns = self._survey.assign_columns(path, shown)
-        if not columns:
-            return self._survey.add_json_text(path, "the payload has too many fields")
-        pairs = zip(fields.items(), columns, strict=False)  # fields without a column are the last
-        return shapes.Struct(
-            tuple(
-                shapes.Member(name, column, self.shape(kind, (*path, own), within))
-                for (name, kind), (own, column) in pairs
-            )
-        )
+        members = list(fields.items())
+
+        def make_member(at: int, own: str, column: str) -> shapes.Member:
+            name, kind = members[at]
+            return shapes.Member(name, column, self.shape(kind, (*path, own), within))
+
+        return self._survey.build_struct(path, shown, make_member)
 
     def _union_shape(self, schema: list[Any], path: shapes.Path, within: tuple[str, ...]) -> shapes.Shape:
         labels = branch_labels(schema)

@@ -16,7 +16,7 @@ from catalog.parsing.pointers import to_pointer
 from catalog.schemas.columns import Getters, Leaf, MapShape, Shape, Struct, Undecoded, UnreadableBody, iter_rows
 from catalog.schemas.columns import ListShape as List
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault, UnfitValue, is_utf8, make_fault
-from catalog.schemas.jsonschema.validating import parse_body
+from catalog.schemas.jsonschema.validating import BYTE_ORDER_MARK, parse_body
 
 # Decoders of leaves: msgspec's own types where possible, otherwise types with a conversion of ours.
 
@@ -137,7 +137,6 @@ def _fit_decimal(value: Decimal, unit: Decimal, context: Context) -> Decimal:
 
 _AT_ONCE: Final = 256
 """Number of bodies decoded together; one by one if the typed decoder rejects any of them."""
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 _ANY: Final = msgspec.json.Decoder()
@@ -216,7 +215,7 @@ class JsonReader:
         value = parse_body(body)
         if isinstance(value, SchemaFault):
             raise UnreadableBody(value.message, value.path)
-        return self._exact(body.removeprefix(_BYTE_ORDER_MARK), ())
+        return self._exact(body.removeprefix(BYTE_ORDER_MARK), ())
 
     def _msgspec_type(self, shape: Shape) -> Any:
         """Return the nullable msgspec type of a shape, with a class for each struct."""

@@ -212,7 +212,7 @@ _NO_SCHEMAS: Final = frozenset({"enum", "const", "default", "examples", "example
 _LATEST: Final = "2020-12"
 REF_ALONE: Final = frozenset({"04", "06", "07"})
 """Drafts in which siblings of ``$ref`` are ignored."""
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
@@ -288,7 +288,7 @@ def parse_body(body: bytes | None) -> Any:
     if body is None:
         return make_fault("the body is missing; JSON is expected")
     try:
-        return parse_json(body.removeprefix(_BYTE_ORDER_MARK))
+        return parse_json(body.removeprefix(BYTE_ORDER_MARK))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return make_fault(f"the body is not valid JSON: {error}")
     except RecursionError:

@@ -73,16 +73,11 @@ class _ShapeFinder:
         if name in _OPEN:
             return self._survey.add_json_text(path, f"a {descriptor.name} may contain anything")
         fields = list(descriptor.fields)
-        columns = self._survey.assign_columns(path, [field.name for field in fields]) if fields else []
-        if not columns:
-            return self._survey.add_json_text(path, "the payload has too many fields" if fields else "it has no fields")
-        pairs = zip(fields, columns, strict=False)  # fields without a column are the last
-        return shapes.Struct(
-            tuple(
-                shapes.Member(own, column, self._field_shape(field, (*path, own), (*within, name)))
-                for field, (own, column) in pairs
-            )
-        )
+
+        def make_member(at: int, own: str, column: str) -> shapes.Member:
+            return shapes.Member(own, column, self._field_shape(fields[at], (*path, own), (*within, name)))
+
+        return self._survey.build_struct(path, [field.name for field in fields], make_member)
 
     def _field_shape(self, field: Field, path: shapes.Path, within: tuple[str, ...]) -> shapes.Shape:
         kind = field.message_type
