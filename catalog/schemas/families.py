@@ -203,7 +203,7 @@ def evident_family(document: Any) -> str | None:
 # Compiling schemas of any family, with a cache per thread.
 
 MAX_COMPILED: Final = 2048
-"""Maximum number of compiled schemas cached per thread; the least recently used is dropped."""
+"""Maximum number of compiled schemas cached per thread, and per catalog; the least recently used is dropped."""
 
 
 _thread: Final = threading.local()

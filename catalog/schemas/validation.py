@@ -26,7 +26,7 @@ from catalog.schemas.contract import (
     make_fault,
     unusable_schema_message,
 )
-from catalog.schemas.families import compile_schema, family_of, fingerprint
+from catalog.schemas.families import MAX_COMPILED, compile_schema, family_of, fingerprint
 from catalog.schemas.ids.client import WrittenSchema
 from catalog.schemas.ids.deciding import ID_ENDS, NO_FRAME, NO_MESSAGE, PLAIN, Begin, SchemaIdRule, strip_frame
 from catalog.schemas.library import CatalogLibrary, schema_source
@@ -34,8 +34,6 @@ from catalog.schemas.sandbox import SandboxedValidation
 
 MAX_RESOLVED: Final = 256
 """Maximum number of writer's schemas cached by one validator."""
-MAX_VALIDATORS: Final = 1024
-"""Maximum number of cached validators; the least recently used is dropped."""
 
 
 class BoundedValidation:
@@ -220,7 +218,7 @@ class PayloadValidation:
         self._library = CatalogLibrary(self._schemas)
         self.ids = SchemaIdRule(self._schemas)
         """Decides by schema id which definitions match a body."""
-        self._validator = lru_cache(MAX_VALIDATORS)(self._compile_validator)
+        self._validator = lru_cache(MAX_COMPILED)(self._compile_validator)
 
     def _compile_validator(self, xid: str) -> BoundedValidation | None:
         """Return the validator of a definition, or None."""

@@ -104,7 +104,7 @@ class _SchemaCache:
         return self._sources[version.id]
 
     def prepared_schema(self, version: Version) -> Any:
-        """Return the prepared schema of a version."""
+        """Return the prepared schema of a version; raises Undecided if it cannot be prepared."""
         if version.id not in self._prepared:
             source = self.source_of(version)
             try:
@@ -113,7 +113,7 @@ class _SchemaCache:
                 self._prepared[version.id] = error
         prepared = self._prepared[version.id]
         if isinstance(prepared, Undecided):
-            raise Undecided(str(prepared)) from prepared
+            raise prepared.with_traceback(None)
         return prepared
 
 

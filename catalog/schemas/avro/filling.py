@@ -15,7 +15,6 @@ from catalog.schemas.filling import MAX_SIZE, Chooser, PayloadSampler, Unsupport
 from catalog.values import parse_timestamp
 
 _NULL_CHANCE: Final = 0.1
-_MAX_DECIMAL_DIGITS: Final = 6
 _SECOND: Final = 1_000_000_000
 _DAY: Final = 86_400 * _SECOND
 _TIMES: Final[Mapping[str, Callable[[int], int]]] = {
@@ -141,7 +140,7 @@ def _make_logical(schema: Mapping[str, Any], chooser: Chooser) -> Any:
     if logical == "uuid" and kind == "string":
         return chooser.make_uuid()
     if logical == "decimal" and kind in ("bytes", "fixed"):
-        digits = min(int(schema.get("precision", 1)), _MAX_DECIMAL_DIGITS)
+        digits = min(int(schema.get("precision", 1)), 6)
         size = min(schema["size"], MAX_SIZE) if kind == "fixed" else 4
         unscaled = chooser.random.randrange(min(10**digits, 2 ** max(0, 8 * min(size, 4) - 1)))
         return unscaled.to_bytes(size, "big", signed=True)

@@ -73,7 +73,7 @@ def test_it_travels() -> None:
 
 
 def test_validators_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "MAX_VALIDATORS", 2)
+    monkeypatch.setattr(validation, "MAX_COMPILED", 2)
     payloads = PayloadValidation(catalog_of(a="text", b="text", c="text", d=None))
     for xid in "abcdabcd":
         assert (payloads.faults(xid, [b"1"], [None])[0] is None) == (xid == "d")
