@@ -22,6 +22,7 @@ from catalog.model import Catalog, Definition
 from catalog.parsing.pointers import to_pointer
 from catalog.schemas.contract import (
     MAX_BODY_BYTES,
+    MAX_FAULTS,
     Library,
     MessagePlace,
     SchemaError,
@@ -36,7 +37,7 @@ from catalog.schemas.contract import (
 from catalog.schemas.families import family_of
 from catalog.schemas.filling import Chooser, PayloadSampler, UnsupportedSchema
 from catalog.schemas.ids.client import Framing
-from catalog.schemas.ids.deciding import SchemaIdRule, read_frame, read_message_place
+from catalog.schemas.ids.deciding import SchemaIdRule, strip_frame
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.validation import MAX_RESOLVED, BoundedValidation
 from catalog.values import media_type_of
@@ -476,7 +477,6 @@ MAX_LEVELS: Final = 32
 """Maximum nesting of structs, lists and maps."""
 MAX_STEPS: Final = 50_000
 """Maximum number of subschemas visited; references and alternatives may multiply them."""
-MAX_FINDINGS: Final = 50
 Path = tuple[str, ...]
 """A path in the payload: names of members, ``*`` for the items of a list or the values of a map."""
 
@@ -492,13 +492,13 @@ class Survey:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """The distinct findings, at most :data:`MAX_FINDINGS`, and a note if there are more."""
-        more = ["and more places, which are not listed"] if len(self._findings) > MAX_FINDINGS else []
-        return (*list(self._findings)[:MAX_FINDINGS], *more)
+        """The distinct findings, at most :data:`~catalog.schemas.contract.MAX_FAULTS`, and a note if there are more."""
+        more = ["and more places, which are not listed"] if len(self._findings) > MAX_FAULTS else []
+        return (*list(self._findings)[:MAX_FAULTS], *more)
 
     def add_finding(self, path: Path, what: str) -> None:
         """Add a finding: *what* is the rest of a sentence whose subject is the path."""
-        if len(self._findings) > 2 * MAX_FINDINGS:
+        if len(self._findings) > 2 * MAX_FAULTS:
             return  # more than are reported, since some may still be replaced
         self._findings[clip(f"{to_pointer(list(path)) or 'the payload'} {what}")] = None
 
@@ -517,6 +517,18 @@ class Survey:
         if self._steps > MAX_STEPS:
             return "the schema has too many parts to look into"
         return f"it lies more than {MAX_LEVELS} levels deep" if len(path) > MAX_LEVELS else ""
+
+    def build_struct(self, path: Path, names: Sequence[str], make: Callable[[int, str, str], Member]) -> Struct | Leaf:
+        """Return the struct of members with these names; JSON text if it has none, or too many.
+
+        *make* returns a member by its index, name and column.
+        """
+        if not names:
+            return self.add_json_text(path, "it has no fields")
+        columns = self.assign_columns(path, names)
+        if not columns:
+            return self.add_json_text(path, "the payload has too many fields")
+        return Struct(tuple(make(at, name, column) for at, (name, column) in enumerate(columns)))
 
     def assign_columns(self, path: Path, names: Sequence[str]) -> list[tuple[str, str]]:
         """Return name and column of each member of a struct within the limit of fields.
@@ -551,7 +563,7 @@ class PayloadColumn:
     """The payload column of one definition: its type, and decoding of bodies to values.
 
     ``type`` is the struct of the column; ``findings`` list the parts without a type, with JSON pointers (``*`` for all
-    items of a list or values of a map), at most some fifty. The same catalog gives the same type. ``declared`` are the
+    items of a list or values of a map), at most fifty. The same catalog gives the same type. ``declared`` are the
     schema ids that the definition declares, ``framed`` says whether its bodies may have frames. Not thread-safe, and
     not picklable: create it where it is used.
     """
@@ -610,14 +622,8 @@ class PayloadColumn:
 
     def strip_frame(self, body: bytes, framing: Framing) -> tuple[bytes, MessagePlace] | None:
         """Return the bytes after the frame of a body, and the message in the schema's file; None without a frame."""
-        frame = read_frame(body, framing)
-        data = frame.unpack(body) if frame is not None else None
-        if not isinstance(data, bytes):
-            return None
-        if self._family.frames != "message":
-            return data, (0,)
-        found = read_message_place(data, framing)
-        return None if found is None else (data[found[1] :], found[0])
+        found = strip_frame(body, framing, names_message=self._family.frames == "message")
+        return found if isinstance(found, tuple) else None
 
     def _reader_for(self, written: WriterSchema) -> BodyReader:
         """Return the cached reader for bodies of a writer's schema."""
@@ -691,7 +697,7 @@ class PayloadMaker:
 
     def __init__(self, definition: Definition, catalog: Catalog) -> None:
         self._definition = definition
-        self._catalog = catalog
+        self._library = CatalogLibrary(catalog.schemas)
         self._source = schema_source(definition, catalog.schemas)
 
     @property
@@ -708,8 +714,7 @@ class PayloadMaker:
         if self._source is None:
             return GeneratedPayload(self._make_without_schema(content_type, number), self._missing_schema_reason)
         try:
-            # The schema must compile first: samplers expect a valid schema.
-            payload = self._make_valid(self._validator, self._sampler, content_type, rng, now)
+            payload = self._make_valid(content_type, rng, now)
         except (UnsupportedSchema, SchemaError) as error:
             payload = GeneratedPayload(None, str(error))
         if not payload.doubt:
@@ -717,10 +722,9 @@ class PayloadMaker:
         data = self._make_without_schema(content_type, number) if payload.data is None else payload.data
         return GeneratedPayload(data, f"{self.schema}: {payload.doubt}")
 
-    def _make_valid(
-        self, validator: BoundedValidation, sampler: PayloadSampler, content_type: str, rng: random.Random, now: str
-    ) -> GeneratedPayload:
+    def _make_valid(self, content_type: str, rng: random.Random, now: str) -> GeneratedPayload:
         """Return the first attempt that is valid, else the last attempt and what is wrong with it."""
+        validator, sampler = self._tools
         last = GeneratedPayload(None)
         for fullness in _FULLNESS:
             try:
@@ -754,19 +758,11 @@ class PayloadMaker:
         )
 
     @cached_property
-    def _sampler(self) -> PayloadSampler:
-        return family_of(self._known_source.family).open_sampler(
-            self._known_source, CatalogLibrary(self._catalog.schemas)
-        )
-
-    @cached_property
-    def _validator(self) -> BoundedValidation:
-        return BoundedValidation(self._known_source, CatalogLibrary(self._catalog.schemas))
-
-    @property
-    def _known_source(self) -> SchemaSource:
+    def _tools(self) -> tuple[BoundedValidation, PayloadSampler]:
+        """Validator and sampler; the schema must compile first, since samplers expect a valid one."""
         assert self._source is not None  # make() returns before if there is no schema
-        return self._source
+        validator = BoundedValidation(self._source, self._library)
+        return validator, family_of(self._source.family).open_sampler(self._source, self._library)
 
     def _make_without_schema(self, content_type: str, number: int) -> bytes | None:
         media = media_type_of(content_type)

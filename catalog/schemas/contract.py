@@ -8,6 +8,7 @@ import json
 import math
 import re
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -123,29 +124,29 @@ class CostExceeded(Exception):
         super().__init__(BEYOND_LIMITS)
 
 
-class Validator(Protocol):
+class Validator(ABC):
     """A compiled schema. Not thread-safe; bodies are validated independently of each other."""
 
-    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* is not valid, or None if it is.
+    @abstractmethod
+    def find_faults(
+        self, body: bytes | None, content_type: str | None, limit: int, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
+        """Return why *body* is not valid: at most *limit* faults, of those that the family can find.
 
         A missing body is invalid JSON and XML, and the empty message of Protobuf. *at_any_cost* is for processes whose
-        time and memory are limited from outside (:mod:`catalog.schemas.validation`).
+        time and memory are limited from outside (:mod:`catalog.schemas.sandbox`).
 
         Raises:
             CostExceeded: validation may need much time or memory, and *at_any_cost* is False.
         """
-        ...
+
+    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
+        """Return the first fault of *body*, None if it is valid; raises as :meth:`find_faults`."""
+        return next(iter(self.find_faults(body, content_type, 1, at_any_cost=at_any_cost)), None)
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all faults of *body* that the family can find, at most MAX_FAULTS.
-
-        This is slower than :meth:`fault`, and meant for bodies that are known to be invalid.
-
-        Raises:
-            CostExceeded: as :meth:`fault`.
-        """
-        ...
+        """Return at most MAX_FAULTS faults of *body*; slower than :meth:`fault`, and raises as :meth:`find_faults`."""
+        return self.find_faults(body, content_type, MAX_FAULTS, at_any_cost=False)
 
 
 @runtime_checkable
@@ -181,8 +182,6 @@ class EmptyLibrary:
 Verdict = Literal["same", "compatible", "incompatible", "unknown"]
 Comparison = tuple[Verdict, str]
 """A verdict, and the location that decides it, in words."""
-MAX_DEPTH: Final = 64
-"""Levels of a document that are compared in detail; deeper ones are only compared for equality."""
 _RANK: Final[Mapping[Verdict, int]] = {"same": 0, "compatible": 1, "unknown": 2, "incompatible": 3}
 
 
@@ -431,10 +430,10 @@ MAX_CODINGS: Final = 4
 _PIECE: Final = 64 * 1024
 
 
-def decode_content(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> bytes | SchemaFault | None:
+def decode_content(body: bytes, coding: str) -> bytes | SchemaFault | None:
     """Return a body with its content codings decoded, the last one first; a fault if decoding fails.
 
-    Return None, for no validation, for an unknown coding and for more than *limit* bytes, which are never decoded.
+    Return None, for no validation, for an unknown coding and for more than MAX_BODY_BYTES, which are never decoded.
     """
     names = [name.strip().lower() for name in coding.split(",") if name.strip()]
     if len(names) > MAX_CODINGS:
@@ -449,7 +448,7 @@ def decode_content(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> byt
         try:
             for piece in decoder(body):
                 plain += piece
-                if len(plain) > limit:
+                if len(plain) > MAX_BODY_BYTES:
                     return None
         except (OSError, zlib.error, EOFError) as error:
             return make_fault(f"the body is not encoded as its content-encoding {name}: {error}")

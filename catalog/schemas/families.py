@@ -7,10 +7,10 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from catalog.schemas.contract import Library, SchemaError, SchemaFamily, SchemaSource, Validator
 
@@ -203,17 +203,11 @@ def evident_family(document: Any) -> str | None:
 # Compiling schemas of any family, with a cache per thread.
 
 MAX_COMPILED: Final = 2048
-"""Maximum number of compiled schemas cached per thread; the least recently used is dropped."""
+"""Maximum number of compiled schemas cached per thread, and per catalog; the least recently used is dropped."""
 
 
-class _CompiledSchemas(threading.local):
-    """The thread's cache of compiled schemas and errors, by fingerprint; validators are not thread-safe."""
-
-    def __init__(self) -> None:
-        self.outcomes: OrderedDict[bytes, Validator | SchemaError] = OrderedDict()
-
-
-_memory: Final = _CompiledSchemas()
+_thread: Final = threading.local()
+"""The thread's compiled schemas and errors, by fingerprint; validators are not thread-safe."""
 
 
 def compile_schema(source: SchemaSource, library: Library) -> Validator:
@@ -222,7 +216,7 @@ def compile_schema(source: SchemaSource, library: Library) -> Validator:
     Raises:
         SchemaError: the schema is not valid.
     """
-    outcomes = _memory.outcomes
+    outcomes: OrderedDict[bytes, Validator | SchemaError] = _thread.__dict__.setdefault("outcomes", OrderedDict())
     key = fingerprint(source, library)
     outcome = outcomes.get(key)
     if outcome is None:
@@ -237,11 +231,6 @@ def compile_schema(source: SchemaSource, library: Library) -> Validator:
     if isinstance(outcome, SchemaError):
         raise outcome.with_traceback(None)
     return outcome
-
-
-def references_of(source: SchemaSource) -> Iterable[str]:
-    """Yield the references to other documents that compiling *source* needs, as written."""
-    return family_of(source.family).references_of(source)
 
 
 def fingerprint(source: SchemaSource, library: Library) -> bytes:
@@ -260,13 +249,23 @@ def fingerprint(source: SchemaSource, library: Library) -> bytes:
     return digest.digest()
 
 
+class KnownDocuments(NamedTuple):
+    """A library of documents by base and reference."""
+
+    documents: Mapping[tuple[str, str], tuple[str, Any]]
+
+    def document(self, reference: str, base: str) -> tuple[str, Any] | None:
+        """Return URI and document of a reference."""
+        return self.documents.get((base, reference))
+
+
 def documents_of(source: SchemaSource, library: Library) -> dict[tuple[str, str], tuple[str, Any]]:
     """Return all documents that *source* refers to, by base and reference, as the library has them."""
     documents: dict[tuple[str, str], tuple[str, Any]] = {}
     waiting, seen = [source], {source.uri}
     while waiting:
         current = waiting.pop()
-        for each in references_of(current):
+        for each in family_of(current.family).references_of(current):
             entry = library.document(each.strip(), current.uri) or library.document(each, current.uri)
             if entry is None:
                 continue

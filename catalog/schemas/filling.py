@@ -24,12 +24,10 @@ T = TypeVar("T")
 WORDS: Final = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "juniper")
 MAX_LEVELS: Final = 24
 """Maximum nesting of a payload; deeper ones are given up, because their required parts never end."""
-MAX_VALUES: Final = 20_000
-"""Maximum number of values in a payload; larger ones are given up."""
 MAX_STEPS: Final = 100_000
-"""Maximum number of subschemas visited for a payload."""
+"""Maximum number of values in a payload, and of subschemas visited for it; larger ones are given up."""
 MAX_SIZE: Final = 100_000
-"""Maximum characters or bytes of one value."""
+"""Maximum characters or bytes of one value, and of what an expression may give."""
 _OPTIONAL_LEVELS: Final = 6
 _OPTIONAL_VALUES: Final = 300
 """Limits of levels and of values for optional parts, so that payloads of recursive schemas are small."""
@@ -66,14 +64,15 @@ class Chooser:
             UnsupportedSchema: the payload exceeds the limits.
         """
         self._values += 1
-        if level > MAX_LEVELS or self._values > MAX_VALUES:
-            raise UnsupportedSchema("what the schema requires never ends, or is far too large")
+        if level > MAX_LEVELS:
+            raise UnsupportedSchema("what the schema requires never ends")
+        self.count_step()
 
     def count_step(self) -> None:
         """Count one visited subschema; raises UnsupportedSchema if there are too many."""
         self._steps += 1
         if self._steps > MAX_STEPS:
-            raise UnsupportedSchema("the schema refers to itself too often")
+            raise UnsupportedSchema("what the schema requires never ends, or is far too large")
 
     def is_minimal(self, level: int) -> bool:
         """Whether to include only required parts, and to choose the flattest alternative."""
@@ -95,7 +94,7 @@ class Chooser:
 
     def pick_count(self, low: int, high: int | None, level: int) -> int:
         """Return a small random number of repetitions from *low* to *high*, preferably at least one."""
-        if low > MAX_VALUES:
+        if low > MAX_STEPS:
             raise UnsupportedSchema(f"the schema requires {low} values at once")
         if self.is_minimal(level):
             return low
@@ -122,14 +121,6 @@ class Chooser:
     def make_uuid(self) -> str:
         """Return a version 4 UUID as text."""
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
-
-    def make_integer(self, low: int | None = None, high: int | None = None) -> int:
-        """Return an integer within the inclusive bounds, near the bound if there is only one; *low* if none fits."""
-        if low is None:
-            low = 0 if high is None or high >= 0 else high - _SPAN
-        if high is None:
-            high = low + _SPAN
-        return self.random.randint(low, high) if low <= high else low
 
     def make_decimal(self, low: Decimal | None = None, high: Decimal | None = None, places: int = 2) -> Decimal:
         """Return a number between the bounds, excluding the bounds themselves if possible."""
@@ -224,18 +215,10 @@ def make_number_between(schema: Mapping[str, Any], chooser: Chooser, *, whole: b
     minimum, above = _read_bound(schema, "minimum", "exclusiveMinimum")
     maximum, below = _read_bound(schema, "maximum", "exclusiveMaximum")
     step = _to_decimal(schema.get("multipleOf"))
+    if whole and (step is None or step <= 0):
+        step = Decimal(1)
     if step is not None and step > 0:
-        return _make_multiple(step, _complete_span(minimum, maximum, step), chooser, whole=whole, edges=(above, below))
-    if whole:
-        first = None if minimum is None else math.ceil(minimum) + (1 if above and minimum == math.ceil(minimum) else 0)
-        last = None if maximum is None else math.floor(maximum) - (1 if below and maximum == math.floor(maximum) else 0)
-        if first is not None and last is not None and first > last:
-            raise UnsupportedSchema("no integer is between the bounds")
-        # Real numbers are rarely near the ends of a type's range.
-        if first is not None and last is not None and last - first > _SPAN:
-            first, last = (max(first, 0), min(last, _LARGE)) if first <= 0 <= last else (first, last)
-            first, last = (first, first + _SPAN) if first > 0 else (last - _SPAN, last) if last < 0 else (first, last)
-        return chooser.make_integer(first, last)
+        return _make_multiple(step, (minimum, maximum), (above, below), chooser, whole=whole)
     if minimum is not None and maximum is not None and (minimum > maximum or (minimum == maximum and (above or below))):
         raise UnsupportedSchema("no number is between the bounds")
     if minimum is not None and minimum == maximum:
@@ -255,23 +238,26 @@ def _read_bound(schema: Mapping[str, Any], plain: str, exclusive: str) -> tuple[
     return (other, True) if tighter else (bound, False)
 
 
-def _complete_span(minimum: Decimal | None, maximum: Decimal | None, step: Decimal) -> tuple[Decimal, Decimal]:
-    if minimum is None and maximum is None:
-        return Decimal(0), 100 * step
-    if minimum is None and maximum is not None:
-        return (Decimal(0) if maximum >= 0 else maximum - 100 * step), maximum
-    assert minimum is not None
-    return minimum, maximum if maximum is not None else minimum + 100 * step
-
-
 def _make_multiple(
-    step: Decimal, span: tuple[Decimal, Decimal], chooser: Chooser, *, whole: bool, edges: tuple[bool, bool]
+    step: Decimal,
+    bounds: tuple[Decimal | None, Decimal | None],
+    edges: tuple[bool, bool],
+    chooser: Chooser,
+    *,
+    whole: bool,
 ) -> int | float:
-    first, last = math.ceil(span[0] / step), math.floor(span[1] / step)
-    first += 1 if edges[0] and first * step == span[0] else 0
-    last -= 1 if edges[1] and last * step == span[1] else 0
-    if first > last:
-        raise UnsupportedSchema("no multiple is between the bounds")
+    low, high = (each if each is None or step == 1 else each / step for each in bounds)
+    first = None if low is None else math.ceil(low) + (1 if edges[0] and low == math.ceil(low) else 0)
+    last = None if high is None else math.floor(high) - (1 if edges[1] and high == math.floor(high) else 0)
+    if first is not None and last is not None and first > last:
+        raise UnsupportedSchema(f"no {'integer' if step == 1 else 'multiple'} is between the bounds")
+    if first is None or last is None or last - first > _SPAN:  # real numbers are rarely near the ends of a type's range
+        if first is not None and first > 0:
+            last = first + _SPAN
+        elif last is not None and last < 0:
+            first = last - _SPAN
+        else:
+            first, last = 0, _LARGE if last is None else min(last, _LARGE)
     for _ in range(100):
         multiple = step * chooser.random.randint(first, last)
         if not whole or multiple == multiple.to_integral_value():
@@ -294,9 +280,8 @@ def _to_decimal(value: Any) -> Decimal | None:
 
 _MORE: Final = 3
 """The maximum number of repetitions beyond the minimum, for quantifiers without maximum."""
-_MAX_COUNT: Final = 1_000
-_MAX_TEXT: Final = 100_000
-"""Maximum characters; expressions that may give more are not supported."""
+_MAX_RANGE: Final = 1_000
+"""Characters of a range that are chosen from."""
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F))
 _WORD: Final = string.ascii_letters + string.digits + "_"
 _CATEGORIES: Final[Mapping[Any, str]] = {
@@ -358,8 +343,6 @@ def _make_term(kind: Any, value: Any) -> _TextMaker:
     if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
         low, high, inner = value
         high = low + _MORE if high is sre.MAXREPEAT else high
-        if high > _MAX_COUNT:
-            raise _Unsupported
         term = _make_sequence(inner)
         return _limit_length(
             lambda chooser: "".join(term.make(chooser) for _ in range(chooser.random.randint(low, high))),
@@ -376,7 +359,7 @@ def _list_characters(kind: Any, value: Any) -> str:
     if kind is sre.ANY:
         return string.ascii_letters + string.digits
     if kind is sre.RANGE:
-        return "".join(map(chr, range(value[0], min(value[1], value[0] + _MAX_COUNT) + 1)))
+        return "".join(map(chr, range(value[0], min(value[1], value[0] + _MAX_RANGE) + 1)))
     if kind is sre.CATEGORY:
         return _CATEGORIES[value]
     if kind is sre.NOT_LITERAL:
@@ -392,6 +375,6 @@ def _list_characters(kind: Any, value: Any) -> str:
 
 
 def _limit_length(make: Callable[[Chooser], str], longest: int) -> _TextMaker:
-    if longest > _MAX_TEXT:
+    if longest > MAX_SIZE:
         raise _Unsupported
     return _TextMaker(make, longest)

@@ -145,7 +145,6 @@ class SchemaRegistry:
     prefix: str = ""
     _folded: dict[str, str] | None = None
     _ids: dict[str, SchemaVersion] | None = None
-    _links: dict[str, SchemaReference | None] = field(default_factory=dict)
     _entries: dict[str, SchemaVersion | None] = field(default_factory=dict)
 
     def is_reference(self, reference: str) -> bool:
@@ -154,9 +153,17 @@ class SchemaRegistry:
 
     def link(self, reference: str) -> SchemaReference | None:
         """Return the target of an xid, JSON pointer or URI that contains an xid; None if unknown."""
-        if reference not in self._links:
-            self._links[reference] = self._find_link(reference)
-        return self._links[reference]
+        match = _REFERENCE.search(reference)
+        if match is None:
+            return None
+        group, path, fragment = match.groups()
+        fragment = unquote(fragment or "")
+        pointer, name = (fragment, "") if fragment.startswith("/") else ("", fragment)
+        for schema, version, deep in _iter_readings(path):
+            entry = self._find_entry(group, schema, version)
+            if entry is not None:
+                return SchemaReference(entry, deep or name, pointer)
+        return None
 
     def address(self, reference: str) -> str | None:
         """Return the ``self`` URL of a reference's target, with the reference's name and pointer; None if unknown."""
@@ -212,19 +219,6 @@ class SchemaRegistry:
             return f"a slash is missing: write {spelled}"
         meant = Suggestions(self.declarations.schemas).meant("/" + spelled.lstrip("#/").partition("/versions/")[0])
         return f"did you mean {meant}?" if meant else ""
-
-    def _find_link(self, reference: str) -> SchemaReference | None:
-        match = _REFERENCE.search(reference)
-        if match is None:
-            return None
-        group, path, fragment = match.groups()
-        fragment = unquote(fragment or "")
-        pointer, name = (fragment, "") if fragment.startswith("/") else ("", fragment)
-        for schema, version, deep in _iter_readings(path):
-            entry = self._find_entry(group, schema, version)
-            if entry is not None:
-                return SchemaReference(entry, deep or name, pointer)
-        return None
 
     def _find_entry(self, group: str, schema: str, version: str | None) -> SchemaVersion | None:
         """Return a version of a schema, by default the default version; the ids may be escaped."""
@@ -308,17 +302,16 @@ def versions_of(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def _read_version(key: str, holders: list[tuple[Mapping[str, Any], SourceLocation]]) -> SchemaVersion | None:
     """Return a version with format and document from the first of *holders* (version, resource) that has them."""
     form = next((value for holder, _ in holders for _, value in _iter_members(holder, _FORMATS)), None)
+    form = form if isinstance(form, str) else None
     ids = next((ids for holder, _ in holders if (ids := _ids_from_label(holder))), ())
     for holder, place in holders:
         for name, value in _iter_members(holder, _DOCUMENTS):
             document = _decode_base64(value) if name.lower() == "schemabase64" else value
             if document is not None:
-                return SchemaVersion(
-                    key, place / name, _text_or_none(form), to_tree(document), None, isinstance(document, str), ids
-                )
+                return SchemaVersion(key, place / name, form, to_tree(document), None, isinstance(document, str), ids)
         for name, value in _iter_members(holder, _ADDRESSES):
             if isinstance(value, str) and value.strip():
-                return SchemaVersion(key, place / name, _text_or_none(form), address=value.strip(), ids=ids)
+                return SchemaVersion(key, place / name, form, address=value.strip(), ids=ids)
     return None
 
 
@@ -345,10 +338,6 @@ def _decode_base64(value: Any) -> str | None:
         return base64.b64decode(value).decode("utf-8-sig")
     except (binascii.Error, ValueError):
         return None
-
-
-def _text_or_none(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _unescape(name: str) -> str:

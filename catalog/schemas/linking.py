@@ -26,7 +26,6 @@ from catalog.schemas.families import (
     family_names,
     family_of,
     parse_format,
-    references_of,
 )
 from catalog.schemas.ids.client import FAMILY_OF_TYPE, parse_registered
 from catalog.schemas.library import (
@@ -160,7 +159,9 @@ class SchemaLoader:
             uri = self.fetcher.resolve(document, place.file)
             if fragment and self.registry.is_reference(fragment):
                 return self._load_external(document, fragment, place)
-            key = self._load_uri(uri, form)
+            key = self.abroad.label(uri)
+            if key not in self.schemas:
+                self._load_document(key, form, uri)
         except DocumentError as error:
             self._report_unavailable(uri, error, place)
             return None
@@ -175,15 +176,15 @@ class SchemaLoader:
         waiting, seen, whole = [source], {source.uri}, True
         while waiting:
             current = waiting.pop()
-            by_name = family_of(current.family).refers_by_name
-            for reference in references_of(current):
-                key = self._resolve(reference, current, by_name=by_name)
+            family = family_of(current.family)
+            for reference in family.references_of(current):
+                key = self._resolve(reference, current, by_name=family.refers_by_name)
                 if key is None:
-                    self.unnamed |= {source.uri} if by_name else set()
+                    self.unnamed |= {source.uri} if family.refers_by_name else set()
                     whole = False
                 elif key not in seen:
                     seen.add(key)
-                    tree = to_family_form(self.schemas[key]["document"], family_of(source.family))
+                    tree = to_family_form(self.schemas[key]["document"], family)
                     waiting.append(SchemaSource(source.family, source.version, tree, uri=key))
         self._completed[source.uri, source.family] = whole
         return whole
@@ -230,15 +231,12 @@ class SchemaLoader:
             self._registries[external.name] = SchemaRegistry(external.declarations, external.name)
         return self._registries[external.name]
 
-    def _load_uri(self, uri: str, form: str | None) -> str:
-        key = self.abroad.label(uri)
-        if key not in self.schemas:
-            self._load_document(key, form, uri)
-        return key
-
     def _load_document(self, key: str, form: str | None, uri: str) -> None:
         """Load the content of a URI; extract the schema from a schema registry's response."""
-        self._count_document(uri)
+        if uri not in self._requested and len(self._requested) >= MAX_DOCUMENTS:
+            hint = "write schemas into the catalog, or split it"
+            raise DocumentError(f"more than {MAX_DOCUMENTS} documents are referred to", file=uri, hint=hint)
+        self._requested.add(uri)
         document, wrapped = read_document(uri, self.fetcher.fetch(uri)), _WRAPPED.fullmatch(uri.partition("?")[0])
         if wrapped is not None and isinstance(document, dict) and isinstance(document.get("schema"), str):
             response = parse_registered(document)
@@ -261,12 +259,6 @@ class SchemaLoader:
     def _store(self, key: str, form: str | None, document: Any, place: SourceLocation) -> None:
         self.schemas[key] = {"format": form, "document": document}
         self.places[key] = place
-
-    def _count_document(self, uri: str) -> None:
-        if uri not in self._requested and len(self._requested) >= MAX_DOCUMENTS:
-            hint = "write schemas into the catalog, or split it"
-            raise DocumentError(f"more than {MAX_DOCUMENTS} documents are referred to", file=uri, hint=hint)
-        self._requested.add(uri)
 
     def _report_unavailable(self, uri: str, error: DocumentError, place: SourceLocation) -> None:
         if error.transient:

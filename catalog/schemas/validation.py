@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -26,19 +26,14 @@ from catalog.schemas.contract import (
     make_fault,
     unusable_schema_message,
 )
-from catalog.schemas.families import compile_schema, family_of, fingerprint
+from catalog.schemas.families import MAX_COMPILED, compile_schema, family_of, fingerprint
 from catalog.schemas.ids.client import WrittenSchema
-from catalog.schemas.ids.deciding import ID_ENDS, PLAIN, Begin, SchemaIdRule, read_frame, read_message_place
+from catalog.schemas.ids.deciding import ID_ENDS, NO_FRAME, NO_MESSAGE, PLAIN, Begin, SchemaIdRule, strip_frame
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.sandbox import SandboxedValidation
 
 MAX_RESOLVED: Final = 256
 """Maximum number of writer's schemas cached by one validator."""
-MAX_VALIDATORS: Final = 1024
-"""Maximum number of cached validators; the least recently used is dropped."""
-
-_NO_FRAME: Final = make_fault("the body does not begin with a schema registry frame, which `framing` requires")
-_NO_PLACE: Final = make_fault("the schema id is not followed by valid message indexes")
 
 
 class BoundedValidation:
@@ -62,13 +57,16 @@ class BoundedValidation:
 
     def fault(self, body: bytes, content_type: str | None, begin: Begin = PLAIN) -> SchemaFault | None:
         """Return why *body*, without its frame, is not valid; never raises because of a body."""
-        if body is None or begin.framing == "none" or self._family.frames == "never":
+        if begin.framing == "none" or self._family.frames == "never":
             return self._find_fault(body, content_type)
-        if begin.framing == "auto":
-            whole = self._find_fault(body, content_type)
-            found = self._strip_frame(body, begin) if whole else None
-            return whole if found is None or found in (_NO_FRAME, _NO_PLACE) else _fault_of(found, content_type)
-        return _fault_of(self._strip_frame(body, begin), content_type)
+        whole = self._find_fault(body, content_type) if begin.framing == "auto" else None
+        if begin.framing == "auto" and whole is None:
+            return None
+        found = self._strip_frame(body, begin)
+        if isinstance(found, tuple):
+            validation, data = found
+            return validation._find_fault(data, content_type)
+        return whole if found in (None, NO_FRAME, NO_MESSAGE) and whole is not None else found
 
     def find_valid(self, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin) -> npt.NDArray[np.bool_]:
         """Return which bodies are certainly valid; the others must be validated one by one."""
@@ -104,20 +102,12 @@ class BoundedValidation:
             fits[chosen] = validation._validator.find_valid(raw_bytes, begins[chosen], ends[chosen], types)
         return fits
 
-    def _strip_frame(self, body: bytes, begin: Begin) -> _Unframed:
+    def _strip_frame(self, body: bytes, begin: Begin) -> tuple[BoundedValidation, bytes] | SchemaFault | None:
         """Return the validator for the body after its frame, and that body; a fault; or None for no validation."""
-        frame = read_frame(body, begin.framing)
-        if frame is None:
-            return _NO_FRAME
-        data = frame.unpack(body)
-        place: MessagePlace = (0,)
-        if not isinstance(data, bytes):
-            return data
-        if self._family.frames == "message":
-            found = read_message_place(data, begin.framing)
-            if found is None:
-                return _NO_PLACE
-            place, data = found[0], data[found[1] :]
+        found = strip_frame(body, begin.framing, names_message=self._family.frames == "message")
+        if not isinstance(found, tuple):
+            return found
+        data, place = found
         written = begin.written
         if written is not None and written.fault:
             return make_fault(unusable_schema_message(written))
@@ -159,16 +149,6 @@ class BoundedValidation:
             return []
 
 
-_Unframed = tuple[BoundedValidation, bytes] | SchemaFault | None
-
-
-def _fault_of(found: _Unframed, content_type: str | None) -> SchemaFault | None:
-    if not isinstance(found, tuple):
-        return found
-    validation, data = found
-    return validation._find_fault(data, content_type)
-
-
 class PayloadValidation:
     """Validates bodies against the schemas of definitions.
 
@@ -186,10 +166,6 @@ class PayloadValidation:
         """Whether the definition has a schema of a known format, valid or not."""
         return schema_source(definition, self._schemas) is not None
 
-    def fault(self, xid: str, body: bytes | None, content_type: str | None) -> SchemaFault | None:
-        """Return why *body* is not valid against the schema of a definition; None if it is, or is not validated."""
-        return self.faults(xid, (body,), (content_type,))[0]
-
     def faults(
         self,
         xid: str,
@@ -197,9 +173,10 @@ class PayloadValidation:
         content_types: Sequence[str | None],
         begins: Sequence[Begin] | None = None,
     ) -> list[SchemaFault | None]:
-        """Return the results of :meth:`fault` for many bodies of one definition, in order.
+        """Return why bodies are not valid against the schema of a definition, in order.
 
-        *begins* has the frame of each; None for no frames.
+        The result is None for a body that is valid, or is not validated. *begins* has the frame of each; None for no
+        frames.
         """
         validator = self._validator(xid)
         if validator is None:
@@ -223,7 +200,7 @@ class PayloadValidation:
     def all_faults(
         self, xid: str, body: bytes | None, content_type: str | None, begin: Begin, first: SchemaFault
     ) -> list[SchemaFault]:
-        """Return all faults of a body, at most MAX_FAULTS; *first* is the result of :meth:`fault`.
+        """Return all faults of a body, at most MAX_FAULTS; *first* is the result of :meth:`faults`.
 
         Only *first* if the family finds no more, or not within limits.
         """
@@ -241,18 +218,10 @@ class PayloadValidation:
         self._library = CatalogLibrary(self._schemas)
         self.ids = SchemaIdRule(self._schemas)
         """Decides by schema id which definitions match a body."""
-        self._validators: OrderedDict[str, BoundedValidation | None] = OrderedDict()
-
-    def _validator(self, xid: str) -> BoundedValidation | None:
-        """Return the cached validator of a definition, or None."""
-        if xid not in self._validators:
-            self._validators[xid] = self._compile_validator(xid)
-            if len(self._validators) > MAX_VALIDATORS:
-                self._validators.popitem(last=False)
-        self._validators.move_to_end(xid)
-        return self._validators[xid]
+        self._validator = lru_cache(MAX_COMPILED)(self._compile_validator)
 
     def _compile_validator(self, xid: str) -> BoundedValidation | None:
+        """Return the validator of a definition, or None."""
         definition = self._linked.get(xid)
         source = schema_source(definition, self._schemas) if definition is not None else None
         if source is None:

@@ -1,18 +1,12 @@
-"""Proofs that all values of one JSON schema are values of another, by jsonschema-rs in a process with limits.
+"""Proofs that all values of one JSON schema are values of another, by jsonschema-rs.
 
 Its ``covers`` may need hours for schemas of a few kilobytes, and proves nothing of recursive types that change, which a
-registry must let evolve. The worker process imports this module, so its own imports are few.
+registry must let evolve. The process with limits imports this module, so its own imports are few.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import resource
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Collection, Iterator, Mapping
 from graphlib import TopologicalSorter
 from typing import Any, Final
@@ -145,74 +139,3 @@ def _without_redundant(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 def _text_of(schema: Any) -> str:
     """Return the JSON of a schema, which is the same for equal ones: ``==`` takes ``true`` for 1."""
     return json.dumps(schema, sort_keys=True)
-
-
-# The worker: one process, started at the first proof. A proof that exceeds a limit ends it.
-
-MAX_SECONDS: Final = 2.0
-"""Maximum CPU seconds for one proof."""
-_MAX_MEMORY: Final = 512 * 1024 * 1024
-"""Maximum memory for one proof, beyond the worker's own."""
-_WAITING_SECONDS: Final = 60.0
-"""Maximum time by the clock, including the start: a limit on memory may leave the worker hanging."""
-_SCRIPT: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "import registry.compatibility.containment as c; c.serve_proofs()"
-)
-
-
-class Prover:
-    """Has a worker look for proofs, one at a time. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._worker: subprocess.Popen[bytes] | None = None
-
-    def is_contained(self, smaller: Any, larger: Any, draft: str) -> bool:
-        """Return :func:`is_contained`; False if the proof exceeds a limit."""
-        with self._lock:
-            worker = self._worker
-            if worker is None:
-                worker = self._worker = subprocess.Popen(
-                    [sys.executable, "-I", "-c", _SCRIPT, json.dumps(sys.path)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            assert worker.stdin is not None and worker.stdout is not None
-            timer = threading.Timer(_WAITING_SECONDS, worker.kill)
-            timer.start()
-            answer = b""
-            with contextlib.suppress(OSError):  # it has died
-                worker.stdin.write(json.dumps((smaller, larger, draft)).encode() + b"\n")
-                worker.stdin.flush()
-                answer = worker.stdout.readline()
-            timer.cancel()
-            if not answer:
-                self.close()
-            return answer == b"yes\n"
-
-    def close(self) -> None:
-        """End the worker; a later proof starts another."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.kill()
-            worker.communicate()
-
-
-def serve_proofs() -> None:
-    """Answer the questions on standard input until its other end is closed; the main function of the worker."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with open("/proc/self/statm", encoding="ascii") as pages:
-        room = int(pages.read().split()[0]) * resource.getpagesize() + _MAX_MEMORY
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (room if hard == resource.RLIM_INFINITY else min(room, hard), hard))
-    for line in sys.stdin.buffer:
-        signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
-        answer = b"yes\n" if is_contained(*json.loads(line)) else b"no\n"
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.buffer.write(answer)
-        sys.stdout.buffer.flush()

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import atexit
 import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
-from catalog.schemas.contract import CostExceeded, EmptyLibrary, SchemaError, SchemaSource
+from catalog.schemas.contract import CostExceeded, EmptyLibrary, SchemaError, SchemaSource, clip
 from catalog.schemas.families import compile_schema, family_of
 from catalog.schemas.filling import Chooser, UnsupportedSchema
 from catalog.schemas.jsonschema.validating import draft_of
-from registry.compatibility.containment import Prover
+from catalog.schemas.sandbox import MAX_SECONDS, LimitExceeded, sandbox
+from registry.compatibility.containment import is_contained
 from registry.compatibility.schemas import Budget, Undecided
 
-_PROVER: Final = Prover()
-atexit.register(_PROVER.close)
 STEPS_PER_SECOND: Final = 500_000
-"""Steps of a budget for a second that a proof takes."""
+"""Steps of a budget for a CPU second of a proof."""
 
 
 def find_json_gap(reader: SchemaSource, writer: SchemaSource, budget: Budget) -> str:
@@ -31,9 +28,13 @@ def find_json_gap(reader: SchemaSource, writer: SchemaSource, budget: Budget) ->
         Undecided: neither a proof nor a counterexample was found.
     """
     drafts = {draft_of(each.document, each.version) for each in (reader, writer)}
-    began = time.perf_counter()
-    proven = len(drafts) == 1 and _PROVER.is_contained(writer.document, reader.document, *drafts)
-    budget.spend(int((time.perf_counter() - began) * STEPS_PER_SECOND))
+    proven, seconds = False, 0.0
+    if len(drafts) == 1:
+        try:
+            proven, seconds = sandbox.call(is_contained, writer.document, reader.document, *drafts)
+        except LimitExceeded:
+            seconds = MAX_SECONDS
+    budget.spend(int(seconds * STEPS_PER_SECOND))
     if proven:
         return ""
     why = find_witness(writer, reader)
@@ -50,8 +51,6 @@ _TRIALS: Final = 20_000
 _MAX_SEEDS: Final = 12
 _MAX_CONSTANTS: Final = 60
 _MAX_NAMES: Final = 100
-_MAX_WITNESS_LEVELS: Final = 12
-_MAX_SHOWN: Final = 200
 _SAMPLE_TIME: Final = "2026-01-01T00:00:00Z"
 _SAMPLES: Final[tuple[Any, ...]] = (None, True, 0, 1, -1, 0.5, "", "x", "x" * 300, [], [0, 0], {}, 10**9, -(10**9))
 _UNKNOWN_MEMBER: Final = "anything_else"
@@ -73,7 +72,7 @@ def find_witness(smaller: SchemaSource, larger: SchemaSource) -> str:
     except SchemaError as error:
         raise Undecided(str(error)) from error
     names, constants = _collect_words((smaller.document, larger.document))
-    variants = (each for base in _iter_bases(smaller) for each in _iter_variants(base, names, constants, 0))
+    variants = (each for base in _iter_bases(smaller) for each in _iter_variants(base, names, constants))
     for value in islice(variants, _TRIALS):
         body = msgspec.json.encode(value)
         try:
@@ -81,8 +80,7 @@ def find_witness(smaller: SchemaSource, larger: SchemaSource) -> str:
         except CostExceeded:
             continue
         if fault is not None:
-            text = body.decode("utf-8")
-            return f"{fault}, for example {text if len(text) <= _MAX_SHOWN else f'{text[:_MAX_SHOWN]}…'}"
+            return f"{fault}, for example {clip(body.decode('utf-8'))}"
     return ""
 
 
@@ -93,15 +91,13 @@ def _iter_bases(schema: SchemaSource) -> Iterator[Any]:
         try:
             chosen = Chooser(random.Random(seed), _SAMPLE_TIME, (0.0, 1.0, 0.5)[seed % 3])
             yield msgspec.json.decode(filler.payload(chosen, "application/json"))
-        except (UnsupportedSchema, RecursionError):
+        except UnsupportedSchema:
             continue
 
 
-def _iter_variants(value: Any, names: Sequence[str], constants: Sequence[Any], level: int) -> Iterator[Any]:
+def _iter_variants(value: Any, names: Sequence[str], constants: Sequence[Any]) -> Iterator[Any]:
     """Yield a value, and others that differ from it in one location."""
     yield value
-    if level > _MAX_WITNESS_LEVELS:
-        return
     yield from constants
     if isinstance(value, Mapping):
         for name in value:
@@ -110,14 +106,13 @@ def _iter_variants(value: Any, names: Sequence[str], constants: Sequence[Any], l
             if name not in value:
                 yield from ({**value, name: each} for each in constants)
         for name, each in value.items():
-            yield from ({**value, name: other} for other in _iter_variants(each, names, constants, level + 1))
+            yield from ({**value, name: other} for other in _iter_variants(each, names, constants))
     elif isinstance(value, list):
         yield from ([*value, each] for each in constants)
         for index, each in enumerate(value[:4]):
             yield [*value[:index], *value[index + 1 :]]
             yield from (
-                [*value[:index], other, *value[index + 1 :]]
-                for other in _iter_variants(each, names, constants, level + 1)
+                [*value[:index], other, *value[index + 1 :]] for other in _iter_variants(each, names, constants)
             )
 
 
@@ -126,7 +121,7 @@ def _collect_words(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
     names: dict[str, None] = {_UNKNOWN_MEMBER: None}
     constants: dict[str, Any] = {repr(each): each for each in _SAMPLES}
     waiting = list(documents)
-    while waiting and (len(names) < _MAX_NAMES or len(constants) < _MAX_CONSTANTS):
+    while waiting:
         each = waiting.pop()
         if isinstance(each, list):
             waiting.extend(each)
@@ -136,8 +131,8 @@ def _collect_words(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
         for keyword in _NAMING_KEYWORDS:
             members = each.get(keyword)
             if isinstance(members, Mapping | list):
-                names.update({name: None for name in islice(members, _MAX_NAMES) if isinstance(name, str)})
-        constants.update({repr(value): value for value in islice(_iter_edge_values(each), _MAX_CONSTANTS)})
+                names.update({name: None for name in members if isinstance(name, str)})
+        constants.update({repr(value): value for value in _iter_edge_values(each)})
     return list(names)[:_MAX_NAMES], list(constants.values())[:_MAX_CONSTANTS]
 
 

@@ -36,8 +36,6 @@ CHECKERS: Final[Mapping[str, Checker]] = {
 }
 """Compatibility checks by schema family."""
 RESULT_NAMES: Final = ("compatibilityvalidated", "compatibilityvalidatedreason")
-MAX_STEPS: Final = 5_000_000
-"""Maximum steps for all versions of a resource in one write."""
 MIN_PAIR_STEPS: Final = 100
 """Minimum steps counted for two versions."""
 
@@ -106,7 +104,7 @@ class _SchemaCache:
         return self._sources[version.id]
 
     def prepared_schema(self, version: Version) -> Any:
-        """Return the prepared schema of a version."""
+        """Return the prepared schema of a version; raises Undecided if it cannot be prepared."""
         if version.id not in self._prepared:
             source = self.source_of(version)
             try:
@@ -115,7 +113,7 @@ class _SchemaCache:
                 self._prepared[version.id] = error
         prepared = self._prepared[version.id]
         if isinstance(prepared, Undecided):
-            raise Undecided(str(prepared)) from prepared
+            raise prepared.with_traceback(None)
         return prepared
 
 
@@ -129,16 +127,16 @@ def _compare_pairs(
     name = rule.partition("_")[0]
     broken: dict[str, str] = {}
     undecided: dict[str, str] = {}
-    whole = Budget(MAX_STEPS)
+    budget = Budget()
     for newer, older in dict.fromkeys(pairs):
         if not (versions[newer].attributes.get(RESULT_NAMES[0]) and versions[older].attributes.get(RESULT_NAMES[0])):
             continue
         try:
-            whole.spend(MIN_PAIR_STEPS)
-            why = _find_gap(name, versions[newer], versions[older], schemas, whole)
+            budget.spend(MIN_PAIR_STEPS)
+            why = _find_gap(name, versions[newer], versions[older], schemas, budget)
         except Undecided as error:
             undecided.setdefault(newer, f"{newer} against {older}: {error}")
-            if whole.is_exhausted:
+            if budget.is_exhausted:
                 break
             continue
         if why:
@@ -154,7 +152,7 @@ def _error_detail(reasons: Mapping[str, str]) -> str:
     return f"{join_values(sorted(reasons))}. {'; '.join(reasons.values())}"
 
 
-def _find_gap(rule: str, newer: Version, older: Version, schemas: _SchemaCache, whole: Budget) -> str:
+def _find_gap(rule: str, newer: Version, older: Version, schemas: _SchemaCache, budget: Budget) -> str:
     family = schemas.source_of(newer).family
     if family != schemas.source_of(older).family:
         return "they have different formats"
@@ -165,7 +163,7 @@ def _find_gap(rule: str, newer: Version, older: Version, schemas: _SchemaCache, 
             continue
         try:
             one, other = schemas.prepared_schema(reader), schemas.prepared_schema(writer)
-            why = CHECKERS[family].find_gap(one, other, Budget(whole=whole))
+            why = CHECKERS[family].find_gap(one, other, budget)
         except Undecided as error:
             undecided = error
             continue

@@ -12,7 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from catalog.schemas.avro.binary import find_gap
 from catalog.schemas.avro.types import AvroSchema, read_schema
 from catalog.schemas.contract import EmptyLibrary, SchemaError, SchemaSource
-from catalog.schemas.families import FAMILIES, SchemaFormat, compile_schema, family_of, parse_format, references_of
+from catalog.schemas.families import FAMILIES, SchemaFormat, compile_schema, family_of, parse_format
 from catalog.schemas.protobuf.validating import open_message
 from registry.errors import Refusal
 from registry.model.attributes import ResourceType
@@ -84,7 +84,7 @@ def _parse_document(family: str, document: bytes) -> Any:
 
 def _validate(version: Version, written: str, source: SchemaSource) -> str:
     try:
-        if any(True for _ in references_of(source)):
+        if any(True for _ in family_of(source.family).references_of(source)):
             return "The document refers to others, which are not resolved."
         compile_schema(source, EmptyLibrary())
     except SchemaError as error:
@@ -94,8 +94,8 @@ def _validate(version: Version, written: str, source: SchemaSource) -> str:
 
 # The limit of a compatibility check.
 
-MAX_STEPS: Final = 1_000_000
-"""Maximum steps to compare two schemas; beyond, the result is undecided."""
+MAX_STEPS: Final = 5_000_000
+"""Maximum steps for all versions of a resource in one write; beyond, the result is undecided."""
 
 
 class Undecided(Exception):
@@ -103,14 +103,10 @@ class Undecided(Exception):
 
 
 class Budget:
-    """A limited number of steps; each also counts against *whole* if given.
+    """A limited number of steps. It bounds the time that other writers wait, whatever schemas clients send."""
 
-    It bounds the time that other writers wait, whatever schemas clients send.
-    """
-
-    def __init__(self, steps: int = MAX_STEPS, whole: Budget | None = None) -> None:
-        self._left = steps
-        self._whole = whole
+    def __init__(self) -> None:
+        self._left = MAX_STEPS
 
     @property
     def is_exhausted(self) -> bool:
@@ -124,8 +120,6 @@ class Budget:
             Undecided: the budget is exceeded.
         """
         self._left -= steps
-        if self._whole is not None:
-            self._whole.spend(steps)
         if self._left < 0:
             raise Undecided("the schemas are too large to compare")
 

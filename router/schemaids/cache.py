@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
@@ -32,11 +32,11 @@ from catalog.schemas.ids.client import RegistryUnavailableError, SchemaIdRegistr
 FORMAT: Final = 1
 """The format of a file; any earlier one can always be read."""
 FORGET_SECONDS: Final = 7 * 86_400.0
-MOST_NOTHING: Final = 200_000
+MAX_UNKNOWN_IDS: Final = 200_000
 """Ids stored as unknown; beyond that the older half is dropped, so that noise cannot fill the disk."""
 SCHEMAS: Final = "schemas"
 """The folder below that of the state, with one for each registry."""
-_NOTHING: Final = "nothing-"
+_UNKNOWN: Final = "nothing-"
 _LINE: Final = re.compile(rb"([0-9]{1,19}) ([0-9]{1,12})")
 _PULLED: Final = "pulled"
 _FOUND: Final = "found-"
@@ -44,11 +44,16 @@ _LOCK: Final = ".lock"
 _SUFFIX: Final = ".json"
 
 
-class _File(msgspec.Struct):
-    """The content of a file."""
+class _Stored(msgspec.Struct):
+    """What all files begin with."""
 
     format: int
     url: str
+
+
+class _File(_Stored):
+    """The schema of an id."""
+
     id: str
     family: str
     document: str
@@ -57,21 +62,20 @@ class _File(msgspec.Struct):
     fault: str = ""
 
 
-class _Index(msgspec.Struct):
+class _Index(_Stored):
     """What was mirrored: ids by subject and version."""
 
-    format: int
-    url: str
     subjects: dict[str, dict[int, str]]
 
 
-class _Lookup(msgspec.Struct):
+class _Lookup(_Stored):
     """Where a schema that we write with was found."""
 
-    format: int
-    url: str
     subject: str
     id: str
+
+
+Form = TypeVar("Form", bound=_Stored)
 
 
 class DamagedFile(Exception):
@@ -92,8 +96,8 @@ class SchemaIdCache:
         """Return the stored schema of an id, or None.
 
         Raises:
-            Damaged: its file cannot be read as one.
-            OSError: the disk refuses.
+            DamagedFile: its file is damaged.
+            OSError: the disk cannot be read or written.
         """
         path = self.folder / f"{schema_id}{_SUFFIX}"
         try:
@@ -122,14 +126,14 @@ class SchemaIdCache:
         With *anew*, a schema replaces "not found": from then on :meth:`schema` returns it.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: the disk cannot be read or written.
         """
         with self._lock_folder():
             if not anew:
                 try:
                     stored = self.schema(schema_id)
                 except DamagedFile:
-                    stored = None  # It is written anew.
+                    stored = None  # it is written again
                 if stored is not None:
                     return stored
                 if self.is_unknown(schema_id):
@@ -137,20 +141,11 @@ class SchemaIdCache:
             if answer is None:
                 self._add_unknown(schema_id)
                 return None
-            path = self.folder / f"{schema_id}{_SUFFIX}"
-            subjects = list(answer.subjects)
-            form = _File(
-                FORMAT,
-                self.url,
-                answer.id,
-                answer.family,
-                answer.document,
-                dict(answer.references),
-                subjects,
-                answer.fault,
+            subjects, references = list(answer.subjects), dict(answer.references)
+            self._write(
+                f"{schema_id}{_SUFFIX}",
+                _File(FORMAT, self.url, answer.id, answer.family, answer.document, references, subjects, answer.fault),
             )
-            with replace_file(path, path.with_suffix(".new")) as file:
-                file.write(msgspec.json.encode(form))
             return answer
 
     def ids(self) -> Iterator[str]:
@@ -163,42 +158,43 @@ class SchemaIdCache:
             if name.endswith(_SUFFIX):
                 yield name.removesuffix(_SUFFIX)
 
-    def unknown_ids(self) -> list[str]:
-        """Return the ids that the registry does not have."""
-        self._read_unknown()
-        return list(self._unknown_ids)
-
     def find_id(self, digest: str) -> str | None:
         """Return the id under which a schema was found in a subject, by a digest of both; None if unknown."""
-        try:
-            form = msgspec.json.decode(read_regular(self.folder / f"{_FOUND}{digest}"), type=_Lookup)
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-            return None
-        return form.id if (form.format, form.url) == (FORMAT, self.url) else None
+        lookup = self._read(f"{_FOUND}{digest}", _Lookup)
+        return lookup.id if lookup is not None else None
 
     def store_found_id(self, digest: str, subject: str, schema_id: str) -> None:
         """Store the id under which a schema was found in a subject."""
-        path = self.folder / f"{_FOUND}{digest}"
-        with self._lock_folder(), replace_file(path, path.with_suffix(".new")) as file:
-            file.write(msgspec.json.encode(_Lookup(FORMAT, self.url, subject, schema_id)))
+        with self._lock_folder():
+            self._write(f"{_FOUND}{digest}", _Lookup(FORMAT, self.url, subject, schema_id))
 
     def mirrored_versions(self) -> dict[str, dict[int, str]]:
         """Return the ids of the mirrored versions of each subject; empty if unknown."""
-        try:
-            index = msgspec.json.decode(read_regular(self.folder / _PULLED), type=_Index)
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-            return {}
-        return index.subjects if (index.format, index.url) == (FORMAT, self.url) else {}
+        index = self._read(_PULLED, _Index)
+        return index.subjects if index is not None else {}
 
     def store_mirrored(self, subjects: Mapping[str, Mapping[int, str]]) -> None:
         """Store which id each version of a subject has."""
         index = _Index(FORMAT, self.url, {subject: dict(versions) for subject, versions in subjects.items()})
-        with self._lock_folder(), replace_file(self.folder / _PULLED, self.folder / f"{_PULLED}.new") as file:
-            file.write(msgspec.json.encode(index))
+        with self._lock_folder():
+            self._write(_PULLED, index)
+
+    def _read(self, name: str, kind: type[Form]) -> Form | None:
+        """Return the content of a file; None if there is none of this format and address."""
+        try:
+            form = msgspec.json.decode(read_regular(self.folder / name), type=kind)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        return form if (form.format, form.url) == (FORMAT, self.url) else None
+
+    def _write(self, name: str, form: _Stored) -> None:
+        path = self.folder / name
+        with replace_file(path, path.with_suffix(".new")) as file:
+            file.write(msgspec.json.encode(form))
 
     @property
     def _unknown_path(self) -> Path:
-        return self.folder / (_NOTHING + hashlib.sha256(self.url.encode()).hexdigest()[:12])
+        return self.folder / (_UNKNOWN + hashlib.sha256(self.url.encode()).hexdigest()[:12])
 
     def _replace_unknown(self) -> AbstractContextManager[BinaryIO]:
         # A new file has a new inode, by which other processes see that what they read before is outdated.
@@ -213,8 +209,8 @@ class SchemaIdCache:
     def _add_unknown(self, schema_id: str) -> None:
         now = self.clock()
         fresh = {key: since for key, since in self._unknown_ids.items() if now < since + FORGET_SECONDS}
-        if len(self._unknown_ids) >= MOST_NOTHING:
-            newest = sorted(fresh.items(), key=lambda each: each[1])[-(MOST_NOTHING // 2) :]
+        if len(self._unknown_ids) >= MAX_UNKNOWN_IDS:
+            newest = sorted(fresh.items(), key=lambda each: each[1])[-(MAX_UNKNOWN_IDS // 2) :]
             lines = "".join(f"{key} {since:.0f}\n" for key, since in newest)
             with self._replace_unknown() as file:
                 file.write(f"{lines}{schema_id} {now:.0f}\n".encode())
@@ -251,9 +247,8 @@ class SchemaIdCache:
 # An object pickles as plain data with its login and certificates, as sinks do, but without its cache. Without a folder,
 # as on executors that cannot see the router's, it uses memory and network only.
 
-MAX_HELD: Final = 10_000
+MAX_CACHED_BYTES: Final = 64 * 1024 * 1024
 """Schemas that one process caches; others are read from disk again."""
-MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 PAUSE_SECONDS: Final = 1.0
 """Pause after a failure, so that an unreachable registry costs a batch one wait."""
 _logger = logging.getLogger(__name__)
@@ -285,9 +280,9 @@ class RegistryIds:
         self.address = address
         self.folder = folder
         self._clock = clock
-        self._kept = SchemaIdCache(folder, self.url) if folder is not None else None
+        self._files = SchemaIdCache(folder, self.url) if folder is not None else None
         self._client: SchemaIdRegistry | None = None
-        self._held: OrderedDict[str, WrittenSchema] = OrderedDict()
+        self._cached: OrderedDict[str, WrittenSchema] = OrderedDict()
         self._bytes = 0
         self._unknown_ids: dict[str, float] = {}
         self._failed: tuple[float, str] | None = None
@@ -301,11 +296,11 @@ class RegistryIds:
 
         Raises:
             RegistryUnavailableError: the registry is unavailable now.
-            OSError: the disk refuses.
+            OSError: the disk cannot be read or written.
         """
-        cached = self._held.get(schema_id)
+        cached = self._cached.get(schema_id)
         if cached is not None:
-            self._held.move_to_end(schema_id)
+            self._cached.move_to_end(schema_id)
             return cached
         number = number_of(schema_id)
         if number is None:
@@ -313,28 +308,25 @@ class RegistryIds:
         key = str(number)
         damage_note = ""
         try:
-            stored = self._kept.schema(key) if self._kept is not None else None
+            stored = self._files.schema(key) if self._files is not None else None
         except DamagedFile as damage:
             stored, damage_note = None, f"; {damage}"
             _logger.warning("the file of a schema of registry %s is damaged: %s", self.name, damage)
         if stored is not None:
             return self._remember(schema_id, stored)
-        if self._is_unknown(key):
+        if self._files.is_unknown(key) if self._files is not None else self._unknown_ids.get(key, 0.0) > self._clock():
             return None
         try:
             answer = self._request(key)
         except RegistryUnavailableError as error:
             raise (RegistryUnavailableError(f"{error}{damage_note}") if damage_note else error) from error.__cause__
-        if self._kept is not None:
-            answer = self._kept.store(key, answer)
+        if self._files is not None:
+            answer = self._files.store(key, answer)
         elif answer is None:
-            if len(self._unknown_ids) >= MOST_NOTHING:
+            if len(self._unknown_ids) >= MAX_UNKNOWN_IDS:
                 self._unknown_ids.pop(next(iter(self._unknown_ids)))
             self._unknown_ids[key] = self._clock() + FORGET_SECONDS
         return None if answer is None else self._remember(schema_id, answer)
-
-    def _is_unknown(self, key: str) -> bool:
-        return self._kept.is_unknown(key) if self._kept is not None else self._unknown_ids.get(key, 0.0) > self._clock()
 
     def _request(self, key: str) -> WrittenSchema | None:
         if self._failed is not None and self._clock() < self._failed[0]:
@@ -350,22 +342,22 @@ class RegistryIds:
         return answer
 
     def _remember(self, schema_id: str, schema: WrittenSchema) -> WrittenSchema:
-        self._held[schema_id] = schema
+        self._cached[schema_id] = schema
         self._bytes += _schema_bytes(schema)
-        while len(self._held) > MAX_HELD or (self._bytes > MAX_HELD_BYTES and len(self._held) > 1):
-            self._bytes -= _schema_bytes(self._held.popitem(last=False)[1])
+        while self._bytes > MAX_CACHED_BYTES and len(self._cached) > 1:
+            self._bytes -= _schema_bytes(self._cached.popitem(last=False)[1])
         return schema
 
 
 def _schema_bytes(schema: WrittenSchema) -> int:
-    return len(schema.document) + sum(map(len, schema.references.values()))
+    return 1_000 + len(schema.document) + sum(map(len, schema.references.values()))
 
 
 # Mirroring all ids of a schema registry to disk: each version of each subject is requested once.
 
 THREADS: Final = 8
 """Concurrent requests."""
-AT_A_TIME: Final = 200
+VERSIONS_AT_ONCE: Final = 200
 """Versions after which the index is written, so that an aborted run is not lost."""
 TELL_SECONDS: Final = 5.0
 
@@ -392,22 +384,18 @@ def mirror_registry(
         RegistryUnavailableError: it does not answer now; what was mirrored stays.
     """
     cache = SchemaIdCache(folder, address.url)
-    local = threading.local()
-
-    def client() -> SchemaIdRegistry:
-        # One object serves one thread.
-        if not hasattr(local, "client"):
-            local.client = address.client()
-        unseen: SchemaIdRegistry = local.client
-        return unseen
-
+    local = threading.local()  # a client serves one thread
     index = {subject: dict(versions) for subject, versions in cache.mirrored_versions().items()}
     on_disk = {schema_id for schema_id in cache.ids() if _is_readable(cache, schema_id)}
-    chosen = list(dict.fromkeys(subjects)) or client().list_subjects()
+    chosen = list(dict.fromkeys(subjects)) or address.client().list_subjects()
     reported = time.monotonic()
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="schemas") as pool:
+    with ThreadPoolExecutor(
+        THREADS, thread_name_prefix="schemas", initializer=lambda: setattr(local, "client", address.client())
+    ) as pool:
         todo: list[tuple[str, int]] = []
-        for subject, versions in zip(chosen, pool.map(lambda each: client().list_versions(each), chosen), strict=True):
+        for subject, versions in zip(
+            chosen, pool.map(lambda each: local.client.list_versions(each), chosen), strict=True
+        ):
             if not versions:
                 tally.missing.append(subject)
                 continue
@@ -419,13 +407,21 @@ def mirror_registry(
                     tally.versions += 1
                 else:
                     todo.append((subject, version))
-        for part in _iter_chunks(todo):
-            found = list(pool.map(lambda place: client().get_version(*place), part))
+        for start in range(0, len(todo), VERSIONS_AT_ONCE):
+            part = todo[start : start + VERSIONS_AT_ONCE]
+            found = list(pool.map(lambda place: local.client.get_version(*place), part))
             ids = {each.id for each in found if each is not None and each.id}
             unseen = sorted(ids - on_disk)
-            for schema_id, schema in zip(unseen, pool.map(lambda each: client().get_schema(each), unseen), strict=True):
-                _store_mirrored(cache, schema_id, schema, tally)
+            for schema_id, schema in zip(
+                unseen, pool.map(lambda each: local.client.get_schema(each), unseen), strict=True
+            ):
                 on_disk.add(schema_id)
+                if schema is None:
+                    continue
+                cache.store(schema_id, schema, anew=True)
+                tally.new += 1
+                if schema.fault:
+                    tally.unusable.append(f"id {schema_id} cannot be used: {schema.fault}")
             for (subject, version), each in zip(part, found, strict=True):
                 tally.versions += 1
                 if each is not None and each.id:
@@ -437,22 +433,8 @@ def mirror_registry(
                 tell()
 
 
-def _store_mirrored(cache: SchemaIdCache, schema_id: str, schema: WrittenSchema | None, tally: MirrorProgress) -> None:
-    if schema is None:
-        return
-    cache.store(schema_id, schema, anew=True)
-    tally.new += 1
-    if schema.fault:
-        tally.unusable.append(f"id {schema_id} cannot be used: {schema.fault}")
-
-
 def _is_readable(cache: SchemaIdCache, schema_id: str) -> bool:
     try:
         return cache.schema(schema_id) is not None
     except DamagedFile:
         return False
-
-
-def _iter_chunks(todo: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
-    for start in range(0, len(todo), AT_A_TIME):
-        yield todo[start : start + AT_A_TIME]

@@ -16,7 +16,6 @@ from urllib.parse import unquote
 
 import msgspec
 
-from catalog.documents.connecting import OriginLogin
 from catalog.model import Catalog, Definition
 from catalog.schemas.contract import SchemaError, SchemaSource
 from catalog.schemas.families import family_of
@@ -56,20 +55,10 @@ def unidentified_text(source: SourceSettings, xids: Sequence[str]) -> str:
     )
 
 
-def schema_ids_of(settings: Settings, source: SourceSettings) -> RegistryIds | None:
-    """Return the registry for the ids in frames of a source's bodies; None if there is none.
-
-    Raises:
-        DocumentError: a certificate that executors are to be sent cannot be read.
-    """
-    if source.framing in UNREGISTERED and source.schema_registry is None:
-        return None
-    name = source.schema_registry or find_default_registry(settings.schema_registries)
-    return None if name is None else registry_client(settings, name)
-
-
 def frame_settings(settings: Settings, sources: Iterable[SourceSettings]) -> dict[str, FrameSettings]:
     """Return how bodies of sources begin, by endpoint, with one object per registry: they serve one thread.
+
+    Executors use the files of a registry where they see the folder.
 
     Raises:
         DocumentError: a certificate that executors are to be sent cannot be read.
@@ -77,18 +66,16 @@ def frame_settings(settings: Settings, sources: Iterable[SourceSettings]) -> dic
     registries: dict[str, RegistryIds] = {}
     frames: dict[str, FrameSettings] = {}
     for source in sources:
-        registry = schema_ids_of(settings, source)
-        if registry is not None:
-            registry = registries.setdefault(registry.name, registry)
+        name = source.schema_registry
+        if name is None and source.framing not in UNREGISTERED:
+            name = find_default_registry(settings.schema_registries)
+        if name is not None and name not in registries:
+            folder = registry_folder(settings, name)
+            reached = settings.spark.reaches(str(folder))
+            registries[name] = RegistryIds(registry_address(settings, name), folder if reached else None)
+        registry = registries[name] if name is not None else None
         frames[source.endpoint] = FrameSettings(source.framing, registry, source.framing_ids == "require")
     return frames
-
-
-def registry_client(settings: Settings, name: str) -> RegistryIds:
-    """Return the client of the schema registry of that name, with its files where executors see the folder."""
-    folder = registry_folder(settings, name)
-    reached = settings.spark.reaches(str(folder))
-    return RegistryIds(registry_address(settings, name), folder if reached else None)
 
 
 def registry_folder(settings: Settings, name: str) -> Path:
@@ -104,18 +91,14 @@ def registry_address(settings: Settings, name: str) -> RegistryAddress:
     registry = settings.schema_registries[name]
     login = make_origin_login(registry)
     if not settings.spark.is_local:
-        login = _with_certificate_texts(login)
+        tokens = login.tokens
+        if tokens is not None:
+            tokens = replace(tokens, certificates=tokens.certificates.as_texts())
+        login = replace(login, certificates=login.certificates.as_texts(), tokens=tokens)
     return RegistryAddress(name, registry.url.rstrip("/"), login, registry.timeout.total_seconds())
 
 
-def _with_certificate_texts(login: OriginLogin) -> OriginLogin:
-    tokens = login.tokens
-    if tokens is not None:
-        tokens = replace(tokens, certificates=tokens.certificates.as_texts())
-    return replace(login, certificates=login.certificates.as_texts(), tokens=tokens)
-
-
-_MOST: Final = 2**32
+_MAX_ID: Final = 2**32 - 1
 _TITLE: Final = "title"
 _SUBJECTS: Final = "/subjects/"
 _UNREGISTERED: Final = "register it there, declare its id (label schemaid), or set register_schemas: true"
@@ -184,13 +167,13 @@ class _FrameFinder:
         name = sink.schema_registry or find_default_registry(settings.schema_registries) or ""
         self._address = registry_address(settings, name)
         self._client: SchemaIdRegistry = self._address.client()
-        self._kept = SchemaIdCache(registry_folder(settings, name), self._address.url)
+        self._files = SchemaIdCache(registry_folder(settings, name), self._address.url)
         self._catalog = catalog
         self._library = CatalogLibrary(catalog.schemas)
         self._rule = rule
         self._sink = sink
         self._register = register
-        self._asker = _NamedRegistry(name, self._address.url)
+        self._ids = RegistryIds(self._address, None)
 
     def iter_frames(self, definitions: Iterable[Definition]) -> Iterator[tuple[str, WrittenFrame]]:
         """Yield the frames of definitions whose schemas have any.
@@ -208,14 +191,14 @@ class _FrameFinder:
                 yield definition.xid, frame_with_id(definition, source, self._library, schema_id)
 
     def _find_id(self, definition: Definition, source: SchemaSource) -> str | None:
-        declared = self._rule.declared_ids(definition, self._asker)
+        declared = self._rule.declared_ids(definition, self._ids)
         if declared is not None and len(declared.ids) == 1:
             return next(iter(declared.ids))
         subject, version = declared.subject if declared is not None and declared.subject else (None, None)
         subject = subject or self._subject_name(definition, source)
         schema = self._registered_form(definition, source)
         digest = hashlib.sha256(f"{subject}\0{version}\0{schema}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        known = self._kept.find_id(digest)
+        known = self._files.find_id(digest)
         if known is not None:
             return known
         client = self._client
@@ -234,7 +217,7 @@ class _FrameFinder:
             which = f"version {version} of subject {subject}" if version is not None else f"subject {subject}"
             text = f"{which} of schema registry {self._address.name} does not have the schema of {definition.xid}"
             raise UnregisteredError(text, _UNREGISTERED)
-        self._kept.store_found_id(digest, subject, schema_id)
+        self._files.store_found_id(digest, subject, schema_id)
         return schema_id
 
     def _registered_form(self, definition: Definition, source: SchemaSource) -> RegisteredSchema:
@@ -277,17 +260,6 @@ class _FrameFinder:
         return own or str((endpoint.options if endpoint is not None else {}).get("topic") or "")
 
 
-@dataclass(slots=True)
-class _NamedRegistry:
-    """A schema registry whose rules need only its name and address."""
-
-    name: str
-    url: str
-
-    def get_schema(self, schema_id: str) -> None:
-        """Return None: what a definition declares does not depend on what is registered."""
-
-
 def frame_with_id(
     definition: Definition, source: SchemaSource, library: CatalogLibrary, schema_id: str
 ) -> WrittenFrame:
@@ -297,7 +269,7 @@ def frame_with_id(
         UnregisteredError: no Confluent frame can hold such an id, or the schema cannot be used.
     """
     number = number_of(schema_id)
-    if number is None or number >= _MOST:
+    if number is None or number > _MAX_ID:
         text = f"id {schema_id} of {definition.xid} does not fit into four bytes"
         raise UnregisteredError(text, "set the id that Confluent's serializers would write")
     head = struct.pack(">bI", 0, number)

@@ -37,29 +37,19 @@ class Bodies:
     """The number of bytes before each position that are not ASCII; None if all are."""
     steps_left: int = MAX_STEPS
 
-    @classmethod
-    def from_bytes(cls, data: npt.NDArray[np.uint8]) -> Bodies:
-        """Return the bodies in these bytes."""
-        room = np.concatenate((data, np.zeros(_ROOM, np.uint8)))
-        high = room >= _TOP
-        non_ascii = np.concatenate(([0], np.cumsum(high, dtype=np.int32))) if high.any() else None
-        return cls(room, non_ascii)
-
 
 Step = Callable[[Bodies, Int, Int, int], tuple[Int, Bool]]
 """Bodies, value starts, body ends and level -> value ends, and which values are certainly valid."""
-
-
-def compile_accepting(schema: AvroSchema) -> Step:
-    """Compile a schema to a step that validates many values of it."""
-    return BatchStepMaker(schema).compiler.compile(schema.root)
 
 
 def find_valid_bodies(step: Step, data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> Bool:
     """Return which bodies, from *begins* to *ends* in *data*, are certainly exactly one value each."""
     if len(begins) < FEW:
         return np.zeros(len(begins), bool)
-    at, ok = step(Bodies.from_bytes(data), begins, ends, 0)
+    padded = np.concatenate((data, np.zeros(_ROOM, np.uint8)))
+    high = padded >= _TOP
+    non_ascii = np.concatenate(([0], np.cumsum(high, dtype=np.int32))) if high.any() else None
+    at, ok = step(Bodies(padded, non_ascii), begins, ends, 0)
     whole: Bool = ok & (at == ends)
     return whole
 

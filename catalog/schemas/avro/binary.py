@@ -265,8 +265,8 @@ def read_text(data: bytes, begin: int, end: int) -> str:
 
 def _make_leaf(schema: Any, kind: str) -> Read:
     if kind in ("int", "long"):
-        held = (*number_range(schema, kind), logical_type(schema))
-        return _make_number((*number_range(kind, kind), kind), held, number_converter(schema))
+        strict = (*number_range(schema, kind), logical_type(schema))
+        return _make_number((*number_range(kind, kind), kind), strict, number_converter(schema))
     if kind == "fixed" and (type(schema["size"]) is not int or schema["size"] < 0):
         raise SchemaError(f"the size of the fixed type {schema['name']} is not a number", hint="write it in bytes")
     if kind in ("bytes", "fixed"):
@@ -281,12 +281,12 @@ def _make_leaf(schema: Any, kind: str) -> Read:
     return _read_boolean if kind == "boolean" else _make_float(_FLOAT if kind == "float" else _DOUBLE)
 
 
-def _make_number(plain: _Range, held: _Range, form: Callable[[int], Any] | None) -> Read:
-    """Return the reader of a number in the range *plain*, or *held* when strict."""
+def _make_number(plain: _Range, strict: _Range, form: Callable[[int], Any] | None) -> Read:
+    """Return the reader of a number in the range *plain*, or *strict* in strict walks."""
 
     def read(data: bytes, at: int, walk: Walk) -> tuple[Any, int]:
         value, at = read_long(data, at)
-        low, end, name = held if walk.strict else plain
+        low, end, name = strict if walk.strict else plain
         if not low <= value < end:
             raise TypeMismatch(f"{value} is out of the range of {name}")
         return (value if form is None or walk.strict else form(value)), at
@@ -349,7 +349,6 @@ def _make_float(form: struct.Struct) -> Read:
 # Bodies that are Avro object container files: a header with the writer's schema, then blocks of values.
 
 MAGIC: Final = b"Obj\x01"
-MAX_HEADER_BYTES: Final = 1024 * 1024
 MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY_BYTES
 """Maximum size of all blocks together after decompression; a few compressed bytes may expand to any number."""
 _SYNC: Final = 16
@@ -357,8 +356,11 @@ ReadValue = Callable[[bytes, int], tuple[Any, int]]
 """Bytes, position -> value and the position after it."""
 
 
-class _Decompressor(Protocol):
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+_DECOMPRESSORS: Final[Mapping[str, Callable[[], Any]]] = {
+    "deflate": lambda: zlib.decompressobj(-zlib.MAX_WBITS),
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": lambda: lzma.LZMADecompressor(memlimit=MAX_UNPACKED_BYTES),
+}
 
 
 def read_container(body: bytes, schema: AvroSchema, read: ReadValue, *, single: bool) -> tuple[Any, int | None]:
@@ -398,18 +400,17 @@ def read_container(body: bytes, schema: AvroSchema, read: ReadValue, *, single: 
 
 
 def _read_header(body: bytes) -> tuple[dict[str, bytes], int]:
-    head = body[:MAX_HEADER_BYTES]
     meta: dict[str, bytes] = {}
-    count, at = read_long(head, len(MAGIC))
+    count, at = read_long(body, len(MAGIC))
     while count:
         if count < 0:
-            _, at = read_long(head, at)
+            _, at = read_long(body, at)
         for _ in range(abs(count)):
-            begin, at = skip_bytes(head, at)
-            key = head[begin:at].decode("utf-8", "replace")
-            begin, at = skip_bytes(head, at)
-            meta[key] = head[begin:at]
-        count, at = read_long(head, at)
+            begin, at = skip_bytes(body, at)
+            key = body[begin:at].decode("utf-8", "replace")
+            begin, at = skip_bytes(body, at)
+            meta[key] = body[begin:at]
+        count, at = read_long(body, at)
     return meta, at
 
 
@@ -421,19 +422,12 @@ def _read_canonical_form(document: bytes) -> str:
 
 
 def _unpack_block(codec: str, block: bytes, limit: int) -> bytes:
-    unpacker: _Decompressor
     if codec == "null":
         return block
-    if codec == "deflate":
-        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-    elif codec == "bzip2":
-        unpacker = bz2.BZ2Decompressor()
-    elif codec == "xz":
-        unpacker = lzma.LZMADecompressor(memlimit=MAX_UNPACKED_BYTES)
-    else:
+    if codec not in _DECOMPRESSORS:
         raise TypeMismatch(f"the container file has the unknown codec {codec[:60]}")
     try:
-        unpacked = unpacker.decompress(block, limit + 1)
+        unpacked: bytes = _DECOMPRESSORS[codec]().decompress(block, limit + 1)
     except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
         raise TypeMismatch(f"a block of the container file cannot be unpacked: {error}") from None
     if len(unpacked) > limit:
@@ -478,21 +472,11 @@ _PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
 _RECORDS: Final = frozenset({"record", "error"})
 
 
-class Unresolvable(Exception):
-    """The values of one schema can never be read as values of another; ``steps`` are the path, innermost first."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.steps: list[str] = []
-
-    def add_step(self, step: str) -> Unresolvable:
-        """Add the next outer step of the path, and return this error."""
-        self.steps.append(step)
-        return self
+class Unresolvable(TypeMismatch):
+    """The values of one schema can never be read as values of another; the path is that of the field."""
 
     def __str__(self) -> str:
-        path = "".join(reversed(self.steps)).removeprefix(".")
+        path = self.field_path()
         return f"field {path}: {self.message}" if path else self.message
 
 

@@ -8,14 +8,14 @@ with a field per branch, named after its type, of which one is set. A recursive 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, Final
 
 import msgspec
 
+from catalog.schemas import columns as shapes
 from catalog.schemas.avro.types import (
     PRIMITIVES,
-    AvroSchema,
     TypeMismatch,
     branch_labels,
     decimal_scale,
@@ -23,72 +23,43 @@ from catalog.schemas.avro.types import (
     logical_type,
 )
 from catalog.schemas.avro.validating import AvroValidator, compile_schema
-from catalog.schemas.columns import (
-    BINARY,
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    FLOAT,
-    LOCAL_TIMESTAMP,
-    TEXT,
-    TIMESTAMP,
-    BodyReader,
-    Getters,
-    Leaf,
-    MapShape,
-    Member,
-    Path,
-    Shape,
-    Struct,
-    Survey,
-    Undecoded,
-    UnreadableBody,
-    decimal_leaf,
-    integer_leaf,
-    iter_rows,
-)
-from catalog.schemas.columns import ListShape as List
 from catalog.schemas.contract import Library, SchemaSource, UnfitValue
 
-_PLAIN: Final[Mapping[str, Leaf]] = {
-    "boolean": BOOLEAN,
-    "int": integer_leaf(32),
-    "long": integer_leaf(64),
-    "float": FLOAT,
-    "double": DOUBLE,
-    "bytes": BINARY,
-    "string": TEXT,
-    "fixed": BINARY,
-    "enum": TEXT,
+_PLAIN: Final[Mapping[str, shapes.Leaf]] = {
+    "boolean": shapes.BOOLEAN,
+    "int": shapes.integer_leaf(32),
+    "long": shapes.integer_leaf(64),
+    "float": shapes.FLOAT,
+    "double": shapes.DOUBLE,
+    "bytes": shapes.BINARY,
+    "string": shapes.TEXT,
+    "fixed": shapes.BINARY,
+    "enum": shapes.TEXT,
 }
-_LOGICAL: Final[Mapping[str, Leaf]] = {
-    "int-date": DATE,
-    "int-time-millis": TEXT,
-    "long-time-micros": TEXT,
-    **{f"long-timestamp-{unit}": TIMESTAMP for unit in ("millis", "micros", "nanos")},
-    **{f"long-local-timestamp-{unit}": LOCAL_TIMESTAMP for unit in ("millis", "micros", "nanos")},
+_LOGICAL: Final[Mapping[str, shapes.Leaf]] = {
+    "int-date": shapes.DATE,
+    "int-time-millis": shapes.TEXT,
+    "long-time-micros": shapes.TEXT,
+    **{f"long-timestamp-{unit}": shapes.TIMESTAMP for unit in ("millis", "micros", "nanos")},
+    **{f"long-local-timestamp-{unit}": shapes.LOCAL_TIMESTAMP for unit in ("millis", "micros", "nanos")},
 }
 
 
-def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
+def open_columns(
+    source: SchemaSource, library: Library, survey: shapes.Survey
+) -> tuple[shapes.Shape, shapes.BodyReader] | None:
     """Return the shape of payloads and their reader; None when nothing of them can be typed."""
     validator = compile_schema(source, library)
-    shape = shape_of(validator.schema, survey)
-    return None if shape is None else (shape, AvroReader(validator))
-
-
-def shape_of(schema: AvroSchema, survey: Survey) -> Shape | None:
-    """Return the shape of payloads of a schema; None when nothing of them can be typed."""
-    shape = _ShapeFinder(schema.named, survey).shape(schema.root, (), ())
-    return None if isinstance(shape, Leaf) and shape.kind == "json" else shape
+    shape = _ShapeFinder(validator.schema.named, survey).shape(validator.schema.root, (), ())
+    return None if shape == shapes.JSON else (shape, AvroReader(validator))
 
 
 class _ShapeFinder:
-    def __init__(self, named: Mapping[str, Any], survey: Survey) -> None:
+    def __init__(self, named: Mapping[str, Any], survey: shapes.Survey) -> None:
         self._named = named
         self._survey = survey
 
-    def shape(self, schema: Any, path: Path, within: tuple[str, ...]) -> Shape:
+    def shape(self, schema: Any, path: shapes.Path, within: tuple[str, ...]) -> shapes.Shape:
         passed = self._survey.check_limits(path)
         if passed:
             return self._survey.add_json_text(path, passed)
@@ -100,30 +71,30 @@ class _ShapeFinder:
         if kind in ("record", "error"):
             return self._record_shape(schema, path, within)
         if kind == "array":
-            return List(self.shape(schema["items"], (*path, "*"), within))
+            return shapes.ListShape(self.shape(schema["items"], (*path, "*"), within))
         if kind == "map":
-            return MapShape(self.shape(schema["values"], (*path, "*"), within), TEXT)
+            return shapes.MapShape(self.shape(schema["values"], (*path, "*"), within), shapes.TEXT)
         return self._leaf_shape(schema, kind, path)
 
-    def _record_shape(self, schema: Mapping[str, Any], path: Path, within: tuple[str, ...]) -> Shape:
+    def _record_shape(self, schema: Mapping[str, Any], path: shapes.Path, within: tuple[str, ...]) -> shapes.Shape:
         name = schema["name"]
         if name in within:
             return self._survey.add_json_text(path, "the type contains itself")
         fields = {each["name"]: each["type"] for each in schema["fields"]}
         return self._struct_shape(fields, list(fields), path, (*within, name))
 
-    def _struct_shape(self, fields: Mapping[str, Any], shown: list[str], path: Path, within: tuple[str, ...]) -> Shape:
-        if not fields:
-            return self._survey.add_json_text(path, "it has no fields")
-        columns = self._survey.assign_columns(path, shown)
-        if not columns:
-            return self._survey.add_json_text(path, "the payload has too many fields")
-        pairs = zip(fields.items(), columns, strict=False)  # fields without a column are the last
-        return Struct(
-            tuple(Member(name, column, self.shape(kind, (*path, own), within)) for (name, kind), (own, column) in pairs)
-        )
+    def _struct_shape(
+        self, fields: Mapping[str, Any], shown: list[str], path: shapes.Path, within: tuple[str, ...]
+    ) -> shapes.Shape:
+        members = list(fields.items())
 
-    def _union_shape(self, schema: list[Any], path: Path, within: tuple[str, ...]) -> Shape:
+        def make_member(at: int, own: str, column: str) -> shapes.Member:
+            name, kind = members[at]
+            return shapes.Member(name, column, self.shape(kind, (*path, own), within))
+
+        return self._survey.build_struct(path, shown, make_member)
+
+    def _union_shape(self, schema: list[Any], path: shapes.Path, within: tuple[str, ...]) -> shapes.Shape:
         labels = branch_labels(schema)
         several = {label: branch for label, branch in zip(labels, schema, strict=True) if label is not None}
         if several:
@@ -133,17 +104,17 @@ class _ShapeFinder:
             return self._survey.add_json_text(path, "no value but null is allowed")
         return self.shape(others[0], path, within)
 
-    def _leaf_shape(self, schema: Any, kind: str, path: Path) -> Leaf:
+    def _leaf_shape(self, schema: Any, kind: str, path: shapes.Path) -> shapes.Leaf:
         if kind == "null":
             return self._survey.add_json_text(path, "no value but null is allowed")
         scale = decimal_scale(schema)
         if scale is not None:
-            leaf = decimal_leaf(schema["precision"], scale)
+            leaf = shapes.decimal_leaf(schema["precision"], scale)
             if leaf.kind == "numeral":
                 self._survey.add_finding(path, "stays text: it is a decimal of more than 38 digits")
             return leaf
         if kind == "fixed" and is_fixed_uuid(schema):
-            return TEXT
+            return shapes.TEXT
         return _LOGICAL.get(logical_type(schema), _PLAIN[kind])
 
 
@@ -155,26 +126,23 @@ class AvroReader:
 
     def read(
         self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
-    ) -> tuple[list[Any], list[Undecoded]]:
+    ) -> tuple[list[Any], list[shapes.Undecoded]]:
         values: list[Any] = []
-        undecoded: list[Undecoded] = []
-        for row, body, content_type in iter_rows(bodies, content_types, undecoded):
+        undecoded: list[shapes.Undecoded] = []
+        for row, body, content_type in shapes.iter_rows(bodies, content_types, undecoded):
             try:
                 values.append(None if body is None else self._decoder.decode(body, content_type))
             except TypeMismatch as mismatch:
                 values.append(None)
-                undecoded.append(Undecoded(row, UnreadableBody(mismatch.message, mismatch.field_path()).why))
+                undecoded.append(
+                    shapes.Undecoded(row, shapes.UnreadableBody(mismatch.message, mismatch.field_path()).why)
+                )
         return values, undecoded
 
-    def getters_of(self, struct: Struct) -> Getters:
+    def getters_of(self, struct: shapes.Struct) -> shapes.Getters:
         return [methodcaller("get", member.name) for member in struct.members]
 
     def to_json(self, value: Any) -> str | None:
         if isinstance(value, UnfitValue):
             raise TypeError(value.why)
-        return msgspec.json.encode(value, enc_hook=_raw_number).decode("utf-8")
-
-
-def _raw_number(unfit: UnfitValue) -> int | None:
-    """Return the raw number to write into JSON text for a value that has no other form."""
-    return unfit.raw
+        return msgspec.json.encode(value, enc_hook=attrgetter("raw")).decode("utf-8")  # of an unfit value inside

@@ -9,15 +9,12 @@ from typing import Any, Final
 import fastavro
 import msgspec
 
-from catalog.schemas.avro.types import AvroSchema, read_schema
+from catalog.schemas.avro.types import SINGLE_OBJECT, AvroSchema, branch_label, read_schema
 from catalog.schemas.contract import Library, SchemaSource, is_json_data
 from catalog.schemas.filling import MAX_SIZE, Chooser, PayloadSampler, UnsupportedSchema
 from catalog.values import parse_timestamp
 
-SINGLE_OBJECT: Final = b"\xc3\x01"
-"""The first bytes of a single-object message, before the schema's CRC-64-AVRO (little-endian) and the datum."""
 _NULL_CHANCE: Final = 0.1
-_MAX_DECIMAL_DIGITS: Final = 6
 _SECOND: Final = 1_000_000_000
 _DAY: Final = 86_400 * _SECOND
 _TIMES: Final[Mapping[str, Callable[[int], int]]] = {
@@ -82,8 +79,6 @@ class AvroSampler:
             return {name: self._make_value(schema["values"], chooser, level + 1, form) for name in names}
         if kind == "enum":
             return chooser.pick(schema["symbols"])
-        if isinstance(kind, (list, dict)):
-            return self._make_value(kind, chooser, level, form)
         return form(None, _make_logical(schema, chooser) if "logicalType" in schema else _make_plain(schema, chooser))
 
     def _choose_branch(self, schema: list[Any], chooser: Chooser, level: int) -> Any:
@@ -109,7 +104,7 @@ def _to_json(branch: Any, value: Any) -> Any:
         return value.decode("latin-1")
     if branch is None or branch == "null":
         return value
-    return {branch if isinstance(branch, str) else branch.get("name", branch["type"]): value}
+    return {branch_label(branch): value}
 
 
 def is_single_object(content_type: str) -> bool:
@@ -135,9 +130,7 @@ def _make_primitive(kind: str, chooser: Chooser) -> Any:
         return chooser.random.randrange(100_000) / 64  # exact in a float, too
     if kind == "bytes":
         return chooser.make_bytes()
-    if kind == "string":
-        return chooser.make_word()
-    raise UnsupportedSchema(f"the type {kind[:40]} is unknown")
+    return chooser.make_word()
 
 
 def _make_logical(schema: Mapping[str, Any], chooser: Chooser) -> Any:
@@ -147,7 +140,7 @@ def _make_logical(schema: Mapping[str, Any], chooser: Chooser) -> Any:
     if logical == "uuid" and kind == "string":
         return chooser.make_uuid()
     if logical == "decimal" and kind in ("bytes", "fixed"):
-        digits = min(int(schema.get("precision", 1)), _MAX_DECIMAL_DIGITS)
+        digits = min(int(schema.get("precision", 1)), 6)
         size = min(schema["size"], MAX_SIZE) if kind == "fixed" else 4
         unscaled = chooser.random.randrange(min(10**digits, 2 ** max(0, 8 * min(size, 4) - 1)))
         return unscaled.to_bytes(size, "big", signed=True)

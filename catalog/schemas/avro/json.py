@@ -19,10 +19,10 @@ from catalog.schemas.avro.types import (
     TypeCompiler,
     TypeMismatch,
     Walk,
+    branch_label,
     bytes_converter,
     check_decimal,
     decimal_bound,
-    is_instant,
     logical_type,
     number_converter,
     number_range,
@@ -75,12 +75,6 @@ def _make_ref(table: Mapping[str, Check], name: str) -> Check:
     return lambda value, walk: table[name](value, walk)
 
 
-def _branch_label(branch: Any) -> str:
-    if isinstance(branch, str):
-        return branch
-    return str(branch.get("name", branch["type"])) if isinstance(branch, dict) else "union"
-
-
 def _may_be_absent(each: Mapping[str, Any]) -> bool:
     kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
     return "default" in each or any(kind == "null" or kind == {"type": "null"} for kind in kinds)
@@ -125,7 +119,7 @@ def _make_record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
 
 
 def _make_union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
-    branches = {_branch_label(branch): check for branch, check in zip(schema, checks, strict=True)}
+    branches = {branch_label(branch): check for branch, check in zip(schema, checks, strict=True)}
     concrete = {label: branch for label, branch in branches.items() if label != "null"}
 
     def check(value: Any, walk: Walk) -> Any:
@@ -236,9 +230,10 @@ def _make_number(low: int, end: int, name: str, form: Callable[[int], Any] | Non
             if not low <= value < end:
                 raise TypeMismatch(f"{_describe_value(value)} is out of the range of {name}")
             return value if form is None else form(value)
-        if not (isinstance(value, str) and is_instant(value, name)):
+        instant = parse_iso_text(name, value) if isinstance(value, str) else None
+        if instant is None:
             raise _mismatch_error(value, name)
-        return parse_iso_text(name, value)
+        return instant
 
     return check
 

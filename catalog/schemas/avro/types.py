@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
@@ -23,6 +23,8 @@ from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSo
 # an int of 48 bits), builds each value in memory, crashes on deep recursion, loops 2^60 times over an array of nulls,
 # and does not say where a fault is.
 
+SINGLE_OBJECT: Final = b"\xc3\x01"
+"""The first bytes of a single-object message, before the schema's CRC-64-AVRO (little-endian) and the datum."""
 MAX_LEVELS: Final = 100
 """Maximum nesting of records in a body; Protobuf has the same limit."""
 MAX_PRECISION: Final = 10_000
@@ -127,9 +129,14 @@ def logical_type(schema: Any) -> str:
     return f"{schema['type']}-{logical}" if isinstance(logical, str) else str(schema["type"])
 
 
+def branch_label(branch: Any) -> str:
+    """Return the name of a union branch in the JSON encoding: the full name of its type."""
+    return branch if isinstance(branch, str) else str(branch.get("name", branch["type"]))
+
+
 def branch_labels(branches: Sequence[Any]) -> list[str | None]:
     """Return the label of each union branch in values; None if its values have no label."""
-    labels = [branch if isinstance(branch, str) else str(branch.get("name", branch["type"])) for branch in branches]
+    labels = [branch_label(branch) for branch in branches]
     others = [label for label in labels if label != "null"]
     return [label if len(others) > 1 and label != "null" else None for label in labels]
 
@@ -193,18 +200,6 @@ def too_many_digits_message(bound: int) -> str:
     return f"the decimal has more than {round((bound.bit_length() - 1) * math.log10(2))} digits"
 
 
-def is_instant(text: str, logical: str) -> bool:
-    """Whether a text is an ISO 8601 date or instant and the logical type is one, as in plain JSON."""
-    try:
-        if logical == "int-date":
-            date.fromisoformat(text)
-        else:
-            datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return logical == "int-date" or "timestamp" in logical
-
-
 # Parsing Avro schemas: the document, its named types, the selected type, and its fingerprint.
 #
 # fastavro validates schemas and writes canonical forms. Documents are simplified first, so that forms found in real
@@ -214,7 +209,6 @@ PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "doubl
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 MAX_SCHEMA_LEVELS: Final = 150
 """Maximum nesting of types; the parsers are recursive."""
-MAX_DOCUMENTS: Final = 500
 _MEMBERS: Final = dict.fromkeys(("type", "name", "namespace", "logicalType", "precision", "scale"), "") | {
     "items": "array",
     "values": "map",
@@ -258,7 +252,7 @@ def read_schema(source: SchemaSource, library: Library) -> AvroSchema:
     Raises:
         SchemaError: it is not a valid Avro schema, a name in it is unknown, or the selected type is missing.
     """
-    document = _load_document(source)
+    document = load_document(source)
     named: dict[str, Any] = {}
     _parse_references(document, source.uri, library, named, {source.uri})
     parsed = _parse_types(document, named)
@@ -276,25 +270,12 @@ def parse_standalone(document: Any) -> AvroSchema:
     return _build_schema(_parse_types(_simplify_types(document), named), named)
 
 
-def ignored_logical_types(source: SchemaSource) -> Sequence[SchemaFault]:
-    """Return the invalid logical types of a document, with their JSON pointers."""
-    ignored: list[SchemaFault] = []
-    try:
-        _load_document(source, ignored)
-    except SchemaError:
-        pass  # invalid schemas are reported when they are compiled
-    return ignored
+def load_document(source: SchemaSource, ignored: list[SchemaFault] | None = None) -> Any:
+    """Return the types of a document in their simplest form; its invalid logical types are added to *ignored*.
 
-
-def missing_names(source: SchemaSource) -> Iterable[str]:
-    """Return the full names that a document uses but does not define; none for an invalid schema."""
-    try:
-        return _missing_names(_load_document(source))
-    except SchemaError:
-        return ()
-
-
-def _load_document(source: SchemaSource, ignored: list[SchemaFault] | None = None) -> Any:
+    Raises:
+        SchemaError: it is not JSON, or a type is not valid.
+    """
     tree = source.document
     if isinstance(tree, str) and tree not in PRIMITIVES:
         try:
@@ -358,7 +339,8 @@ def _simplify_types(tree: Any, ignored: list[SchemaFault] | None = None, at: str
     return tidied
 
 
-def _missing_names(document: Any) -> list[str]:
+def missing_names(document: Any) -> list[str]:
+    """Return the full names that a document uses but does not define."""
     used: dict[str, None] = {}
     defined: set[str] = set()
     _collect_names(document, "", used, defined)
@@ -393,13 +375,13 @@ def _full_name(name: str, namespace: str) -> str:
 
 def _parse_references(document: Any, base: str, library: Library, named: dict[str, Any], seen: set[str]) -> None:
     """Parse the documents that define the missing names, each once and after those that it needs itself."""
-    for name in _missing_names(document):
+    for name in missing_names(document):
         loaded = None if name in named else library.document(name, base)
-        if loaded is None or loaded[0] in seen or len(seen) > MAX_DOCUMENTS:
+        if loaded is None or loaded[0] in seen:
             continue  # a name that remains unknown is reported where it is used
         uri, other = loaded
         seen.add(uri)
-        tree = _load_document(SchemaSource("Avro", "", other, uri=uri))
+        tree = load_document(SchemaSource("Avro", "", other, uri=uri))
         _parse_references(tree, uri, library, named, seen)
         _parse_types(tree, named)
 
@@ -542,18 +524,22 @@ def bytes_converter(schema: Any) -> Callable[[bytes], Any] | None:
     return None
 
 
-def parse_iso_text(logical: str, text: str) -> date | datetime:
-    """Parse an ISO 8601 date or instant; an instant without offset is in UTC, as in Avro.
+def parse_iso_text(logical: str, text: str) -> date | datetime | None:
+    """Parse an ISO 8601 date or instant, as in plain JSON; an instant without offset is in UTC, as in Avro.
 
-    Raises:
-        ValueError: it is neither.
+    Return None if it is neither, or the logical type is neither.
     """
-    if logical == "int-date":
-        return date.fromisoformat(text)
-    instant = datetime.fromisoformat(text)
+    try:
+        if logical == "int-date":
+            return date.fromisoformat(text)
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        return None
     if "local" in logical:
-        return instant.replace(tzinfo=None)
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+        instant = instant.replace(tzinfo=None)
+    elif instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return instant if "timestamp" in logical else None
 
 
 def decimal_scale(schema: Any) -> int | None:

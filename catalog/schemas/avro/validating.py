@@ -7,6 +7,7 @@ all bytes. A body without content type is read as binary, and if that fails, as 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from catalog.schemas.avro.accepting import BatchStepMaker, Step, compile_accepting, find_valid_bodies
+from catalog.schemas.avro.accepting import BatchStepMaker, Step, find_valid_bodies
 from catalog.schemas.avro.binary import (
     MAGIC,
     AvroResolver,
@@ -30,17 +31,17 @@ from catalog.schemas.avro.binary import (
 from catalog.schemas.avro.json import json_compiler
 from catalog.schemas.avro.types import (
     MAX_EMPTY,
+    SINGLE_OBJECT,
     AvroSchema,
     TypeMismatch,
     Walk,
-    ignored_logical_types,
+    load_document,
     missing_names,
     read_schema,
 )
 from catalog.schemas.contract import (
     BEYOND_LIMITS,
     MAX_DIRECT_BYTES,
-    MAX_FAULTS,
     Comparison,
     CostExceeded,
     EmptyLibrary,
@@ -49,6 +50,7 @@ from catalog.schemas.contract import (
     SchemaFault,
     SchemaSource,
     UnfitValue,
+    Validator,
     WriterSchema,
     clip,
     encode_zigzag,
@@ -58,7 +60,6 @@ from catalog.schemas.contract import (
     parse_json,
 )
 
-SINGLE_OBJECT: Final = b"\xc3\x01"
 _FINGERPRINT: Final = slice(2, 10)
 _TOO_DEEP: Final = "nests deeper than can be read"
 
@@ -83,13 +84,19 @@ def compile_schema(source: SchemaSource, library: Library) -> AvroValidator:
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Return the full names of types that the schema uses but does not define."""
-    return missing_names(source)
+    """Return the full names of types that the schema uses but does not define; none for an invalid schema."""
+    try:
+        return missing_names(load_document(source))
+    except SchemaError:
+        return ()
 
 
 def find_ignored_parts(source: SchemaSource) -> Iterable[SchemaFault]:
     """Return the invalid logical types of the document, with their JSON pointers."""
-    return ignored_logical_types(source)
+    ignored: list[SchemaFault] = []
+    with contextlib.suppress(SchemaError):  # invalid schemas are reported when they are compiled
+        load_document(source, ignored)
+    return ignored
 
 
 def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
@@ -226,7 +233,7 @@ class ResolvedBodies:
             raise
 
 
-class AvroValidator:
+class AvroValidator(Validator):
     """A compiled Avro schema. Bodies of a writer's schema are always binary, whatever their content type."""
 
     def __init__(self, schema: AvroSchema, written: WriterSchema | None = None) -> None:
@@ -236,7 +243,7 @@ class AvroValidator:
         self._step: Step | None = None
         if written is None:
             self._bodies = AvroBodies(schema)
-            self._step = compile_accepting(schema)
+            self._step = BatchStepMaker(schema).compiler.compile(schema.root)
             return
         self._bodies = resolved = ResolvedBodies(schema, written)
         if resolved.writer is not None and not resolved.raw:
@@ -256,27 +263,22 @@ class AvroValidator:
             binary[chosen] = find_valid_bodies(self._step, data, begins[chosen], ends[chosen])
         return binary
 
-    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* is invalid, with a dotted field path; a missing body counts as empty.
+    def find_faults(
+        self, body: bytes | None, content_type: str | None, limit: int, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
+        """Return the faults of a JSON body, or the first fault of a binary one, with dotted field paths.
+
+        A missing body counts as empty.
 
         Raises:
             CostExceeded: it is larger than MAX_DIRECT_BYTES, and *at_any_cost* is False.
         """
-        return next(iter(self._find_faults(body, content_type, 1, at_any_cost=at_any_cost)), None)
-
-    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all faults of a JSON body, or the first fault of a binary one; raises like :meth:`fault`."""
-        return self._find_faults(body, content_type, MAX_FAULTS)
-
-    def _find_faults(
-        self, body: bytes | None, content_type: str | None, left: int, *, at_any_cost: bool = False
-    ) -> list[SchemaFault]:
         if not at_any_cost and body is not None and len(body) > MAX_DIRECT_BYTES:
             raise CostExceeded
         try:
-            self._bodies.read(body, content_type, strict=True, left=left)
+            self._bodies.read(body, content_type, strict=True, left=limit)
         except TypeMismatch as mismatch:
-            return [make_fault(each.message, each.field_path()) for each in (mismatch, *mismatch.others)][:left]
+            return [make_fault(each.message, each.field_path()) for each in (mismatch, *mismatch.others)][:limit]
         return []
 
     def decode(self, body: bytes | None, content_type: str | None) -> Any:

@@ -84,11 +84,8 @@ class SchemaIds(Protocol):
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 MAX_REFERENCES: Final = 200
 """Maximum number of schemas that a schema refers to, directly or not."""
-MAX_DEPTH: Final = 20
 MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of a schema with its references."""
-MAX_SUBJECTS: Final = 1_000
-"""Maximum number of subjects stored for one id."""
 SCHEMA_SECONDS: Final = 60.0
 """Timeout for one schema with its references."""
 FAMILY_OF_TYPE: Final[Mapping[str, str]] = {"AVRO": "Avro", "PROTOBUF": "Protobuf", "JSON": "JsonSchema"}
@@ -152,10 +149,9 @@ class SchemaIdRegistry:
             answer = None if number is None else self._request(f"/schemas/ids/{number}")
         except AnswerTooLarge:
             return WrittenSchema(schema_id, "", "", fault=f"it has more than {MAX_ANSWER_BYTES} bytes")
-        return None if answer is None else self.resolve(str(number), self._parse(answer), self._registrations(number))
-
-    def resolve(self, schema_id: str, found: RegisteredSchema, subjects: tuple[tuple[str, int], ...]) -> WrittenSchema:
-        """Return a schema with the texts of all its references."""
+        if answer is None:
+            return None
+        found, subjects = self._parse(answer), self._registrations(number)
         family, fault = FAMILY_OF_TYPE.get(found.type, ""), ""
         texts: dict[str, str] = {}
         try:
@@ -166,7 +162,7 @@ class SchemaIdRegistry:
                     raise _UnusableSchema(f"it refers to two schemas by the name {name[:200]}")
         except _UnusableSchema as error:
             fault = str(error)
-        return WrittenSchema(schema_id, family, found.document, texts, subjects, fault)
+        return WrittenSchema(str(number), family, found.document, texts, subjects, fault)
 
     def list_subjects(self) -> list[str]:
         """Return all subjects, including deleted ones, since records may still use their schemas."""
@@ -226,18 +222,18 @@ class SchemaIdRegistry:
     def _iter_references(self, found: RegisteredSchema) -> Iterator[tuple[str, str]]:
         """Yield the name and text of all references of a schema, recursively, each once."""
         ends = time.monotonic() + SCHEMA_SECONDS
-        waiting = [(reference, 1) for reference in found.references]
+        waiting = list(found.references)
         seen: set[tuple[str, str, int]] = set()
         known: dict[tuple[str, int], RegisteredSchema] = {}
         size = len(found.document)
         while waiting:
-            reference, depth = waiting.pop(0)
+            reference = waiting.pop(0)
             place = (reference.subject, reference.version)
             if (reference.name, *place) in seen:
                 continue
             seen.add((reference.name, *place))
-            if len(seen) > MAX_REFERENCES or depth > MAX_DEPTH:
-                raise _UnusableSchema(f"it refers to over {MAX_REFERENCES} schemas, or over {MAX_DEPTH} levels deep")
+            if len(seen) > MAX_REFERENCES:
+                raise _UnusableSchema(f"it refers to over {MAX_REFERENCES} schemas")
             if time.monotonic() > ends:
                 raise self._unavailable(f"took longer than {SCHEMA_SECONDS:g} s for one schema and its references")
             if place not in known:
@@ -249,7 +245,7 @@ class SchemaIdRegistry:
                     where = f"version {reference.version} of subject {reference.subject[:200]}"
                     raise _UnusableSchema(f"it refers to {where}, which is not there")
                 known[place] = other
-                waiting += ((each, depth + 1) for each in other.references)
+                waiting += other.references
             size += len(known[place].document)
             if size > MAX_SCHEMA_BYTES:
                 raise _UnusableSchema(f"it has more than {MAX_SCHEMA_BYTES} bytes with what it refers to")
@@ -332,7 +328,7 @@ def _parse_subjects(answer: object) -> tuple[tuple[str, int], ...]:
     listed = answer if isinstance(answer, list) else []
     pairs = {
         (each["subject"], _int_or_zero(each.get("version")))
-        for each in listed[:MAX_SUBJECTS]
+        for each in listed
         if isinstance(each, dict) and isinstance(each.get("subject"), str)
     }
     return tuple(sorted(pairs))

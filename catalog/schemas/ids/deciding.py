@@ -219,7 +219,8 @@ class SchemaIdRule:
 
     def _message_names(self, definition: Definition, source: SchemaSource, place: MessagePlace) -> Mapping[str, str]:
         """Return the name of a message in the file of the definition's schema."""
-        references = {name: text for name, text in _imports_of(source, self._library).items() if isinstance(text, str)}
+        found = documents_of(source, self._library)
+        references = {name: text for (_, name), (_, text) in found.items() if isinstance(text, str)}
         return self._writer_names(WrittenSchema(definition.xid, source.family, source.document, references), place)
 
     def _writer_names(self, written: WrittenSchema, place: MessagePlace | None) -> Mapping[str, str]:
@@ -252,10 +253,6 @@ def _read_names(source: SchemaSource, library: CatalogLibrary) -> Mapping[str, s
         return family_of(source.family).names_of(source, library)
     except SchemaError:
         return {}
-
-
-def _imports_of(source: SchemaSource, library: CatalogLibrary) -> dict[str, Any]:
-    return {reference: document for (_, reference), (_, document) in documents_of(source, library).items()}
 
 
 def _list_names(names: Mapping[str, str]) -> str:
@@ -422,6 +419,27 @@ def read_message_place(data: bytes, framing: Framing) -> tuple[MessagePlace, int
         number, at = _read_varint(data, at)
         path.append(_decode_zigzag(number))
     return None if at > len(data) or min(path, default=0) < 0 else (tuple(path) or (0,), at)
+
+
+NO_FRAME: Final = make_fault("the body does not begin with a schema registry frame, which `framing` requires")
+NO_MESSAGE: Final = make_fault("the schema id is not followed by valid message indexes")
+
+
+def strip_frame(
+    body: bytes, framing: Framing, *, names_message: bool
+) -> tuple[bytes, MessagePlace] | SchemaFault | None:
+    """Return the data after the frame of a body, and the message of the schema; a fault for an invalid frame.
+
+    Return None, for no validation, if the decompressed data exceed MAX_BODY_BYTES.
+    """
+    frame = read_frame(body, framing)
+    if frame is None:
+        return NO_FRAME
+    data = frame.unpack(body)
+    if not names_message or not isinstance(data, bytes):
+        return (data, (0,)) if isinstance(data, bytes) else data
+    found = read_message_place(data, framing)
+    return NO_MESSAGE if found is None else (data[found[1] :], found[0])
 
 
 def _parse_message_ref(ref: bytes) -> str | None:

@@ -16,7 +16,7 @@ from catalog.parsing.pointers import to_pointer
 from catalog.schemas.columns import Getters, Leaf, MapShape, Shape, Struct, Undecoded, UnreadableBody, iter_rows
 from catalog.schemas.columns import ListShape as List
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault, UnfitValue, is_utf8, make_fault
-from catalog.schemas.jsonschema.validating import parse_body
+from catalog.schemas.jsonschema.validating import BYTE_ORDER_MARK, parse_body
 
 # Decoders of leaves: msgspec's own types where possible, otherwise types with a conversion of ours.
 
@@ -40,13 +40,18 @@ class LeafTypes:
     """The msgspec types of leaves, and the hook that converts values of the types that msgspec lacks."""
 
     def __init__(self) -> None:
-        self._types: dict[Leaf, Any] = {}
+        self._types: dict[Leaf, type] = {}
         self._converts: dict[type, Convert] = {}
 
     def type_of(self, leaf: Leaf) -> Any:
         """Return the msgspec type of a leaf; it excludes null, except for :class:`msgspec.Raw`."""
+        if leaf.kind == "integer":
+            return Annotated[int, Meta(ge=leaf.low, le=leaf.high)]
+        if leaf.kind in _NATIVE:
+            return _NATIVE[leaf.kind]
         if leaf not in self._types:
-            self._types[leaf] = self._build_type(leaf)
+            self._types[leaf] = marker = _AnyInstance(leaf.kind, (), {})
+            self._converts[marker] = _converter_for(leaf)
         return self._types[leaf]
 
     def convert_value(self, kind: type, value: Any) -> Any:
@@ -56,15 +61,6 @@ class LeafTypes:
     def decoder(self, leaf: Leaf) -> msgspec.json.Decoder[Any]:
         """Return a decoder of JSON texts to values of a leaf."""
         return msgspec.json.Decoder(self.type_of(leaf), dec_hook=self.convert_value)
-
-    def _build_type(self, leaf: Leaf) -> Any:
-        if leaf.kind == "integer":
-            return Annotated[int, Meta(ge=leaf.low, le=leaf.high)]
-        if leaf.kind in _NATIVE:
-            return _NATIVE[leaf.kind]
-        marker = _AnyInstance(leaf.kind, (), {})
-        self._converts[marker] = _converter_for(leaf)
-        return marker
 
 
 _NATIVE: Final[dict[str, Any]] = {
@@ -141,7 +137,6 @@ def _fit_decimal(value: Decimal, unit: Decimal, context: Context) -> Decimal:
 
 _AT_ONCE: Final = 256
 """Number of bodies decoded together; one by one if the typed decoder rejects any of them."""
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 _ANY: Final = msgspec.json.Decoder()
@@ -220,7 +215,7 @@ class JsonReader:
         value = parse_body(body)
         if isinstance(value, SchemaFault):
             raise UnreadableBody(value.message, value.path)
-        return self._exact(body.removeprefix(_BYTE_ORDER_MARK), ())
+        return self._exact(body.removeprefix(BYTE_ORDER_MARK), ())
 
     def _msgspec_type(self, shape: Shape) -> Any:
         """Return the nullable msgspec type of a shape, with a class for each struct."""
@@ -280,56 +275,44 @@ def _is_null(text: Any) -> bool:
     return bytes(text).strip(b" \t\r\n") == b"null"
 
 
-def _object_reader(kind: type, parts: Sequence[tuple[str, Exact]]) -> Exact:
+def _parts_reader(decoder: msgspec.json.Decoder[Any], build: Callable[[Any, Place], Any]) -> Exact:
+    """Return the reader of an object or array, which *build* makes a value of its members or items."""
+
     def read(text: Any, place: Place) -> Any:
         if _is_null(text):
             return None
-        members = _decode(_MEMBERS, text, place)
-        if isinstance(members, UnfitValue):
-            return members
-        return kind(*(exact(members[name], (*place, name)) if name in members else None for name, exact in parts))
+        parts = _decode(decoder, text, place)
+        return parts if isinstance(parts, UnfitValue) else build(parts, place)
 
     return read
 
 
+def _object_reader(kind: type, parts: Sequence[tuple[str, Exact]]) -> Exact:
+    def build(members: Any, place: Place) -> Any:
+        return kind(*(exact(members[name], (*place, name)) if name in members else None for name, exact in parts))
+
+    return _parts_reader(_MEMBERS, build)
+
+
 def _tuple_reader(kind: type, parts: Sequence[tuple[str, Exact]]) -> Exact:
-    def read(text: Any, place: Place) -> Any:
-        if _is_null(text):
-            return None
-        items = _decode(_ITEMS, text, place)
-        if isinstance(items, UnfitValue):
-            return items
+    def build(items: Any, place: Place) -> Any:
         if len(items) != len(parts):
             return _unfit_value(f"it has {len(items)} items and not {len(parts)}", place)
         return kind(
             *(exact(each, (*place, at)) for at, (each, (_, exact)) in enumerate(zip(items, parts, strict=True)))
         )
 
-    return read
+    return _parts_reader(_ITEMS, build)
 
 
 def _list_reader(item: Exact) -> Exact:
-    def read(text: Any, place: Place) -> Any:
-        if _is_null(text):
-            return None
-        items = _decode(_ITEMS, text, place)
-        if isinstance(items, UnfitValue):
-            return items
-        return [item(each, (*place, at)) for at, each in enumerate(items)]
-
-    return read
+    return _parts_reader(_ITEMS, lambda items, place: [item(each, (*place, at)) for at, each in enumerate(items)])
 
 
 def _map_reader(inner: Exact) -> Exact:
-    def read(text: Any, place: Place) -> Any:
-        if _is_null(text):
-            return None
-        members = _decode(_MEMBERS, text, place)
-        if isinstance(members, UnfitValue):
-            return members
-        return {name: inner(each, (*place, name)) for name, each in members.items()}
-
-    return read
+    return _parts_reader(
+        _MEMBERS, lambda members, place: {name: inner(each, (*place, name)) for name, each in members.items()}
+    )
 
 
 def _leaf_reader(leaf: Leaf, leaves: LeafTypes) -> Exact:

@@ -17,8 +17,6 @@ from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling import UnsupportedSchema
 from catalog.values import is_number
 
-_MAX_DOCUMENTS: Final = 200
-
 
 def join_uri(base: str, reference: str) -> str:
     """Join URIs as in RFC 3986; an invalid reference is returned unchanged."""
@@ -84,22 +82,14 @@ class SchemaDocuments:
         if not fragment:
             return home.root
         if fragment.startswith("/"):
-            return self.locate(home.root, unquote(fragment))
+            try:
+                return resolve_pointer(home.root, unquote(fragment))
+            except KeyError:
+                raise UnsupportedSchema(f"the schema has nothing at {unquote(fragment)[:80]}") from None
         named = self._named.get(f"{home.uri}#{fragment}", self._named.get(f"#{fragment}"))
         if named is None:
             raise UnsupportedSchema(f"the reference {reference[:80]} leads nowhere")
         return named
-
-    def locate(self, tree: Any, pointer: str) -> Any:
-        """Return the part of *tree* at a JSON pointer.
-
-        Raises:
-            UnsupportedSchema: there is no such part.
-        """
-        try:
-            return resolve_pointer(tree, pointer)
-        except KeyError:
-            raise UnsupportedSchema(f"the schema has nothing at {pointer[:80]}") from None
 
     def _find_home(self, document: str, home: _Home) -> _Home:
         uri = join_uri(home.uri, document)
@@ -107,8 +97,6 @@ class SchemaDocuments:
             if known in self._named:
                 return self._homes[id(self._named[known])]
         if uri not in self._read:
-            if len(self._read) >= _MAX_DOCUMENTS:
-                raise UnsupportedSchema("the schema is spread over too many documents")
             other = self._library.document(uri, home.key) or self._library.document(document, home.key)
             if other is None or not isinstance(other[1], (Mapping, bool)):
                 raise UnsupportedSchema(f"the document {document[:80]} was not loaded")
@@ -191,6 +179,12 @@ def mapping_of(schema: Schema, keyword: str) -> Mapping[str, Any]:
     """Return the object at a keyword; an empty one if it is absent or not an object."""
     value = schema.get(keyword)
     return value if isinstance(value, Mapping) else {}
+
+
+def list_of(schema: Schema, keyword: str) -> list[Any]:
+    """Return the list at a keyword; an empty one if it is absent or not a list."""
+    value = schema.get(keyword)
+    return value if isinstance(value, list) else []
 
 
 def merge_schemas(parts: Iterable[Schema]) -> dict[str, Any]:

@@ -11,30 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from catalog.schemas.columns import (
-    BINARY,
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    JSON,
-    TEXT,
-    TIMESTAMP,
-    BodyReader,
-    Leaf,
-    ListShape,
-    MapShape,
-    Member,
-    Path,
-    Shape,
-    Struct,
-    Survey,
-    integer_leaf,
-)
+from catalog.schemas import columns as shapes
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.families import compile_schema
 from catalog.schemas.filling import UnsupportedSchema
 from catalog.schemas.json.columns import JsonReader
-from catalog.schemas.json.references import Schema, SchemaDocuments, allowed_types, mapping_of, merge_schemas
+from catalog.schemas.json.references import Schema, SchemaDocuments, allowed_types, list_of, mapping_of, merge_schemas
 from catalog.schemas.jsonschema.validating import REF_ALONE, draft_of, find_start
 
 _OBJECT_SIZES: Final = ("minProperties", "maxProperties")
@@ -53,9 +35,9 @@ _KEYWORDS: Final = _DESCRIBING | frozenset(
     {"type", "const", "enum", "unevaluatedProperties", "additionalItems", "x-type", "x-order", "precision", "scale"}
 )
 """Keywords that affect columns, except those for composition."""
-_FORMATS: Final[Mapping[str, Leaf]] = {"date-time": TIMESTAMP, "date": DATE}
-_LONG: Final = integer_leaf(64)
-_PLAIN: Final[Mapping[str, Leaf]] = {"boolean": BOOLEAN, "integer": _LONG, "number": DOUBLE}
+_FORMATS: Final[Mapping[str, shapes.Leaf]] = {"date-time": shapes.TIMESTAMP, "date": shapes.DATE}
+_LONG: Final = shapes.integer_leaf(64)
+_PLAIN: Final[Mapping[str, shapes.Leaf]] = {"boolean": shapes.BOOLEAN, "integer": _LONG, "number": shapes.DOUBLE}
 _OF_VALUES: Final[Mapping[type, str]] = {
     str: "string",
     bool: "boolean",
@@ -66,7 +48,9 @@ _OF_VALUES: Final[Mapping[type, str]] = {
 }
 
 
-def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
+def open_columns(
+    source: SchemaSource, library: Library, survey: shapes.Survey
+) -> tuple[shapes.Shape, shapes.BodyReader] | None:
     """Return the shape of payloads and their reader; None if they have no typed columns."""
     compile_schema(source, library)  # rejects invalid schemas
     shape = ShapeBuilder(source, library, survey).root_shape(find_start(source))
@@ -75,14 +59,9 @@ def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tupl
 
 Within = tuple[int, ...]
 """The ids of the schemas being visited; negative for those that are only merged into another."""
-_MAX_HOPS: Final = 64
 
 
-class Untypable(Exception):
-    """A part of the payload has no column type; the message says why."""
-
-
-class _OnlyNull(Untypable):
+class _OnlyNull(UnsupportedSchema):
     """A part of the payload can only be null."""
 
     def __init__(self) -> None:
@@ -105,55 +84,61 @@ class ShapeBuilder:
     are numbers. All other unions stay JSON text, and so do recursive types.
     """
 
-    def __init__(self, source: SchemaSource, library: Library, survey: Survey) -> None:
+    def __init__(self, source: SchemaSource, library: Library, survey: shapes.Survey) -> None:
         self.survey = survey
         self._documents = SchemaDocuments(source, library)
         self._ref_alone = draft_of(source.document, source.version) in REF_ALONE
 
-    def root_shape(self, schema: Any) -> Shape | None:
+    def root_shape(self, schema: Any) -> shapes.Shape | None:
         """Return the shape of payloads; None if they have no typed columns."""
         try:
             return self._composed_shape(schema, (), (id(schema),))
-        except (Untypable, UnsupportedSchema) as error:
+        except UnsupportedSchema as error:
             self.survey.add_finding((), f"has no columns: {error}")
         return None
 
-    def shape_at(self, schema: Any, path: Path, within: Within) -> Shape:
+    def shape_at(self, schema: Any, path: shapes.Path, within: Within) -> shapes.Shape:
         """Return the shape at a path in payloads; JSON text if it has no type."""
         fields = self.survey.fields
         try:
             return self._composed_shape(schema, path, within)
-        except (Untypable, UnsupportedSchema) as error:
+        except UnsupportedSchema as error:
             self.survey.fields = fields
             return self.survey.add_json_text(path, str(error))
 
-    def struct_shape(self, parts: Mapping[str, Any], path: Path, within: Within, *, positional: bool = False) -> Struct:
+    def struct_shape(
+        self, parts: Mapping[str, Any], path: shapes.Path, within: Within, *, positional: bool = False
+    ) -> shapes.Struct:
         """Return the struct of an object with these members.
 
         Raises:
-            Untypable: there are no members, or too many fields.
+            UnsupportedSchema: there are no members, or too many fields.
         """
         if not parts:
-            raise Untypable("it has no members")
+            raise UnsupportedSchema("it has no members")
         columns = self.survey.assign_columns(path, list(parts))
         if not columns:
-            raise Untypable("the payload has too many fields")
-        members = (Member(name, column, self.shape_at(parts[name], (*path, name), within)) for name, column in columns)
-        return Struct(tuple(members), positional)
+            raise UnsupportedSchema("the payload has too many fields")
+        members = (
+            shapes.Member(name, column, self.shape_at(parts[name], (*path, name), within)) for name, column in columns
+        )
+        return shapes.Struct(tuple(members), positional)
 
-    def plain_shape(self, schema: Schema, path: Path, within: Within) -> Shape:
+    def plain_shape(self, schema: Schema, path: shapes.Path, within: Within) -> shapes.Shape:
         """Return the shape of a schema that has no references or composition.
 
         Raises:
-            Untypable: it has no column type, or allows only null.
+            UnsupportedSchema: it has no column type, or allows only null.
         """
         kinds = _value_types(schema)
         if not kinds:
             raise _OnlyNull
         if kinds == {"integer", "number"}:
-            return DOUBLE
+            return shapes.DOUBLE
         if len(kinds) > 1 or "any" in kinds:
-            raise Untypable("any value is allowed" if "any" in kinds else f"it may be {' or '.join(sorted(kinds))}")
+            raise UnsupportedSchema(
+                "any value is allowed" if "any" in kinds else f"it may be {' or '.join(sorted(kinds))}"
+            )
         kind = kinds.pop()
         if kind == "object":
             return self._object_shape(schema, path, within)
@@ -161,42 +146,46 @@ class ShapeBuilder:
             return self._array_shape(schema, path, within)
         return _string_leaf(schema) if kind == "string" else _PLAIN[kind]
 
-    def _object_shape(self, schema: Schema, path: Path, within: Within) -> Shape:
+    def _object_shape(self, schema: Schema, path: shapes.Path, within: Within) -> shapes.Shape:
         members = {name: part for name, part in mapping_of(schema, "properties").items() if part is not False}
         if members:
             return self.struct_shape(members, path, within)
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
         asked = [*mapping_of(schema, "patternProperties").values(), others]
-        return MapShape(self._common_shape(asked, "its names leave open of which type it is", path, within), TEXT)
+        return shapes.MapShape(
+            self._common_shape(asked, "its names leave open of which type it is", path, within), shapes.TEXT
+        )
 
-    def _array_shape(self, schema: Schema, path: Path, within: Within) -> Shape:
-        items, places = schema.get("items", True), schema.get("prefixItems")
+    def _array_shape(self, schema: Schema, path: shapes.Path, within: Within) -> shapes.Shape:
+        items, places = schema.get("items", True), list_of(schema, "prefixItems")
         if isinstance(items, list):
             places, items = items, schema.get("additionalItems", True)
-        asked = [*(places if isinstance(places, list) else ()), items]
-        return ListShape(self._common_shape(asked, "its types differ from place to place", path, within))
+        asked = [*places, items]
+        return shapes.ListShape(self._common_shape(asked, "its types differ from place to place", path, within))
 
-    def _common_shape(self, asked: Sequence[Any], why_not: str, path: Path, within: Within) -> Shape:
+    def _common_shape(self, asked: Sequence[Any], why_not: str, path: shapes.Path, within: Within) -> shapes.Shape:
         """Return the one shape of all of these schemas; JSON text if they differ."""
-        shapes = [self.shape_at(each, (*path, "*"), within) for each in asked if each is not False]
-        if shapes and all(each == shapes[0] for each in shapes):
-            return shapes[0]
-        return self.survey.add_json_text((*path, "*"), why_not) if shapes else JSON
+        found = [self.shape_at(each, (*path, "*"), within) for each in asked if each is not False]
+        if found and all(each == found[0] for each in found):
+            return found[0]
+        return self.survey.add_json_text((*path, "*"), why_not) if found else shapes.JSON
 
-    def _composed_shape(self, schema: Any, path: Path, within: Within) -> Shape:
+    def _composed_shape(self, schema: Any, path: shapes.Path, within: Within) -> shapes.Shape:
         passed = self.survey.check_limits(path)
         if passed:
-            raise Untypable(passed)
+            raise UnsupportedSchema(passed)
         flat = _FlatSchema(within=within)
-        self._flatten(schema, flat, 0, is_type=True)
+        self._flatten(schema, flat, is_type=True)
         united = merge_schemas(flat.parts)
         if not flat.groups:
             return self.plain_shape(united, path, flat.within)
         others = [{"anyOf": list(group)} for group in flat.groups[1:]]
         return self._union_shape([united, *others] if united or others else [], flat.groups[0], path, flat.within)
 
-    def _union_shape(self, base: Sequence[Schema], branches: Sequence[Any], path: Path, within: Within) -> Shape:
-        shapes: list[Shape] = []
+    def _union_shape(
+        self, base: Sequence[Schema], branches: Sequence[Any], path: shapes.Path, within: Within
+    ) -> shapes.Shape:
+        found: list[shapes.Shape] = []
         fields = max_fields = self.survey.fields
         for branch in branches:
             self.survey.fields = fields
@@ -205,47 +194,44 @@ class ShapeBuilder:
             except _OnlyNull:
                 continue
             max_fields = max(max_fields, self.survey.fields)
-            if shape not in shapes:
-                shapes.append(shape)
+            if shape not in found:
+                found.append(shape)
         self.survey.fields = max_fields
-        if not shapes:
+        if not found:
             raise _OnlyNull
-        if len(shapes) == 1:
-            return shapes[0]
-        if all(isinstance(each, Leaf) and each.kind in ("integer", "number") for each in shapes):
-            return DOUBLE
-        raise Untypable("it may be of several types")
+        if len(found) == 1:
+            return found[0]
+        if all(isinstance(each, shapes.Leaf) and each.kind in ("integer", "number") for each in found):
+            return shapes.DOUBLE
+        raise UnsupportedSchema("it may be of several types")
 
-    def _flatten(self, schema: Any, flat: _FlatSchema, hops: int, *, is_type: bool) -> None:
+    def _flatten(self, schema: Any, flat: _FlatSchema, *, is_type: bool) -> None:
         if schema is False:
             raise _OnlyNull
         if schema is True:
             return
-        passed = "a reference leads to itself" if hops > _MAX_HOPS else self.survey.check_limits(())
+        passed = self.survey.check_limits(())
         if passed or not isinstance(schema, Mapping):
-            raise Untypable(passed or "the schema is not an object there")
+            raise UnsupportedSchema(passed or "the schema is not an object there")
         target = self._documents.follow_reference(schema)
         if target is not None:
             if isinstance(target, Mapping):
                 self._mark_entered(target, flat, is_type=is_type)
-            self._flatten(target, flat, hops + 1, is_type=is_type)
+            self._flatten(target, flat, is_type=is_type)
             if self._ref_alone and isinstance(schema.get("$ref"), str):
                 return
         own = {keyword: value for keyword, value in schema.items() if keyword in _KEYWORDS}
         if own:
             flat.parts.append(own)
-        together = schema.get("allOf")
-        for each in together if isinstance(together, list) else ():
-            self._flatten(each, flat, hops + 1, is_type=False)
-        flat.groups.extend(
-            each for keyword in ("oneOf", "anyOf") if isinstance(each := schema.get(keyword), list) and each
-        )
+        for each in list_of(schema, "allOf"):
+            self._flatten(each, flat, is_type=False)
+        flat.groups.extend(filter(None, (list_of(schema, keyword) for keyword in ("oneOf", "anyOf"))))
 
     def _mark_entered(self, target: Any, flat: _FlatSchema, *, is_type: bool) -> None:
         """Mark *target* as being visited. A type may be visited once as itself, and once as a part of others."""
         key = id(target)
         if key in flat.within or (not is_type and -key in flat.within):
-            raise Untypable("the type contains itself")
+            raise UnsupportedSchema("the type contains itself")
         flat.within = (*flat.within, key if is_type else -key)
 
 
@@ -267,9 +253,9 @@ def _type_of_value(value: Any) -> str:
     return _OF_VALUES.get(type(value), "any")
 
 
-def _string_leaf(schema: Schema) -> Leaf:
+def _string_leaf(schema: Schema) -> shapes.Leaf:
     encoding = schema.get("contentEncoding")
     if isinstance(encoding, str) and encoding.lower() == "base64":
-        return BINARY
+        return shapes.BINARY
     form = schema.get("format")
-    return _FORMATS.get(form, TEXT) if isinstance(form, str) else TEXT
+    return _FORMATS.get(form, shapes.TEXT) if isinstance(form, str) else shapes.TEXT

@@ -15,10 +15,9 @@ import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling import Chooser, PayloadSampler, UnsupportedSchema, make_matching_text, make_number_between
-from catalog.schemas.json.references import SchemaDocuments, mapping_of, merge_schemas
+from catalog.schemas.json.references import SchemaDocuments, list_of, mapping_of, merge_schemas
 from catalog.schemas.jsonschema.validating import REF_ALONE, draft_of, find_start
 
-_MAX_HOPS: Final = 40
 _HEIGHTS: Final = 6
 """Levels up to which the heights of branches are compared, to find the flattest."""
 _NULL_CHANCE: Final = 0.1
@@ -54,7 +53,10 @@ class JsonSchemaSampler:
         self._ref_alone = draft_of(source.document, source.version) in REF_ALONE
 
     def payload(self, chooser: Chooser, content_type: str) -> bytes:
-        return msgspec.json.encode(self.make_value(self._start, chooser, 0))
+        try:
+            return msgspec.json.encode(self.make_value(self._start, chooser, 0))
+        except RecursionError:
+            raise UnsupportedSchema("a reference leads to itself") from None
 
     def make_value(self, schema: Any, chooser: Chooser, level: int) -> Any:
         """Return a random value for *schema* at this nesting level.
@@ -87,11 +89,11 @@ class JsonSchemaSampler:
             return str(make_number_between(limits, chooser, whole=plain["x-type"] != "decimal"))
         return None if kind == "null" else _make_text(plain, known, chooser)
 
-    def _flatten_schema(self, schema: Any, chooser: Chooser, level: int, hops: int = 0) -> Mapping[str, Any]:
+    def _flatten_schema(self, schema: Any, chooser: Chooser, level: int) -> Mapping[str, Any]:
         """Return the schema without composition: references followed, and one branch of each union chosen."""
         chooser.count_step()
-        if schema is False or hops > _MAX_HOPS:
-            raise UnsupportedSchema("the schema allows no value" if schema is False else "a reference leads to itself")
+        if schema is False:
+            raise UnsupportedSchema("the schema allows no value")
         if not isinstance(schema, Mapping):
             return {}
         if _COMPOSED.isdisjoint(schema):
@@ -99,27 +101,24 @@ class JsonSchemaSampler:
         parts: list[Mapping[str, Any]] = []
         referred = self._documents.follow_reference(schema)
         if referred is not None:
-            parts.append(self._flatten_schema(referred, chooser, level, hops + 1))
+            parts.append(self._flatten_schema(referred, chooser, level))
             if self._ref_alone:
                 return merge_schemas(parts)
         parts.append({keyword: value for keyword, value in schema.items() if keyword not in _COMPOSED})
-        composed = [*_list_of(schema, "allOf"), *self._choose_branches(schema, chooser, level)]
-        parts.extend(self._flatten_schema(each, chooser, level, hops + 1) for each in composed)
+        composed = [*list_of(schema, "allOf"), *self._choose_branches(schema, chooser, level)]
+        parts.extend(self._flatten_schema(each, chooser, level) for each in composed)
         return merge_schemas(parts)
 
     def _choose_branches(self, schema: Mapping[str, Any], chooser: Chooser, level: int) -> Iterable[Any]:
         for keyword in ("oneOf", "anyOf"):
-            branches = [each for each in _list_of(schema, keyword) if each is not False]
+            branches = [each for each in list_of(schema, keyword) if each is not False]
             if branches:
-                yield self._find_flattest(branches) if chooser.is_minimal(level) else chooser.pick(branches)
+                yield min(branches, key=self._min_height) if chooser.is_minimal(level) else chooser.pick(branches)
         if "if" in schema:
             # A value for "else" must not match "if"; this is not ensured, but validated later.
             yield from ((schema["if"], schema.get("then", True)) if chooser.flip(0.5) else (schema.get("else", True),))
 
-    def _find_flattest(self, branches: Sequence[Any]) -> Any:
-        return min(branches, key=lambda branch: self._min_height(branch, _HEIGHTS))
-
-    def _min_height(self, schema: Any, limit: int) -> int:
+    def _min_height(self, schema: Any, limit: int = _HEIGHTS) -> int:
         """Return the minimum nesting of a schema's values; *limit* or more means that it may be endless."""
         if limit <= 0 or not isinstance(schema, Mapping) or "const" in schema or "enum" in schema:
             return 0
@@ -131,14 +130,14 @@ class JsonSchemaSampler:
         return self._heights[key]
 
     def _composed_height(self, schema: Mapping[str, Any], limit: int) -> int:
-        composed = [self._min_height(each, limit - 1) for each in _list_of(schema, "allOf")]
+        composed = [self._min_height(each, limit - 1) for each in list_of(schema, "allOf")]
         referred = self._documents.follow_reference(schema)
         if referred is not None:
             composed.append(self._min_height(referred, limit - 1) + 1)
         for keyword in ("oneOf", "anyOf"):
-            composed.append(min((self._min_height(each, limit - 1) for each in _list_of(schema, keyword)), default=0))
+            composed.append(min((self._min_height(each, limit - 1) for each in list_of(schema, keyword)), default=0))
         members = schema.get("properties")
-        for name in _list_of(schema, "required"):
+        for name in list_of(schema, "required"):
             if isinstance(members, Mapping):
                 composed.append(1 + self._min_height(members.get(name), limit - 1))
         if schema.get("minItems"):
@@ -158,7 +157,7 @@ class JsonSchemaSampler:
 
     def _make_object(self, schema: Mapping[str, Any], chooser: Chooser, level: int) -> dict[str, Any]:
         members = mapping_of(schema, "properties")
-        chosen = dict.fromkeys(name for name in _list_of(schema, "required") if isinstance(name, str))
+        chosen = dict.fromkeys(name for name in list_of(schema, "required") if isinstance(name, str))
         room = _size_of(schema, "maxProperties", len(members) + len(chosen))
         for name, member in members.items():
             if name not in chosen and len(chosen) < room and member is not False and chooser.includes(level):
@@ -168,7 +167,7 @@ class JsonSchemaSampler:
         if applied:
             rest = {key: value for key, value in schema.items() if key != "dependentSchemas"}
             widened = merge_schemas([rest, *(self._flatten_schema(each, chooser, level) for each in applied)])
-            return self._make_object({**widened, "required": [*chosen, *_list_of(widened, "required")]}, chooser, level)
+            return self._make_object({**widened, "required": [*chosen, *list_of(widened, "required")]}, chooser, level)
         filled: dict[str, Any] = {}
         for name in dict.fromkeys((*members, *chosen)):
             if name in chosen:
@@ -220,10 +219,9 @@ class JsonSchemaSampler:
         return name if isinstance(name, str) else chooser.make_word()
 
     def _make_array(self, schema: Mapping[str, Any], chooser: Chooser, level: int) -> list[Any]:
-        items, places = schema.get("items", True), schema.get("prefixItems")
+        items, places = schema.get("items", True), list_of(schema, "prefixItems")
         if isinstance(items, list):
             places, items = items, schema.get("additionalItems", True)
-        places = places if isinstance(places, list) else []
         minimum = max(_size_of(schema, "minItems", 0), len(places) if chooser.includes(level) else 0)
         maximum = _size_of(schema, "maxItems", -1)
         count = chooser.pick_count(minimum, None if maximum < 0 else maximum, level)
@@ -279,7 +277,7 @@ def _make_text(schema: Mapping[str, Any], known: Sequence[Any], chooser: Chooser
 
 def _known_values(schema: Mapping[str, Any], kind: str) -> list[Any]:
     """Return the examples and the default of the schema that have the type."""
-    named = [*_list_of(schema, "examples"), *([schema["default"]] if "default" in schema else [])]
+    named = [*list_of(schema, "examples"), *([schema["default"]] if "default" in schema else [])]
     types = _PYTHON_TYPES.get(kind, ())
     return [each for each in named if isinstance(each, types) and (kind == "boolean" or not isinstance(each, bool))]
 
@@ -290,11 +288,6 @@ def _matches_pattern(pattern: str, name: str) -> bool:
         return jsonschema_rs.Draft202012Validator({"type": "string", "pattern": pattern}).is_valid(name)
     except (jsonschema_rs.ValidationError, ValueError):
         return False  # an invalid expression, which compiling the schema reports
-
-
-def _list_of(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    value = schema.get(keyword)
-    return value if isinstance(value, list) else []
 
 
 def _size_of(schema: Mapping[str, Any], keyword: str, otherwise: int) -> int:

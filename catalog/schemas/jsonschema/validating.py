@@ -8,7 +8,8 @@ time, except lookaround and backreferences, which are limited.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
@@ -20,9 +21,7 @@ import msgspec
 
 from catalog.parsing.pointers import resolve_pointer, to_pointer
 from catalog.schemas.contract import (
-    MAX_DEPTH,
     MAX_DIRECT_BYTES,
-    MAX_FAULTS,
     Comparison,
     CostExceeded,
     Library,
@@ -30,13 +29,14 @@ from catalog.schemas.contract import (
     SchemaError,
     SchemaFault,
     SchemaSource,
+    Validator,
     clip,
     make_fault,
     parse_json,
     worst_comparison,
 )
 from catalog.schemas.filling import UnsupportedSchema
-from catalog.schemas.json.references import HOLDERS, SchemaDocuments, join_uri, mapping_of, pointer_of
+from catalog.schemas.json.references import HOLDERS, SchemaDocuments, join_uri, list_of, mapping_of, pointer_of
 from catalog.schemas.library import to_tree
 
 # An upper bound of the work to validate a body, from a weight of the schema for one value.
@@ -45,15 +45,16 @@ from catalog.schemas.library import to_tree
 # library does not limit ``multipleOf``, enums of objects, lookaround, references that fan out, and above all the errors
 # of ``anyOf`` and ``oneOf``: each path through the schema to a value has its own, and a level may double them.
 
-MAX_JUDGING: Final = 20_000_000
+MAX_STEPS: Final = 20_000_000
 """Maximum steps, of about ten nanoseconds, to validate one body here."""
-MAX_EXPLAINING: Final = 20_000
-"""Maximum steps, of about ten microseconds and a few kilobytes, to find the first error."""
-MAX_LISTING: Final = 3_000
-"""Maximum of the same steps to find all errors, because the library finds all before it returns any."""
+_ERROR_STEPS: Final = 50
+"""How much more the first error of a body may take than its validation."""
+_LISTING_STEPS: Final = 300
+"""The same for all errors, because the library finds all before it returns any."""
 _ENDLESS: Final = float(1 << 60)
 _MAX_WEIGHED: Final = 100_000
 _MAX_LEVELS: Final = 32
+"""Levels of a body up to which the weight is computed; deeper bodies count as endless if it still grows."""
 _LISTS: Final = ("allOf", "anyOf", "oneOf")
 _IN_PLACE: Final = ("not", "if", "then", "else", "extends")
 _BELOW: Final = (
@@ -72,36 +73,37 @@ _COSTS: Final = {
 _BACKTRACKING_COST: Final = 100_000
 
 
-class _Weights:
-    """The weights of a schema: its own, and those of all that it applies to a value, or to one on each level."""
+class WorkLimits:
+    """Upper bounds of the work to validate a body: the weight of a schema, times the values of the body.
 
-    def __init__(self, documents: SchemaDocuments, start: Any, own: Callable[[Mapping[str, Any]], float]) -> None:
+    The weight is that of the schema and of all that it applies to a value, or to one on each level.
+    """
+
+    def __init__(self, documents: SchemaDocuments, start: Any) -> None:
         self._documents = documents
         self._start = start
-        self._own = own
         self._known: dict[tuple[int, int], float] = {}
-        self.patterns: set[str] = set()
-        self.most = self.up_to(_MAX_LEVELS + 1)
+        self._patterns: set[str] = set()
+        most, before, first = (self._weight_for(_MAX_LEVELS - each) for each in range(3))
+        self._most = _ENDLESS if most - before > before - first else most
+        self._per_byte = sum(map(_steps_per_byte, self._patterns))
+        self.fast_bytes = int(min(MAX_DIRECT_BYTES, MAX_STEPS / (self._most + self._per_byte + 1)))
+        """Every body up to this size can be validated fast."""
 
-    def are_within(self, steps: float, body: bytes, value: Any) -> bool:
-        """Whether the weight of a body with this value is at most *steps*."""
+    def are_within(self, body: bytes, value: Any, factor: int = 1) -> bool:
+        """Whether a body with this value can be handled fast, at *factor* times the work to validate it."""
+        steps = MAX_STEPS / factor - len(body) * self._per_byte
         values = 1 + body.count(b",") + 2 * body.count(b":") + body.count(b"[")
-        if values * self.most <= steps:
+        if values * self._most <= steps:
             return True
         values, levels = _measure(value)
-        return values * self.up_to(levels) <= steps
+        return levels <= _MAX_LEVELS and values * self._weight_for(levels) <= steps
 
-    def up_to(self, levels: int) -> float:
-        """Return the weight for a value of so many levels; endless for a deep one if it grows ever faster."""
+    def _weight_for(self, levels: int) -> float:
         try:
-            weight = self._weigh(self._start, min(levels, _MAX_LEVELS))
-            if levels > _MAX_LEVELS:
-                before, first = (self._weigh(self._start, _MAX_LEVELS - each) for each in (1, 2))
-                growth = weight - before
-                weight = _ENDLESS if growth > before - first else weight + growth * (levels - _MAX_LEVELS)
+            return self._weigh(self._start, levels)
         except RecursionError:
             return _ENDLESS
-        return weight
 
     def _weigh(self, schema: Any, levels: int) -> float:
         if not isinstance(schema, Mapping) or levels < 0:
@@ -112,8 +114,8 @@ class _Weights:
             self._known[key] = _ENDLESS
             if len(self._known) > _MAX_WEIGHED:
                 return _ENDLESS
-            weight = self._own(schema)
-            self.patterns.update(_iter_patterns(schema))
+            weight = _keyword_cost(schema)
+            self._patterns.update(_iter_patterns(schema))
             for each in self._iter_in_place(schema):
                 weight += self._weigh(each, levels)
             for each in _iter_below(schema):
@@ -126,7 +128,7 @@ class _Weights:
 
     def _iter_in_place(self, schema: Mapping[str, Any]) -> Iterator[Any]:
         for keyword in _LISTS:
-            yield from _list_of(schema.get(keyword))
+            yield from list_of(schema, keyword)
         yield from (schema.get(keyword) for keyword in _IN_PLACE)
         for keyword in ("dependentSchemas", "dependencies"):
             yield from mapping_of(schema, keyword).values()
@@ -139,33 +141,13 @@ class _Weights:
                     yield schema  # without an end
 
 
-class WorkLimits:
-    """Upper bounds of the work to validate bodies, and to find their errors, with one schema."""
-
-    def __init__(self, documents: SchemaDocuments, start: Any) -> None:
-        self._steps = _Weights(documents, start, _keyword_cost)
-        self._errors = _Weights(documents, start, _error_size)
-        self._per_byte = sum(map(_steps_per_byte, self._steps.patterns))
-        self.fast_bytes = int(min(MAX_DIRECT_BYTES, MAX_JUDGING / (self._steps.most + self._per_byte + 1)))
-        """Every body up to this size can be validated fast."""
-
-    def validates_fast(self, body: bytes, value: Any) -> bool:
-        """Whether a body can be validated within MAX_JUDGING."""
-        left = MAX_JUDGING - len(body) * self._per_byte
-        return self._steps.are_within(left, body, value)
-
-    def explains_fast(self, body: bytes, value: Any, steps: int = MAX_EXPLAINING) -> bool:
-        """Whether the errors of an invalid body can be found within *steps*."""
-        return self._errors.are_within(steps, body, value)
-
-
 def _measure(value: Any) -> tuple[int, int]:
     """Return how many values, including names, a value has, and on how many levels."""
     values, levels, level = 1, 0, [value]
-    while any(isinstance(each, dict | list) and each for each in level):
+    while level := [each for each in level if isinstance(each, dict | list) and each]:
         levels += 1
         values += sum(len(each) for each in level if isinstance(each, dict))
-        level = [inner for each in level for inner in _children(each)]
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
         values += len(level)
     return values, levels
 
@@ -173,24 +155,20 @@ def _measure(value: Any) -> tuple[int, int]:
 def _iter_below(schema: Mapping[str, Any]) -> Iterator[Any]:
     yield from (schema.get(keyword) for keyword in _BELOW)
     for keyword in ("items", "prefixItems"):
-        yield from _list_of(schema.get(keyword))
+        yield from list_of(schema, keyword)
     yield from mapping_of(schema, "patternProperties").values()
 
 
 def _keyword_cost(schema: Mapping[str, Any]) -> float:
     """Return the steps of a schema's own keywords for one value."""
     cost = 10 + sum(steps for keyword, steps in _COSTS.items() if keyword in schema)
-    options = [*_list_of(schema.get("enum")), schema.get("const")]
+    options = [*list_of(schema, "enum"), schema.get("const")]
     if any(isinstance(each, (dict, list)) for each in options):
         cost += 5 * _measure(options)[0]
+    cost += len(options)  # an error quotes them
     patterns = list(_iter_patterns(schema))
-    cost += 30 * len(patterns) + 10 * len(mapping_of(schema, "properties")) + 5 * len(_list_of(schema.get("required")))
+    cost += 30 * len(patterns) + 10 * len(mapping_of(schema, "properties")) + 5 * len(list_of(schema, "required"))
     return cost + sum(_BACKTRACKING_COST for each in patterns if _BACKTRACKING.search(each))
-
-
-def _error_size(schema: Mapping[str, Any]) -> float:
-    """Return the weight of a schema's errors, which quote its options."""
-    return 1 + (_measure(schema.get("enum"))[0] + len(_list_of(schema.get("required")))) / 8
 
 
 def _iter_patterns(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -206,16 +184,6 @@ def _steps_per_byte(pattern: str) -> int:
         count = repetition.group(1) or repetition.group()[1:].rstrip(",")
         states = min(1 << 60, states * max(1, int(count[:9] or 1)))
     return states if states > 1_000 else 1
-
-
-def _children(node: Any) -> list[Any]:
-    if isinstance(node, dict):
-        return list(node.values())
-    return node if isinstance(node, list) else []
-
-
-def _list_of(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 BACKTRACK_LIMIT: Final = 100_000
@@ -244,7 +212,7 @@ _NO_SCHEMAS: Final = frozenset({"enum", "const", "default", "examples", "example
 _LATEST: Final = "2020-12"
 REF_ALONE: Final = frozenset({"04", "06", "07"})
 """Drafts in which siblings of ``$ref`` are ignored."""
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
@@ -260,7 +228,7 @@ def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
     return {kind: text for kind, text in given.items() if isinstance(text, str) and text}
 
 
-class JsonSchemaValidator:
+class JsonSchemaValidator(Validator):
     """Validates JSON bodies with one schema; content types are ignored."""
 
     def __init__(self, validator: jsonschema_rs.Validator, work: WorkLimits) -> None:
@@ -279,12 +247,12 @@ class JsonSchemaValidator:
         if isinstance(value, SchemaFault):
             return value
         body = body or b""
-        if not at_any_cost and len(body) > self._work.fast_bytes and not self._work.validates_fast(body, value):
+        if not at_any_cost and len(body) > self._work.fast_bytes and not self._work.are_within(body, value):
             raise CostExceeded
         try:
             if self._validator.is_valid(value):
                 return None
-            if not at_any_cost and not self._work.explains_fast(body, value):
+            if not at_any_cost and not self._work.are_within(body, value, _ERROR_STEPS):
                 raise CostExceeded
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
@@ -293,20 +261,17 @@ class JsonSchemaValidator:
             return make_fault(f"the body cannot be held against the schema: {failure}")
         return make_fault("the body is not valid against the schema")
 
-    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all errors, at most MAX_FAULTS; only the first if there may be too many.
-
-        Raises:
-            CostExceeded: as :meth:`fault`.
-        """
-        first = self.fault(body, content_type)
-        value = parse_body(body)
-        if first is None or isinstance(value, SchemaFault):
-            return [] if first is None else [first]
-        if not self._work.explains_fast(body or b"", value, MAX_LISTING):
+    def find_faults(
+        self, body: bytes | None, content_type: str | None, limit: int, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
+        """Return all errors; only the first if there may be too many. Raises as :meth:`fault`."""
+        first, value = self.fault(body, content_type, at_any_cost=at_any_cost), parse_body(body)
+        if first is None:
+            return []
+        if isinstance(value, SchemaFault) or not self._work.are_within(body or b"", value, _LISTING_STEPS):
             return [first]
         try:
-            return [_to_fault(each) for each in islice(self._validator.iter_errors(value), MAX_FAULTS)] or [first]
+            return [_to_fault(each) for each in islice(self._validator.iter_errors(value), limit)] or [first]
         except (ValueError, TypeError, RecursionError):
             return [first]
 
@@ -323,7 +288,7 @@ def parse_body(body: bytes | None) -> Any:
     if body is None:
         return make_fault("the body is missing; JSON is expected")
     try:
-        return parse_json(body.removeprefix(_BYTE_ORDER_MARK))
+        return parse_json(body.removeprefix(BYTE_ORDER_MARK))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return make_fault(f"the body is not valid JSON: {error}")
     except RecursionError:
@@ -388,7 +353,7 @@ def open_validator(
     def retrieve(uri: str) -> Any:
         return resources[uri.partition("#")[0]]
 
-    try:
+    with _schema_errors():
         validator = _VALIDATORS[draft](
             schema,
             validate_formats=False,
@@ -397,13 +362,19 @@ def open_validator(
             retriever=retrieve,
             keywords=keywords,
         )
-    except jsonschema_rs.ValidationError as error:
-        raise SchemaError(
-            f"this is not a valid JSON schema: {error.message}", pointer=to_pointer(error.instance_path)
-        ) from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise SchemaError(clip(f"the JSON schema cannot be used: {error}")) from error
     return JsonSchemaValidator(validator, WorkLimits(documents, start))
+
+
+@contextmanager
+def _schema_errors(pointer: str = "") -> Iterator[None]:
+    """Raise SchemaError for the library's errors about the schema at a JSON pointer."""
+    try:
+        yield
+    except jsonschema_rs.ValidationError as error:
+        at = pointer + to_pointer(error.instance_path)
+        raise SchemaError(clip(f"this is not a valid JSON schema: {error.message}"), pointer=at) from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SchemaError(clip(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
 
 
 def _drop_unknown_dialect(document: Any) -> Any:
@@ -431,13 +402,8 @@ def _check_part(document: Any, pointer: str, draft: str) -> None:
         raise MissingTypeError(f"the schema has nothing at {pointer}", hint="correct the reference") from None
     if isinstance(part, dict):
         part = {**part, "$schema": _DIALECTS[draft]}
-    try:
+    with _schema_errors(pointer):
         jsonschema_rs.meta.validate(part)
-    except jsonschema_rs.ValidationError as error:
-        at = pointer + to_pointer(error.instance_path)
-        raise SchemaError(clip(f"this is not a valid JSON schema: {error.message}"), pointer=at) from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise SchemaError(clip(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
 
 
 def find_start(source: SchemaSource) -> Any:
@@ -542,25 +508,25 @@ _BOUNDS: Final = frozenset(
 )
 
 
-def compare(old: Any, new: Any, at: str = "", depth: int = 0) -> Comparison:
+def compare(old: Any, new: Any, at: str = "") -> Comparison:
     """Compare two schemas; *at* is the JSON pointer to them in their documents."""
     if old == new:
         return "same", ""
-    if depth > MAX_DEPTH or not isinstance(old, dict) or not isinstance(new, dict):
+    if not isinstance(old, dict) or not isinstance(new, dict):
         return "unknown", f"{at or '/'} is another kind of schema"
     comparisons: list[Comparison] = []
     for keyword in dict.fromkeys((*old, *new)):
         if keyword in _WORDS:
             comparisons.append(("compatible", f"{at}/{keyword} says otherwise"))
         elif old.get(keyword) != new.get(keyword):
-            comparisons.append(_compare_keyword(keyword, old, new, at, depth))
+            comparisons.append(_compare_keyword(keyword, old, new, at))
     return worst_comparison(comparisons)
 
 
-def _compare_keyword(keyword: str, old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: int) -> Comparison:
+def _compare_keyword(keyword: str, old: Mapping[str, Any], new: Mapping[str, Any], at: str) -> Comparison:
     one, other, here = old.get(keyword), new.get(keyword), f"{at}/{keyword}"
     if keyword == "properties" and isinstance(one or {}, dict) and isinstance(other or {}, dict):
-        return _compare_properties(old, new, at, depth)
+        return _compare_properties(old, new, at)
     if keyword == "required" and isinstance(one or [], list) and isinstance(other or [], list):
         moved = sorted(map(str, set(map(str, one or [])) ^ set(map(str, other or []))))
         return ("incompatible", f"{here} changes for {', '.join(moved)}") if moved else ("compatible", "")
@@ -568,14 +534,14 @@ def _compare_keyword(keyword: str, old: Mapping[str, Any], new: Mapping[str, Any
         equal = keyword in ("enum", "type") and _sort_values(one) == _sort_values(other)
         return ("compatible", "") if equal else ("incompatible", f"{here} changes")
     if keyword in _NESTED and isinstance(one, dict) and isinstance(other, dict):
-        return compare(one, other, here, depth + 1)
+        return compare(one, other, here)
     if keyword in _COMPARING_MAPS and isinstance(one, dict) and isinstance(other, dict):
-        shared = [compare(one[name], other[name], f"{here}/{name}", depth + 1) for name in one if name in other]
+        shared = [compare(one[name], other[name], f"{here}/{name}") for name in one if name in other]
         return worst_comparison([*shared, ("compatible", "")])  # others matter where they are referenced
     return "unknown", f"{here} changes"
 
 
-def _compare_properties(old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: int) -> Comparison:
+def _compare_properties(old: Mapping[str, Any], new: Mapping[str, Any], at: str) -> Comparison:
     """Compare members; a new one is compatible unless the old schema forbids unknown members."""
     one, other = old.get("properties") or {}, new.get("properties") or {}
     open_before = old.get("additionalProperties") in (None, True) and "patternProperties" not in old
@@ -585,7 +551,7 @@ def _compare_properties(old: Mapping[str, Any], new: Mapping[str, Any], at: str,
         if name not in other:
             comparisons.append(("incompatible", f"{here} is gone"))
         elif name in one:
-            comparisons.append(compare(one[name], other[name], here, depth + 1))
+            comparisons.append(compare(one[name], other[name], here))
         elif open_before:
             comparisons.append(("compatible", f"{here} is new"))
         else:

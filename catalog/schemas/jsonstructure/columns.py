@@ -12,43 +12,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from catalog.schemas.columns import (
-    BINARY,
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    MAX_PRECISION,
-    TEXT,
-    TIMESTAMP,
-    BodyReader,
-    Leaf,
-    Path,
-    Shape,
-    Survey,
-    decimal_leaf,
-    integer_leaf,
-)
+from catalog.schemas import columns as shapes
 from catalog.schemas.contract import Library, SchemaSource
+from catalog.schemas.filling import UnsupportedSchema
 from catalog.schemas.json.columns import JsonReader
 from catalog.schemas.json.references import Schema
-from catalog.schemas.jsonschema.columns import ShapeBuilder, Untypable, Within
+from catalog.schemas.jsonschema.columns import ShapeBuilder, Within
 from catalog.schemas.jsonstructure.validating import FLOATS, INTEGERS, WRITTEN, translate
 
 _TEXTS: Final = ("string", "time", "duration", "uuid", "uri", "jsonpointer")
-_LEAVES: Final[Mapping[str, Leaf]] = {
-    **dict.fromkeys(_TEXTS, TEXT),
-    **dict.fromkeys(FLOATS, DOUBLE),
+_LEAVES: Final[Mapping[str, shapes.Leaf]] = {
+    **dict.fromkeys(_TEXTS, shapes.TEXT),
+    **dict.fromkeys(FLOATS, shapes.DOUBLE),
     **{
-        kind: integer_leaf((high - low).bit_length(), signed=low < 0, written=kind in WRITTEN)
+        kind: shapes.integer_leaf((high - low).bit_length(), signed=low < 0, written=kind in WRITTEN)
         for kind, (low, high) in INTEGERS.items()
     },
-    "boolean": BOOLEAN,
-    "date": DATE,
-    "datetime": TIMESTAMP,
+    "boolean": shapes.BOOLEAN,
+    "date": shapes.DATE,
+    "datetime": shapes.TIMESTAMP,
 }
 
 
-def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
+def open_columns(
+    source: SchemaSource, library: Library, survey: shapes.Survey
+) -> tuple[shapes.Shape, shapes.BodyReader] | None:
     """Return the shape of payloads and their reader; None if they have no typed columns."""
     schema = translate(source, library)
     shape = _StructureShapes(SchemaSource("JsonSchema", "", schema), library, survey).root_shape(schema)
@@ -56,21 +44,25 @@ def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tupl
 
 
 class _StructureShapes(ShapeBuilder):
-    def plain_shape(self, schema: Schema, path: Path, within: Within) -> Shape:
+    def plain_shape(self, schema: Schema, path: shapes.Path, within: Within) -> shapes.Shape:
         kind: Any = schema.get("x-type")
         if kind == "decimal" or kind in _LEAVES:
-            leaf = decimal_leaf(schema.get("precision"), schema.get("scale")) if kind == "decimal" else _LEAVES[kind]
+            leaf = (
+                shapes.decimal_leaf(schema.get("precision"), schema.get("scale"))
+                if kind == "decimal"
+                else _LEAVES[kind]
+            )
             if leaf.kind == "numeral":
                 self.survey.add_finding(
-                    path, f"stays text: it is a number of more than {MAX_PRECISION} digits, or of unknown ones"
+                    path, f"stays text: it is a number of more than {shapes.MAX_PRECISION} digits, or of unknown ones"
                 )
             return leaf
         if kind == "binary":
-            return BINARY if schema.get("contentEncoding", "base64") == "base64" else TEXT
+            return shapes.BINARY if schema.get("contentEncoding", "base64") == "base64" else shapes.TEXT
         if kind == "tuple":
             order = schema.get("x-order", [])
             if len(set(order)) < len(order):
-                raise Untypable("one member occurs twice")
+                raise UnsupportedSchema("one member occurs twice")
             members = dict(zip(order, schema.get("prefixItems", ()), strict=True))
             return self.struct_shape(members, path, within, positional=True)
         return super().plain_shape(schema, path, within)

@@ -24,7 +24,6 @@ from catalog.schemas.jsonschema.validating import JsonSchemaValidator, open_vali
 from catalog.schemas.library import to_tree
 
 Schema = Mapping[str, Any]
-_MAX_HOPS: Final = 40
 _IMPORTS: Final = ("$import", "$importdefs")
 _INDEX: Final = re.compile(r"\[(\d+)\]")
 _HARMLESS: Final = frozenset(
@@ -121,7 +120,7 @@ def translate(source: SchemaSource, library: Library, *, reserved: bool = False)
     except SchemaError:
         raise
     except RecursionError as error:
-        raise SchemaError("the JSON Structure document nests too deeply") from error
+        raise SchemaError("a type is its own base, or the JSON Structure document nests too deeply") from error
     except Exception as error:  # an error in the library, which callers report
         raise SchemaError(clip(f"the JSON Structure document cannot be used: {error!r}")) from error
 
@@ -243,21 +242,19 @@ class _Translator:
             self._definitions[name] = self._translate(self._flatten({"$ref": key} if isinstance(key, str) else schema))
         return {"$ref": f"#/$defs/{self._names[key]}"}
 
-    def _flatten(self, schema: Schema, hops: int = 0) -> Schema:
+    def _flatten(self, schema: Schema) -> Schema:
         """Return a type with references followed, and with what it inherits."""
-        if hops > _MAX_HOPS:
-            raise SchemaError("a type is its own base")
         kind, flat = schema.get("type"), schema
         target = schema.get("$ref") or (kind.get("$ref") if isinstance(kind, Mapping) else None)
         if isinstance(target, str) or isinstance(kind, Mapping):
             base: Any = self._find_target(target) if isinstance(target, str) else kind
             own = {name: value for name, value in schema.items() if name not in ("type", "$ref", "definitions")}
-            flat = _inherit(own, self._flatten(base, hops + 1))
+            flat = _inherit(own, self._flatten(base))
         extended = flat.get("$extends") if flat.get("type") != "choice" else None
         if extended is not None:
             flat = {name: value for name, value in flat.items() if name != "$extends"}
             for each in _listed(extended):
-                base = self._flatten(self._find_target(str(each)), hops + 1)
+                base = self._flatten(self._find_target(str(each)))
                 flat = _inherit(flat, {n: v for n, v in base.items() if n not in ("type", "name", "$id", "abstract")})
         return flat
 

@@ -15,42 +15,21 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 
-from catalog.schemas.columns import (
-    BINARY,
-    BOOLEAN,
-    DOUBLE,
-    FLOAT,
-    JSON,
-    TEXT,
-    TIMESTAMP,
-    BodyReader,
-    Getters,
-    Leaf,
-    MapShape,
-    Member,
-    Path,
-    Shape,
-    Struct,
-    Survey,
-    Undecoded,
-    integer_leaf,
-    iter_rows,
-)
-from catalog.schemas.columns import ListShape as List
+from catalog.schemas import columns as shapes
 from catalog.schemas.contract import Library, SchemaFault, SchemaSource, UnfitValue
 from catalog.schemas.protobuf.json import iter_unfit_paths
 from catalog.schemas.protobuf.validating import PartialMessage, ProtobufValidator, ResolvedMessages, open_message
 
-_SCALARS: Final[Mapping[int, Leaf]] = {
-    FieldDescriptor.CPPTYPE_INT32: integer_leaf(32),
-    FieldDescriptor.CPPTYPE_INT64: integer_leaf(64),
-    FieldDescriptor.CPPTYPE_UINT32: integer_leaf(32, signed=False),
-    FieldDescriptor.CPPTYPE_UINT64: integer_leaf(64, signed=False),
-    FieldDescriptor.CPPTYPE_DOUBLE: DOUBLE,
-    FieldDescriptor.CPPTYPE_FLOAT: FLOAT,
-    FieldDescriptor.CPPTYPE_BOOL: BOOLEAN,
-    FieldDescriptor.CPPTYPE_ENUM: TEXT,
-    FieldDescriptor.CPPTYPE_STRING: TEXT,
+_SCALARS: Final[Mapping[int, shapes.Leaf]] = {
+    FieldDescriptor.CPPTYPE_INT32: shapes.integer_leaf(32),
+    FieldDescriptor.CPPTYPE_INT64: shapes.integer_leaf(64),
+    FieldDescriptor.CPPTYPE_UINT32: shapes.integer_leaf(32, signed=False),
+    FieldDescriptor.CPPTYPE_UINT64: shapes.integer_leaf(64, signed=False),
+    FieldDescriptor.CPPTYPE_DOUBLE: shapes.DOUBLE,
+    FieldDescriptor.CPPTYPE_FLOAT: shapes.FLOAT,
+    FieldDescriptor.CPPTYPE_BOOL: shapes.BOOLEAN,
+    FieldDescriptor.CPPTYPE_ENUM: shapes.TEXT,
+    FieldDescriptor.CPPTYPE_STRING: shapes.TEXT,
 }
 _PACKAGE: Final = "google.protobuf."
 _WRAPPERS: Final = frozenset(
@@ -66,88 +45,79 @@ Field = Any
 Form = Callable[[Any], Any]
 
 
-def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
+def open_columns(
+    source: SchemaSource, library: Library, survey: shapes.Survey
+) -> tuple[shapes.Shape, shapes.BodyReader] | None:
     """Return the shape of payloads and their reader; None if they have no typed columns."""
     own = open_message(source, library)
-    shape = shape_of(own.message.DESCRIPTOR, survey)
+    shape = _ShapeFinder(survey).message_shape(own.message.DESCRIPTOR, (), ())
     reads = own if source.written is None else ResolvedMessages(own, source.written)
-    return None if shape is None else (shape, ProtobufReader(own, reads))
-
-
-def shape_of(descriptor: Any, survey: Survey) -> Shape | None:
-    """Return the shape of a message's payloads; None if they have no typed columns."""
-    shape = _ShapeFinder(survey).message_shape(descriptor, (), ())
-    return None if isinstance(shape, Leaf) and shape.kind == "json" else shape
+    return None if shape == shapes.JSON else (shape, ProtobufReader(own, reads))
 
 
 class _ShapeFinder:
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, survey: shapes.Survey) -> None:
         self._survey = survey
 
-    def message_shape(self, descriptor: Any, path: Path, within: tuple[str, ...]) -> Shape:
+    def message_shape(self, descriptor: Any, path: shapes.Path, within: tuple[str, ...]) -> shapes.Shape:
         name = descriptor.full_name
         passed = self._survey.check_limits(path)
         if passed or name in within:
             return self._survey.add_json_text(path, passed or "the message contains itself")
         if name == _TIMESTAMP:
-            return TIMESTAMP
+            return shapes.TIMESTAMP
         if name in _TEXTS:
-            return TEXT
+            return shapes.TEXT
         if name in _WRAPPERS:
             return _scalar_leaf(descriptor.fields_by_name["value"])
         if name in _OPEN:
             return self._survey.add_json_text(path, f"a {descriptor.name} may contain anything")
         fields = list(descriptor.fields)
-        columns = self._survey.assign_columns(path, [field.name for field in fields]) if fields else []
-        if not columns:
-            return self._survey.add_json_text(path, "the payload has too many fields" if fields else "it has no fields")
-        pairs = zip(fields, columns, strict=False)  # fields without a column are the last
-        return Struct(
-            tuple(
-                Member(own, column, self._field_shape(field, (*path, own), (*within, name)))
-                for field, (own, column) in pairs
-            )
-        )
 
-    def _field_shape(self, field: Field, path: Path, within: tuple[str, ...]) -> Shape:
+        def make_member(at: int, own: str, column: str) -> shapes.Member:
+            return shapes.Member(own, column, self._field_shape(fields[at], (*path, own), (*within, name)))
+
+        return self._survey.build_struct(path, [field.name for field in fields], make_member)
+
+    def _field_shape(self, field: Field, path: shapes.Path, within: tuple[str, ...]) -> shapes.Shape:
         kind = field.message_type
         if kind is not None and kind.GetOptions().map_entry:
             inner = self._value_shape(kind.fields_by_name["value"], (*path, "*"), within)
-            return MapShape(inner, _scalar_leaf(kind.fields_by_name["key"]))
+            return shapes.MapShape(inner, _scalar_leaf(kind.fields_by_name["key"]))
         if field.is_repeated:
-            return List(self._value_shape(field, (*path, "*"), within))
+            return shapes.ListShape(self._value_shape(field, (*path, "*"), within))
         return self._value_shape(field, path, within)
 
-    def _value_shape(self, field: Field, path: Path, within: tuple[str, ...]) -> Shape:
+    def _value_shape(self, field: Field, path: shapes.Path, within: tuple[str, ...]) -> shapes.Shape:
         kind = field.message_type
         return _scalar_leaf(field) if kind is None else self.message_shape(kind, path, within)
 
 
-def _scalar_leaf(field: Field) -> Leaf:
-    return BINARY if field.type == FieldDescriptor.TYPE_BYTES else _SCALARS[field.cpp_type]
+def _scalar_leaf(field: Field) -> shapes.Leaf:
+    return shapes.BINARY if field.type == FieldDescriptor.TYPE_BYTES else _SCALARS[field.cpp_type]
 
 
 class ProtobufReader:
     """Reads bodies as messages, by content type as in validation; unknown fields are dropped."""
 
-    def __init__(self, validator: ProtobufValidator, reads: ProtobufValidator | ResolvedMessages | None = None) -> None:
+    def __init__(self, validator: ProtobufValidator, reads: ProtobufValidator | ResolvedMessages) -> None:
         self._validator = validator
-        self._reads = reads or validator
+        self._reads = reads
 
     def read(
         self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
-    ) -> tuple[list[Any], list[Undecoded]]:
+    ) -> tuple[list[Any], list[shapes.Undecoded]]:
         values: list[Any] = []
-        undecoded: list[Undecoded] = []
-        for row, body, content_type in iter_rows(bodies, content_types, undecoded):
+        undecoded: list[shapes.Undecoded] = []
+        for row, body, content_type in shapes.iter_rows(bodies, content_types, undecoded):
             message: Any = None if body is None else self._reads.read(body, content_type)
             if isinstance(message, SchemaFault):
-                undecoded.append(Undecoded(row, str(message)))
+                undecoded.append(shapes.Undecoded(row, str(message)))
                 message = None
             values.append(message)
         return values, undecoded
 
-    def getters_of(self, struct: Struct) -> Getters:
+    def getters_of(self, struct: shapes.Struct) -> shapes.Getters:
         return [_make_getter(member) for member in struct.members]
 
     def to_json(self, value: Any) -> str | None:
@@ -157,7 +127,7 @@ class ProtobufReader:
         return None if text == "null" else text
 
 
-def _make_getter(member: Member) -> Form:
+def _make_getter(member: shapes.Member) -> Form:
     """Return the getter of a field's value from its message.
 
     All messages at one path of a payload have the same type, which is taken from the first message.
@@ -187,32 +157,32 @@ def _mark_unfit(value: Any, unfit: Any) -> Any:
     return PartialMessage(value, unfit)
 
 
-def _bind_getter(field: Field, shape: Shape) -> Form:
+def _bind_getter(field: Field, shape: shapes.Shape) -> Form:
     name, kind = field.name, field.message_type
-    if isinstance(shape, MapShape):
-        inner = _converter_for(kind.fields_by_name["value"], shape.value) or _identity
+    if isinstance(shape, shapes.MapShape):
+        inner = _converter_for(kind.fields_by_name["value"], shape.value)
         return lambda message: {key: inner(value) for key, value in getattr(message, name).items()}
-    if isinstance(shape, List):
-        each = _converter_for(field, shape.item) or _identity
+    if isinstance(shape, shapes.ListShape):
+        each = _converter_for(field, shape.item)
         return lambda message: [each(value) for value in getattr(message, name)]
-    form = _converter_for(field, shape) or _identity
+    form = _converter_for(field, shape)
     if field.has_presence:
         return lambda message: form(getattr(message, name)) if message.HasField(name) else None
     return attrgetter(name) if form is _identity else lambda message: form(getattr(message, name))
 
 
-def _converter_for(field: Field, shape: Shape) -> Form | None:
-    """Return the converter of a field's value to that of its shape; None if they are equal."""
+def _converter_for(field: Field, shape: shapes.Shape) -> Form:
+    """Return the converter of a field's value to that of its shape."""
     if field.enum_type is not None:
         return _enum_converter(field.enum_type)
-    if field.message_type is None or shape == JSON:
-        return None
+    if field.message_type is None or shape == shapes.JSON:
+        return _identity
     name = field.message_type.full_name
     if name == _TIMESTAMP:
         return _to_instant
     if name in _TEXTS:
         return _to_text
-    return attrgetter("value") if name in _WRAPPERS else None
+    return attrgetter("value") if name in _WRAPPERS else _identity
 
 
 def _identity(value: Any) -> Any:

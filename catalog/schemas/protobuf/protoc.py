@@ -16,13 +16,10 @@ from typing import Final
 import grpc_tools  # type: ignore[import-untyped]
 
 from catalog.schemas.contract import SchemaError, clip
-from catalog.schemas.sandbox import run_limited
+from catalog.schemas.sandbox import COMPILE_MEMORY, COMPILE_SECONDS, run_limited
 
 INCLUDE: Final = Path(grpc_tools.__file__).parent / "_proto"
 """The folder of the files bundled with protoc: google/protobuf/*.proto."""
-MAX_SECONDS: Final = 20
-"""CPU time limit of one run; the limit of elapsed time is ten times as long."""
-MAX_MEMORY: Final = 1024 * 1024 * 1024
 _SCRIPT: Final = """
 sys.path.append(sys.argv[3])
 from grpc_tools.protoc import main
@@ -84,7 +81,7 @@ def _compile_cached(main: str, files: tuple[tuple[str, str], ...], prefix: str) 
             (root / path).write_text(whole, encoding="utf-8", errors="replace", newline="")
         options = ["-I.", f"-I{INCLUDE}", "--include_imports", "--descriptor_set_out=.descriptors", main]
         arguments = [str(INCLUDE.parents[1]), *options]
-        code, _, errors = run_limited(_SCRIPT, arguments, seconds=MAX_SECONDS, memory=MAX_MEMORY, folder=folder)
+        code, _, errors = run_limited(_SCRIPT, arguments, folder=folder)
         if code == 0:
             return (root / ".descriptors").read_bytes()
         raise _compile_error(main, len(prefix), code, errors)
@@ -98,7 +95,7 @@ def _compile_error(main: str, shift: int, code: int, errors: str) -> SchemaError
         column -= shift if is_main and match["line"] == "1" else 0
         return SchemaError(clip(f"{place}line {match['line']}, column {column}: {match['text']}"), hint=hint)
     if code < 0 or "MemoryError" in errors:
-        limits = f"{MAX_SECONDS} s and {MAX_MEMORY // 1024**2} MiB"
+        limits = f"{COMPILE_SECONDS} s and {COMPILE_MEMORY // 1024**2} MiB"
         return SchemaError(
             f"compiling the .proto text takes protoc more than {limits}", hint="split it, or make it simpler"
         )

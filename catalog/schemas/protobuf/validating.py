@@ -22,7 +22,6 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from catalog.schemas.contract import (
     BEYOND_FAULT,
     BEYOND_LIMITS,
-    MAX_FAULTS,
     CostExceeded,
     Library,
     MessagePlace,
@@ -37,13 +36,11 @@ from catalog.schemas.contract import (
     is_json,
     make_fault,
 )
+from catalog.schemas.families import documents_of
 from catalog.schemas.ids.client import WrittenSchema
 from catalog.schemas.protobuf.json import JsonMessageReader, NotJsonError, Unfit, iter_unfit_paths
 from catalog.schemas.protobuf.protoc import compile_files, has_syntax, imports_of, is_path
 
-MAX_FILES: Final = 500
-MAX_TEXT: Final = 8 * 1024 * 1024
-"""Maximum characters of all .proto texts of one schema."""
 MAX_PARSED_BYTES: Final = 64 * 1024 * 1024
 """Maximum memory for the messages of one body; even an empty message of two bytes needs memory."""
 MAX_EXPLAINED_BYTES: Final = 256 * 1024
@@ -86,7 +83,11 @@ def open_message(source: SchemaSource, library: Library) -> ProtobufValidator:
     except (TypeError, KeyError) as error:
         hint = "the Protobuf library is older than the syntax, or two files define the same name"
         raise SchemaError(f"the .proto text cannot be used: {clip(str(error))}", hint=hint) from error
-    return ProtobufValidator(descriptor, pool, own)
+    try:
+        return ProtobufValidator(descriptor, pool, own)
+    except RecursionError as error:
+        hint = "let a message lead to fewer others in a row"
+        raise SchemaError("the .proto text cannot be used: its messages lead on too far", hint=hint) from error
 
 
 def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
@@ -133,7 +134,7 @@ class _WriterImports:
         return None if text is None else (reference, text)
 
 
-class ResolvedMessages:
+class ResolvedMessages(Validator):
     """Validates bodies first with the writer's message, then with the reader's."""
 
     def __init__(self, own: ProtobufValidator, written: WriterSchema) -> None:
@@ -150,14 +151,6 @@ class ResolvedMessages:
         except SchemaError as error:
             self._schema_fault = make_fault(f"the registry's schema is not valid: {error}{self._writer_note}")
 
-    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* is invalid for either message; raises like :meth:`ProtobufValidator.fault`."""
-        return next(iter(self._find_faults(body, at_any_cost=at_any_cost)), None)
-
-    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all faults of *body*, at most MAX_FAULTS; raises like :meth:`ProtobufValidator.fault`."""
-        return self._find_faults(body, at_any_cost=False)
-
     def read(self, body: bytes | None, content_type: str | None) -> Message | PartialMessage | UnfitValue | SchemaFault:
         """Return *body* as the reader's message, or why it cannot be parsed."""
         try:
@@ -166,12 +159,15 @@ class ResolvedMessages:
             return BEYOND_FAULT
         return self._own.read(body, None) if found is None else found
 
-    def _find_faults(self, body: bytes | None, *, at_any_cost: bool) -> list[SchemaFault]:
+    def find_faults(
+        self, body: bytes | None, content_type: str | None, limit: int, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
+        """Return why *body* is invalid for either message."""
         if self._schema_fault is not None or self._writer is None:
             return [self._schema_fault] if self._schema_fault is not None else []
         for validator in (self._writer, self._own):
             # Bodies with a frame are never JSON, whatever their content type.
-            if found := validator.find_faults(body, None, at_any_cost=at_any_cost):
+            if found := validator.find_faults(body, None, limit, at_any_cost=at_any_cost):
                 return [make_fault(each.message + self._writer_note, each.path) for each in found]
         return []
 
@@ -182,25 +178,14 @@ def references_of(source: SchemaSource) -> Iterable[str]:
 
 
 def _collect_files(source: SchemaSource, library: Library) -> tuple[str, dict[str, str]]:
-    files: dict[str, str] = {}
-    waiting = [(source.document, source.uri)]
-    while waiting:
-        text, base = waiting.pop()
-        for path in imports_of(text):
-            if path in files:
-                continue
-            if not is_path(path):
-                hint = "import by a relative path to a .proto file, without '..' and blanks"
-                raise SchemaError(f"{clip(path)!r} cannot be imported", hint=hint)
-            loaded = library.document(path, base)
-            if loaded is None or not isinstance(loaded[1], str):
-                hint = f"add a document that the schema's {path!r} leads to"
-                raise SchemaError(f"the import {clip(path)!r} is not known", hint=hint)
-            files[path] = loaded[1]
-            waiting.append((loaded[1], loaded[0]))
-    if len(files) > MAX_FILES or sum(map(len, files.values()), len(source.document)) > MAX_TEXT:
-        limits = f"{MAX_FILES} files and {MAX_TEXT} characters"
-        raise SchemaError(f"the schema has more than {limits}", hint="import less")
+    files = {path: text for (_, path), (_, text) in documents_of(source, library).items() if isinstance(text, str)}
+    for path in dict.fromkeys(path for text in (source.document, *files.values()) for path in imports_of(text)):
+        if not is_path(path):
+            hint = "import by a relative path to a .proto file, without '..' and blanks"
+            raise SchemaError(f"{clip(path)!r} cannot be imported", hint=hint)
+        if path not in files:
+            hint = f"add a document that the schema's {path!r} leads to"
+            raise SchemaError(f"the import {clip(path)!r} is not known", hint=hint)
     main = "schema.proto"
     while main in files or any(path.startswith(f"{main}/") for path in files):
         main = f"_{main}"
@@ -240,7 +225,7 @@ class PartialMessage:
     unfit: Unfit
 
 
-class ProtobufValidator:
+class ProtobufValidator(Validator):
     """A compiled message."""
 
     def __init__(
@@ -249,15 +234,10 @@ class ProtobufValidator:
         self._descriptor = descriptor
         self._pool = pool
         self._file = own
-        self._message = message_factory.GetMessageClass(descriptor)
-        self._mapping = JsonMessageReader(self._message, pool)
+        self.message = message_factory.GetMessageClass(descriptor)
+        self._mapping = JsonMessageReader(self.message, pool)
         reachable = _reachable_messages(descriptor)
         self._max_bytes = 2 * MAX_PARSED_BYTES // max(40 + 16 * len(each.fields) for each in reachable)
-
-    @property
-    def message(self) -> type[Message]:
-        """The message class."""
-        return self._message
 
     def for_message(self, name: str) -> ProtobufValidator:
         """Return the validator of another message of the same file, by its full name."""
@@ -291,24 +271,17 @@ class ProtobufValidator:
         same = [name for name in known if name in (place, f"{prefix}{place}")]
         return same[0] if same else next((name for name in known if name.endswith(f".{place}")), None)
 
-    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* is invalid, with a dotted field path; a missing body is an empty message.
+    def find_faults(
+        self, body: bytes | None, content_type: str | None, limit: int, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
+        """Return the faults of all invalid or missing fields, or the fault of the whole body, with dotted field paths.
+
+        A missing body is an empty message.
 
         Raises:
             CostExceeded: the messages of so large a body could exceed MAX_PARSED_BYTES (with ten fields in the largest
                 message from 640 KiB on), and *at_any_cost* is False.
         """
-        return next(iter(self.find_faults(body, content_type, at_any_cost=at_any_cost)), None)
-
-    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return the faults of all invalid or missing fields, at most MAX_FAULTS, or the fault of the whole body.
-
-        Raises like :meth:`fault`.
-        """
-        return self.find_faults(body, content_type, at_any_cost=False)
-
-    def find_faults(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool) -> list[SchemaFault]:
-        """Return the results of :meth:`faults`, and raise like :meth:`fault`."""
         if self._is_too_large(body) and not at_any_cost:
             raise CostExceeded
         parsed = self._parse(body, content_type)
@@ -318,18 +291,18 @@ class ProtobufValidator:
         if isinstance(unfit, UnfitValue):
             return [make_fault(unfit.why)]
         if unfit:
-            return [make_fault(why, path) for path, why in islice(iter_unfit_paths(unfit), MAX_FAULTS)]
-        missing = self._missing_fields(message)
+            return [make_fault(why, path) for path, why in islice(iter_unfit_paths(unfit), limit)]
+        missing = self._missing_fields(message)[:limit]
         if missing or (is_json(content_type) and body is not None) or not _drop_unknown(message):
             return missing
         if len(body or b"") > MAX_EXPLAINED_BYTES and not at_any_cost:
             raise CostExceeded
-        found = islice(self._iter_mistyped(body or b""), MAX_FAULTS)
+        found = islice(self._iter_mistyped(body or b""), limit)
         return [make_fault(why, _to_path(steps)) for steps, _, why in found]
 
     def _iter_mistyped(self, body: bytes) -> Iterator[tuple[Steps, str, str]]:
         """Yield known fields with a wrong type or value: path, name and reason."""
-        for steps, number, kind in _iter_unknown(self._message.FromString(body)):
+        for steps, number, kind in _iter_unknown(self.message.FromString(body)):
             if number in kind.fields_by_number:
                 why = f"field {number} of {kind.full_name} has another type or value"
                 yield steps, kind.fields_by_number[number].name, why
@@ -376,7 +349,7 @@ class ProtobufValidator:
         if is_json(content_type) and body is not None:
             return self._parse_json(body)
         try:
-            return self._message.FromString(body or b""), {}
+            return self.message.FromString(body or b""), {}
         except DecodeError as error:
             if "alloc failed" in str(error):
                 raise MemoryError from error  # not a fault of the body
@@ -386,7 +359,7 @@ class ProtobufValidator:
         if message.IsInitialized():
             return []
         missing = message.FindInitializationErrors()  # type: ignore[attr-defined]  # the stubs leave it out
-        return [make_fault("a required field is missing", path) for path in missing[:MAX_FAULTS] or ("",)]
+        return [make_fault("a required field is missing", path) for path in missing or ("",)]
 
     def _parse_json(self, body: bytes) -> tuple[Message, Unfit | UnfitValue] | list[SchemaFault]:
         try:

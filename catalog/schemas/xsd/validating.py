@@ -17,17 +17,17 @@ from typing import Any, Final
 from lxml import etree
 
 from catalog.schemas.contract import (
-    MAX_FAULTS,
     CostExceeded,
     Library,
     MissingTypeError,
     SchemaError,
     SchemaFault,
     SchemaSource,
+    Validator,
     clip,
     make_fault,
 )
-from catalog.schemas.sandbox import run_limited
+from catalog.schemas.sandbox import COMPILE_MEMORY, COMPILE_SECONDS, run_limited
 
 # Reading XML Schema documents, without DTDs, entities, files and network access, and with all that they refer to.
 #
@@ -35,9 +35,8 @@ from catalog.schemas.sandbox import run_limited
 # follows references itself, can only find documents in :attr:`XsdDocuments.texts`.
 
 XS: Final = "{http://www.w3.org/2001/XMLSchema}"
-MAX_DOCUMENTS: Final = 500
-MAX_TEXT: Final = 8 * 1024 * 1024
-"""Maximum size of all documents of one schema."""
+PLAIN_SIZE: Final = 256 * 1024
+"""Larger schemas are first compiled in a process with limits."""
 _MAIN: Final = "document0.xsd"
 _REFERRING: Final = (f"{XS}include", f"{XS}import", f"{XS}redefine", f"{XS}override")
 _DECLARATION: Final = re.compile(r"\ufeff?\s*<\?xml\s[^>]*\?>")
@@ -122,14 +121,11 @@ def read_documents(source: SchemaSource, library: Library) -> XsdDocuments:
                 waiting.append((names[uri], uri))
                 size += len(document)
             each.set("schemaLocation", names[uri])
-            if len(names) > MAX_DOCUMENTS or size > MAX_TEXT:
-                limits = f"{MAX_DOCUMENTS} documents and {MAX_TEXT} characters"
-                raise SchemaError(f"the XML Schema has more than {limits}", hint="include less")
     return XsdDocuments(
         texts={name: etree.tostring(root, encoding="utf-8") for name, root in roots.items()},
         elements=frozenset(str(each.get("name")) for root in roots.values() for each in root.findall(f"{XS}element")),
         later=next((later for root in roots.values() for later in _iter_xsd11(root)), ""),
-        intricate=size > MAX_TEXT // 32 or any(map(_is_intricate, roots.values())),
+        intricate=size > PLAIN_SIZE or any(map(_is_intricate, roots.values())),
     )
 
 
@@ -191,11 +187,8 @@ def _is_intricate(root: etree._Element) -> bool:
 # content models. It gives up after half a second, but for each value of a body. So only bodies of some size are
 # validated in this process.
 
-MAX_STEPS: Final = 20_000_000
-"""Maximum steps, of about ten nanoseconds, to validate one body here."""
-_VALUE_STEPS: Final = 500
-_OPTION_STEPS: Final = 2
-_BYTES_OF_VALUE: Final = 4
+_MAX_WORK: Final = 40_000_000
+"""Maximum bytes of a body that is validated here, times the options of enumerations (and 250)."""
 _MAX_SQUARED: Final = 4096
 """Maximum size of a body whose values can be matched in quadratic time here."""
 _REPEATED_GROUP: Final = re.compile(r"\)(?:[*+]|\{)")
@@ -210,7 +203,7 @@ def _find_fast_bytes(texts: Mapping[str, bytes]) -> int:
     if any(map(_REPEATED_GROUP.search, patterns)) or any(map(_has_ambiguous_model, roots)):
         return 0
     options = sum(1 for root in roots for _ in root.iter(f"{XS}enumeration"))
-    linear = _BYTES_OF_VALUE * MAX_STEPS // (_VALUE_STEPS + _OPTION_STEPS * options)
+    linear = _MAX_WORK // (250 + options)
     return min(linear, _MAX_SQUARED) if any(len(_VARIABLE.findall(each)) > 1 for each in patterns) else linear
 
 
@@ -229,8 +222,6 @@ def _has_ambiguous_model(root: etree._Element) -> bool:
 
 MAX_LOCATED_BYTES: Final = 32 * 1024
 """Faults of larger bodies have no location, because libxml2 counts siblings for each fault."""
-MAX_SECONDS: Final = 5
-MAX_MEMORY: Final = 1024 * 1024 * 1024
 _CHUNK: Final = 1024
 _LOCATIONS: Final = etree.XPath(
     "//@*[namespace-uri() = 'http://www.w3.org/2001/XMLSchema-instance' and contains(local-name(), 'chemaLocation')]"
@@ -291,19 +282,15 @@ def _try_compile(documents: XsdDocuments, version: str) -> None:
     """Compile in a process with limits first, because a short XSD can make libxml2 use all memory, or days."""
     texts = {name: text.decode("utf-8") for name, text in documents.texts.items()}
     job = json.dumps({"texts": texts, "path": sys.path, "invalid": _INVALID}).encode()
-    code, said, errors = run_limited(_TRIAL, [], seconds=MAX_SECONDS, memory=MAX_MEMORY, given=job)
+    code, said, errors = run_limited(_TRIAL, [], given=job)
     if code == _INVALID:
         raise _compile_error(documents, version, said.decode("utf-8", "replace"))
     if code < 0 or "MemoryError" in errors:
-        raise _limit_error()
+        limits = f"{COMPILE_SECONDS} s or {COMPILE_MEMORY // 1024**2} MiB"
+        hint = "use fewer optional elements in one type, and groups and unions that refer to each other less often"
+        raise SchemaError(f"compiling the XML Schema takes more than {limits}", hint=hint)
     if code != 0:  # not caused by the schema
         raise RuntimeError(f"the trial compilation failed: {errors[-500:]}")
-
-
-def _limit_error() -> SchemaError:
-    limits = f"{MAX_SECONDS} s or {MAX_MEMORY // 1024**2} MiB"
-    hint = "use fewer optional elements in one type, and groups and unions that refer to each other less often"
-    return SchemaError(f"compiling the XML Schema takes more than {limits}", hint=hint)
 
 
 def _compile_error(documents: XsdDocuments, version: str, reason: str) -> SchemaError:
@@ -316,7 +303,7 @@ def _compile_error(documents: XsdDocuments, version: str, reason: str) -> Schema
     return SchemaError(f"not a valid XML Schema: {clip(reason)}", hint=hint)
 
 
-class XsdValidator:
+class XsdValidator(Validator):
     """A compiled XML Schema."""
 
     def __init__(self, schema: etree.XMLSchema, name: str, fast_bytes: int) -> None:
@@ -325,21 +312,16 @@ class XsdValidator:
         self._name = name
         self._parser = safe_parser()
 
-    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return the first fault of *body*; with an XPath if the body has at most MAX_LOCATED_BYTES.
+    def find_faults(
+        self, body: bytes | None, content_type: str | None, limit: int, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
+        """Return the faults of *body*, with an XPath if it has at most MAX_LOCATED_BYTES.
 
         The body declares its encoding itself; the content type is ignored.
 
         Raises:
             CostExceeded: validation may take too long, and *at_any_cost* is False.
         """
-        return next(iter(self._find_faults(body, 1, at_any_cost=at_any_cost)), None)
-
-    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all faults, at most MAX_FAULTS; raises like :meth:`fault`."""
-        return self._find_faults(body, MAX_FAULTS, at_any_cost=False)
-
-    def _find_faults(self, body: bytes | None, limit: int, *, at_any_cost: bool) -> list[SchemaFault]:
         if not body:
             return [make_fault("the body is missing; XML is expected")]
         if not at_any_cost and len(body) > self._fast_bytes:

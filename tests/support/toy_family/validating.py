@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource
+from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource, Validator
 
 
-class LinesValidator:
+class LinesValidator(Validator):
     """Counts the lines of bodies."""
 
     def __init__(self, lines: int) -> None:
         self.lines = lines
 
-    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
+    def find_faults(
+        self, body: bytes | None, content_type: str | None, limit: int, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
         count = (body or b"").count(b"\n")
-        return None if count == self.lines else SchemaFault("", f"{count} lines instead of {self.lines}")
-
-    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        fault = self.fault(body, content_type)
-        return [] if fault is None else [fault]
+        return [] if count == self.lines else [SchemaFault("", f"{count} lines instead of {self.lines}")]
 
 
 def compile_schema(source: SchemaSource, library: Library) -> LinesValidator:

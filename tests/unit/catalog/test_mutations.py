@@ -20,7 +20,7 @@ from catalog.findings import DocumentError, Findings
 from catalog.load import build_catalog
 from catalog.parsing.texts import parse_text
 from catalog.schemas.contract import CostExceeded, SchemaError, SchemaSource, Validator
-from catalog.schemas.families import FAMILIES, compile_schema, family_of, references_of
+from catalog.schemas.families import FAMILIES, compile_schema, family_of
 from tests.support.cases import examples, read_cases
 from tests.support.schemas import Documents
 from tests.unit.catalog.documents.test_malformed import DATA, ODD, places_of
@@ -121,7 +121,7 @@ def read_schema(family: str) -> Callable[[random.Random], None]:
         held = chance.choice(schemas(family))
         source = replace(held.source, document=mutate_tree(chance, held.source.document))
         with suppress(SchemaError, CostExceeded):
-            list(references_of(source))
+            list(family_of(source.family).references_of(source))
             family_of(family).find_ignored_parts(source)
             compile_schema(source, held.library).fault(*held.bodies[0])
 

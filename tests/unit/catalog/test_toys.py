@@ -104,8 +104,8 @@ def test_a_schema_family_is_one_entry(tmp_path: Path) -> None:
     catalog = load([catalog_with_lines(tmp_path, "2")])
     assert not catalog.findings
     validation = PayloadValidation(catalog)
-    assert validation.fault(XID, b"a\nb\n", None) is None
-    assert str(validation.fault(XID, b"a\n", None)) == "1 lines instead of 2"
+    assert validation.faults(XID, [b"a\nb\n"], [None])[0] is None
+    assert str(validation.faults(XID, [b"a\n"], [None])[0]) == "1 lines instead of 2"
     payload = PayloadMaker(catalog.definitions[XID], catalog).make("text/plain", 1, random.Random(7), "")
     assert not payload.doubt
     assert (payload.data or b"").count(b"\n") == 2

@@ -73,7 +73,7 @@ def test_the_representative_bodies_are_of_every_family() -> None:
 
 
 def test_an_ordinary_body_never_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_Worker", None)
+    monkeypatch.setattr(sandbox, "_start_worker", None)
     member = {"type": "object", "properties": {"id": {"type": "string"}, "kind": {"enum": list("abcdefgh")}}}
     order = {
         "type": "object",
@@ -108,8 +108,8 @@ def test_a_helper_that_was_killed_is_started_again() -> None:
     before = checked.fault(nested(11), None)
     helper = sandbox.sandbox.worker
     assert helper is not None
-    helper.process.kill()
-    helper.process.wait()
+    helper.kill()
+    helper.wait()
     assert checked.fault(nested(11), None) == before
     assert sandbox.sandbox.worker is not helper
 
@@ -171,7 +171,7 @@ def test_the_helper_ends_with_its_process(end: str, status: int) -> None:
         "from catalog.schemas.contract import SchemaSource\n"
         "from catalog.schemas.validation import BoundedValidation\n"
         "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
-        "print(sandbox.sandbox.worker.process.pid, flush=True)\n"
+        "print(sandbox.sandbox.worker.pid, flush=True)\n"
     )
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", script + end]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG)
@@ -195,7 +195,7 @@ def test_a_body_beyond_its_limits_leaves_the_helper(monkeypatch: pytest.MonkeyPa
     for _ in range(3):
         assert checked.fault(nested(60), None) == BEYOND_FAULT
         assert sandbox.sandbox.worker is not None
-        helpers.add(sandbox.sandbox.worker.process.pid)
+        helpers.add(sandbox.sandbox.worker.pid)
     assert len(helpers) == 1
 
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from google.protobuf import json_format
 
-from catalog.schemas.avro.filling import SINGLE_OBJECT, AvroSampler
-from catalog.schemas.avro.types import read_schema
+from catalog.schemas.avro.filling import AvroSampler
+from catalog.schemas.avro.types import SINGLE_OBJECT, read_schema
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.filling import Chooser, UnsupportedSchema
 from catalog.schemas.protobuf.validating import open_message as compile_protobuf

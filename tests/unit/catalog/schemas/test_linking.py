@@ -299,5 +299,5 @@ def test_an_xpath_leads_to_an_element_of_an_xml_schema(link: str, found: list[st
     assert said(catalog) == found
     if not found:
         payloads = PayloadValidation(catalog)
-        assert payloads.fault(PLACE, b"<Two>2026-01-02</Two>", None) is None
-        assert payloads.fault(PLACE, b"<One>1</One>", None) is not None
+        assert payloads.faults(PLACE, [b"<Two>2026-01-02</Two>"], [None])[0] is None
+        assert payloads.faults(PLACE, [b"<One>1</One>"], [None])[0] is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from catalog.schemas.contract import SchemaFault, SchemaSource
+from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from catalog.schemas.protobuf.protoc import imports_of
 from catalog.schemas.protobuf.validating import PartialMessage, ProtobufValidator, open_message
 from tests.support.cases import read_cases
@@ -65,6 +65,12 @@ def test_json_is_read_as_json_format_reads_it_without_what_is_invalid() -> None:
     for body in (*(each for each, _ in MAPPED["invalid"]), f'{{"l": {"9" * 5000}}}', f'{{"l": "{"9" * 5000}"}}'):
         assert held.fault(body.encode(), "application/json") is not None
         assert isinstance(held.read(body.encode(), "application/json"), PartialMessage | SchemaFault)
+
+
+def test_a_chain_of_too_many_messages_is_told_of() -> None:
+    chain = " ".join(f"message M{n} {{ M{(n + 1) % 1200} next = 1; }}" for n in range(1200))
+    with pytest.raises(SchemaError, match="lead on too far"):
+        validator(f'syntax = "proto3"; {chain}')
 
 
 HOSTILE = """

@@ -60,24 +60,24 @@ def test_who_has_a_schema() -> None:
 
 def test_a_body_too_large_gets_no_verdict() -> None:
     payloads = PayloadValidation(CATALOG)
-    assert payloads.fault("text", b"1" * (MAX_BODY_BYTES + 1), None) is None
-    assert payloads.fault("text", b"1", None) is not None
+    assert payloads.faults("text", [b"1" * (MAX_BODY_BYTES + 1)], [None])[0] is None
+    assert payloads.faults("text", [b"1"], [None])[0] is not None
 
 
 def test_it_travels() -> None:
     payloads = PayloadValidation(CATALOG)
-    assert payloads.fault("declared", b"1", None) is not None
+    assert payloads.faults("declared", [b"1"], [None])[0] is not None
     arrived = pickle.loads(pickle.dumps(payloads))
-    assert arrived.fault("declared", b"1", None) is not None
-    assert arrived.fault("declared", b'"a"', None) is None
+    assert arrived.faults("declared", [b"1"], [None])[0] is not None
+    assert arrived.faults("declared", [b'"a"'], [None])[0] is None
 
 
 def test_validators_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "MAX_VALIDATORS", 2)
+    monkeypatch.setattr(validation, "MAX_COMPILED", 2)
     payloads = PayloadValidation(catalog_of(a="text", b="text", c="text", d=None))
     for xid in "abcdabcd":
-        assert (payloads.fault(xid, b"1", None) is None) == (xid == "d")
-    assert len(payloads._validators) == 2
+        assert (payloads.faults(xid, [b"1"], [None])[0] is None) == (xid == "d")
+    assert payloads._validator.cache_info().currsize == 2
 
 
 def test_the_same_content_is_compiled_once_per_thread() -> None:
@@ -97,13 +97,13 @@ def test_the_same_content_is_compiled_once_per_thread() -> None:
 
 def test_failures_are_remembered_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "MAX_COMPILED", 3)
-    monkeypatch.setattr(families, "_memory", families._CompiledSchemas())
+    monkeypatch.setattr(families, "_thread", threading.local())
     library = CatalogLibrary({})
     for n in range(5):
         for _ in range(2):
             with pytest.raises(SchemaError):
                 compile_schema(SchemaSource("JsonSchema", "", {"type": f"strin{n}"}), library)
-    assert len(families._memory.outcomes) == 3
+    assert len(families._thread.outcomes) == 3
 
 
 def test_a_fingerprint_covers_what_is_referred_to() -> None:
@@ -119,7 +119,7 @@ def test_families_are_imported_when_they_are_met() -> None:
         "from catalog.schemas.validation import PayloadValidation\n"
         "schemas = {'s': {'format': 'JsonSchema', 'document': {'type': 'string'}}}\n"
         "catalog = Catalog({'m': Definition('m', 'g', schemakey='s')}, schemas=schemas)\n"
-        "assert PayloadValidation(catalog).fault('m', b'1', None) is not None\n"
+        "assert PayloadValidation(catalog).faults('m', [b'1'], [None])[0] is not None\n"
         "loaded = {'google.protobuf', 'grpc_tools', 'lxml', 'fastavro', 'json_structure', 'httpx'} & set(sys.modules)\n"
         "assert not loaded, loaded"
     )

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from registry.compatibility import rules
+from registry.compatibility import rules, schemas
 from registry.compatibility.schemas import Budget
 from tests.support.registry import served
 
@@ -92,7 +92,7 @@ def test_what_all_versions_cost_is_bounded(
 ) -> None:
     filled(client, "backward")
     counted.taken()
-    monkeypatch.setattr(rules, "MAX_STEPS", 12 * rules.MIN_PAIR_STEPS)
+    monkeypatch.setattr(schemas, "MAX_STEPS", 12 * rules.MIN_PAIR_STEPS)
     answer = client.patch(f"{SCHEMA}/meta", json={"compatibility": "backward_transitive"})
     assert (answer.status_code, answer.json()["type"].rpartition("#")[2]) == (400, "compatibility_unknown")
     assert "the schemas are too large to compare" in answer.json()["detail"]
