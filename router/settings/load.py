@@ -149,8 +149,6 @@ def read_packaged_schema() -> bytes:
 _LOAD_REFERENCE: Final = re.compile(r"\$\$|\$\{([^}]*)\}")
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _FILE: Final = "file:"
-MAX_SECRET: Final = 1024 * 1024
-"""Maximum size in bytes of a file with a value."""
 
 
 def resolve(
@@ -218,7 +216,7 @@ def _expand_variable(inner: str, environ: Mapping[str, str]) -> str:
 def _read_referenced_file(reference: str, base: Path) -> str:
     path = Path(to_absolute(reference.removeprefix(_FILE).removeprefix("//"), base))
     try:
-        return read_input(path, MAX_SECRET).decode("utf-8").rstrip("\r\n")
+        return read_input(path).decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text") from error
     except OSError as error:
@@ -341,43 +339,11 @@ def _parse_value(schema_node: SettingsNode, key: str, name: str, text: str) -> A
     return text
 
 
-# YAML of settings: no Python tags, no duplicate keys, and no alias bombs.
-#
-# The limits are far above what settings need, and are checked before anything is built: an alias counts as its expanded
-# value, and a merge (``<<``) as what it copies.
-
-MAX_VALUES: Final = 100_000
-MAX_DEPTH: Final = 64
-_LONG: Final = 64
-"""Characters of a text that count as one value, so that aliases cannot multiply a long text either."""
+# YAML of settings: no Python tags and no duplicate keys.
 
 
 class StrictLoader(yaml.SafeLoader):
     """A strict loader for ``yaml.load``; all its errors are ``yaml.YAMLError``."""
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._depth = self._values = 0
-        self._sizes: dict[int, int] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        before = self._values
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise _yaml_error(event, f"more than {MAX_DEPTH} levels")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        if not isinstance(event, yaml.AliasEvent):
-            self._values += 1 + len(getattr(node, "value", "") if isinstance(event, yaml.ScalarEvent) else "") // _LONG
-            self._sizes[id(node)] = self._values - before
-        elif id(node) in self._sizes:
-            self._values += self._sizes[id(node)]
-        else:
-            raise _yaml_error(event, f"alias *{event.anchor} contains itself")
-        if self._values > MAX_VALUES:
-            raise _yaml_error(event, f"more than {MAX_VALUES} values, with aliases expanded")
-        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -387,10 +353,6 @@ class StrictLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"key {text!r} occurs twice", key.start_mark)
             seen.add(text)
         return super().construct_mapping(node, deep)
-
-
-def _yaml_error(event: Any, fault: str) -> yaml.MarkedYAMLError:
-    return yaml.composer.ComposerError(None, None, fault, event.start_mark)
 
 
 # Locations of faults: a line of the file, or an environment variable.
@@ -438,8 +400,6 @@ def _find_variable(key: str, overrides: Mapping[str, str]) -> str:
 # resolve references and paths, validate, and check across sections.
 
 M = TypeVar("M", bound=BaseModel)
-MAX_SETTINGS: Final = 16 * 1024 * 1024
-"""Maximum size in bytes of a settings file."""
 _SHOWN: Final = 80
 """Maximum characters of a rejected name in an error."""
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
@@ -525,12 +485,14 @@ def read_yaml(file: Path) -> dict[str, Any]:
         ConfigError: it is unreadable, not UTF-8, not valid YAML, or not a map.
     """
     try:
-        content = yaml.load(read_input(file, MAX_SETTINGS).decode("utf-8"), Loader=StrictLoader)
+        content = yaml.load(read_input(file).decode("utf-8"), Loader=StrictLoader)
     except OSError as error:
         hint = "name an existing settings file, or write one with `xrouter init`"
         raise ConfigError(f"cannot read settings {file}: {error.strerror}", file=str(file), hint=hint) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text", file=str(file), hint="save it as UTF-8") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file} has too many levels", file=str(file), hint="fix the YAML there") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -17,7 +17,7 @@ from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Publisher
 from catalog.model import Endpoint
 from router.errors import SinkError
-from router.settings.catalogs import PLAIN_TEXT, TlsSettings, iter_cleartext_faults, to_path, to_tls
+from router.settings.catalogs import PLAIN_TEXT, TlsSettings, iter_cleartext_faults, iter_login_faults, to_path, to_tls
 from router.settings.routes import (
     MISSING_TEXT,
     TABLE_VARIABLES,
@@ -103,7 +103,7 @@ class MessageSink(RemoteSink):
         return self.timeout.total_seconds()
 
     def faults(self, key: str, *, events: bool, letters: bool) -> Iterator[Fault]:
-        """Yield what is wrong with destination and addresses."""
+        """Yield what is wrong with destination, login and addresses."""
         field = f"{key}.{self.template_field}"
         if not self.has_template and self.endpoint is None:
             yield field, "is required; add it, or set endpoint"
@@ -114,6 +114,7 @@ class MessageSink(RemoteSink):
                 parse_address(self.template, self.sending)
             except NameTemplateError as error:
                 yield field, str(error)
+        yield from iter_login_faults(key, self.username, self.password is not None)
         yield from self.address_faults(key)
 
     def address_faults(self, key: str) -> Iterator[Fault]:
@@ -164,8 +165,9 @@ class AmqpSink(MessageSink):
     )
     node: str | None = Field(None, description="Node (queue, topic), or a template such as events/{messagegroup}.")
 
-    def login_faults(self, key: str) -> Iterator[Fault]:
-        """Yield addresses without TLS where tls is set."""
+    def address_faults(self, key: str) -> Iterator[Fault]:
+        """Yield what is wrong with addresses, also those without TLS where tls is set."""
+        yield from super().address_faults(key)
         yield from iter_cleartext_faults(f"{key}.uri", self.uri, self.tls)
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
