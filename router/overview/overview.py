@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
@@ -24,8 +24,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs
-
-import msgspec
 
 from bindings.http.request import HttpProblem, Reply, RequestHead, body_too_large, unavailable_problem
 from bindings.http.server import AcceptedRequest, AnswerCallback
@@ -41,7 +39,6 @@ from router.overview.picture import (
     INBOX_RECORDS,
     POINT_SECONDS,
     REST,
-    CoverageView,
     FigureReading,
     Figures,
     Point,
@@ -51,7 +48,8 @@ from router.overview.picture import (
 from router.overview.records import PASTED, AccessGuard, RecordViews, ReplayPreview
 from router.settings import Settings
 from router.state.ledger import LetterLedger
-from router.watching.status import CatalogDifference, CatalogEvent, RouterStatus
+from router.watching.coverage import CoverageView
+from router.watching.status import RouterStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,52 +57,6 @@ if TYPE_CHECKING:
     from router.watching.metrics import Metrics
 
 # ``/status.json``: the figures of the status page, documented in deploy/STATUS.md.
-
-# The last catalogs: active ones with their changes, and rejected ones with their findings.
-
-VALUE: Final = 500
-"""Maximum characters of a value before or after a change."""
-
-
-def make_history(events: Sequence[CatalogEvent], differences: Mapping[str, CatalogDifference]) -> list[dict[str, Any]]:
-    """Return the active and rejected catalogs as JSON, newest first."""
-    entries: list[dict[str, Any]] = []
-    seen: set[str] = set()
-    for event in reversed(events):
-        difference = None if event.epoch is None or event.epoch in seen else differences.get(event.epoch)
-        entries.append(
-            {
-                "at": event.at,
-                "result": "refused" if event.epoch is None else "active",
-                "epoch": event.epoch,
-                "definitions": None if event.epoch is None else event.definitions,
-                "difference": None if difference is None else _difference_to_json(difference),
-                "findings": [asdict(finding) for finding in event.findings],
-                "findings_total": event.total,
-                "times": event.times,
-            }
-        )
-        if event.epoch is not None:
-            seen.add(event.epoch)
-    return entries
-
-
-def _difference_to_json(difference: CatalogDifference) -> dict[str, Any]:
-    changes = [each.to_json() for each in difference.changes]
-    return {
-        "before": difference.before,
-        "compatible": not difference.incompatible,
-        "incompatible": difference.incompatible,
-        "total": difference.total,
-        "changes": [change | {side: _cut_value(change[side]) for side in ("before", "after")} for change in changes],
-    }
-
-
-def _cut_value(value: Any) -> Any:
-    """Return a value, truncated as text or JSON if it is too long."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8", "backslashreplace")
-    return value if len(text) <= VALUE else text[:VALUE] + "…"
-
 
 FORMAT: Final = 1
 """Version of the document; it grows when a member is removed or changes its meaning, not for new members."""
@@ -192,7 +144,7 @@ class StatusDocument:
             "rest_records": _read_int(reading, REST),
             "replays": self._replays(),
             "shadow": self._shadow(),
-            "epochs": make_history(self._status.catalog_events, self._status.differences),
+            "epochs": self._status.history_to_json(),
         }
 
     def _queries_to_json(self, queries: dict[str, Any], reading: FigureReading) -> dict[str, Any]:

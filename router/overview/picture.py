@@ -31,7 +31,7 @@ from router.settings.routes import (
     full_variable_name,
     make_event_values,
 )
-from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of
+from router.watching.coverage import CoverageView
 from router.watching.metrics import SinkProblem
 
 # Metrics as numbers, with their rates over the last minute.
@@ -60,26 +60,12 @@ PUSHED: Final = "xrouter_inbox_endpoint_records"
 PUSHED_OLDEST: Final = "xrouter_inbox_endpoint_oldest_seconds"
 ARRIVED: Final = "xrouter_arrived_records_total"
 LATENCY: Final = "xrouter_record_latency_seconds_bucket"
-_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
-    RECORDS: ("endpoint", "outcome", "reason"),
-    DEFINITIONS: ("message",),
-    WRITES: ("sink", "result"),
-    RECEIVED: ("endpoint",),
-    ACKNOWLEDGED: ("endpoint",),
-    LAG: ("endpoint",),
-    OLDEST: ("endpoint",),
-    INBOX_OLDEST: (),
-    HELD: ("query", "sink"),
-    INBOX_RECORDS: (),
-    INBOX_BYTES: (),
-    REST: (),
-    PUSHED: ("endpoint",),
-    PUSHED_OLDEST: ("endpoint",),
-    ARRIVED: ("endpoint",),
-    LATENCY: ("le",),
-}
 _COUNTED: Final = (RECORDS, DEFINITIONS, WRITES, ARRIVED, LATENCY)
 """The metrics that rates are taken of."""
+_READ: Final = (
+    *(*_COUNTED, RECEIVED, ACKNOWLEDGED, LAG, OLDEST, HELD, PUSHED, PUSHED_OLDEST),
+    *(INBOX_OLDEST, INBOX_RECORDS, INBOX_BYTES, REST),
+)
 Key = tuple[str, ...]
 Samples = dict[Key, float]
 """Values by the name of a metric and the values of its labels."""
@@ -273,7 +259,7 @@ class Figures:
 
     def get_reading(self) -> FigureReading:
         """Return the current figures."""
-        samples, now = self._read_metrics(tuple(_LABELS)), self._clock()
+        samples, now = self._read_metrics(_READ), self._clock()
         with self._lock:
             kept = [each for each in self._kept if now - each[0] <= WINDOW_SECONDS + EVERY_SECONDS] or self._kept
             before = kept[0] if kept else None
@@ -283,13 +269,8 @@ class Figures:
 
     def _read_metrics(self, metrics: tuple[str, ...]) -> Samples:
         """Return the current values of these metrics."""
-        samples: Samples = {}
-        for family in self._registry.restricted_registry(metrics).collect():
-            for sample in family.samples:
-                labels = _LABELS.get(sample.name)
-                if labels is not None:
-                    samples[(sample.name, *(sample.labels.get(label, "") for label in labels))] = sample.value
-        return samples
+        families = self._registry.restricted_registry(metrics).collect()
+        return {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
 
 
 # Routes and destinations of a plan, as far as they are known without a record (`xrouter routes`).
@@ -541,60 +522,6 @@ def _fill_template(template: DestinationTemplate, known: FixedValue, escape: Cal
     if isinstance(template, NameTemplate) and len(values) == len(template.variables):
         return template.expand(values)
     return template.fill_known(values, escape)
-
-
-# Coverage on the status page: the last record of each source and definition, and those that never occurred.
-
-NAMED: Final = 100
-"""Definitions that never occurred, and sources without a record, that are named; `xrouter routes` has all."""
-
-
-class CoverageView:
-    """The coverage of sources and definitions at one time."""
-
-    def __init__(self, known: Mapping[DefinitionAtEndpoint, Sighting]) -> None:
-        self._known = known
-        self._last: dict[str, int] = {}
-        self._expected: dict[str, list[int]] = {}
-        for place, each in known.items():
-            if place.message:
-                expected = self._expected.setdefault(place.endpoint, [0, 0])
-                expected[0] += 1
-                expected[1] += each.first is None
-                if each.last is not None:
-                    self._last[place.message] = max(each.last, self._last.get(place.message, 0))
-
-    def source_to_json(self, endpoint: str) -> dict[str, Any]:
-        """Return the last record of a source, and the numbers of expected and unseen definitions."""
-        sighting = self._known.get(DefinitionAtEndpoint(endpoint))
-        expected, unseen = self._expected.get(endpoint, (0, 0))
-        last = None if sighting is None else instant_of(sighting.last)
-        return {"last_record": last, "definitions": expected, "unseen": unseen}
-
-    def definition_to_json(self, message: str) -> dict[str, Any]:
-        """Return the time of the last record of a definition, at any source."""
-        return {"last_record": instant_of(self._last.get(message))}
-
-    def unseen_to_json(self) -> dict[str, Any]:
-        """Return the definitions and sources that never occurred, the longest expected first."""
-        unseen = sorted((each.since, place, each.epoch) for place, each in self._known.items() if each.first is None)
-        definitions = [
-            {"endpoint": place.endpoint, "definition": place.message, "since": instant_of(since), "epoch": epoch}
-            for since, place, epoch in unseen
-            if place.message
-        ]
-        sources = [
-            {"endpoint": place.endpoint, "since": instant_of(since), "epoch": epoch}
-            for since, place, epoch in unseen
-            if not place.message
-        ]
-        return {
-            "expected": sum(expected for expected, _ in self._expected.values()),
-            "unseen": len(definitions),
-            "silent": len(sources),
-            "unseen_definitions": definitions[:NAMED],
-            "silent_endpoints": sources[:NAMED],
-        }
 
 
 SHOWN: Final = 40

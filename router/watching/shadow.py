@@ -13,7 +13,7 @@ from prometheus_client import Counter as CounterMetric
 
 from catalog.model import Finding
 from router.evaluation.comparing import CHANGED, DIFFERENCE_LABELS, FAILED, MAX_GROUPS, OTHERS, SAME
-from router.watching.status import format_now
+from router.watching.status import SHOWN_FINDINGS, format_now
 
 if TYPE_CHECKING:
     from router.evaluation.outputs import Tally
@@ -23,7 +23,6 @@ LEFT_OUT: Final = "left-out"
 RESULTS: Final = (SAME, CHANGED, LEFT_OUT, FAILED)
 SHOWN: Final = 50
 """Maximum pairs of outcomes that are shown, those with the most records."""
-FINDINGS: Final = 20
 
 ShadowState = Literal["loading", "judging", "active", "set-aside"]
 """``active``: it equals the active catalog, so nothing differs. ``set-aside``: a batch failed only with it."""
@@ -155,7 +154,7 @@ class ShadowMetrics:
                 "source": list(self._sources),
                 "state": self._state,
                 "reason": self._reason,
-                "findings": [asdict(finding) for finding in self._findings[:FINDINGS]],
+                "findings": [asdict(finding) for finding in self._findings[:SHOWN_FINDINGS]],
                 "before": None if known is None else known.before,
                 "after": None if known is None else known.after,
                 "definitions": since.definitions,
