@@ -95,9 +95,6 @@ def _make_histogram_point(labels: Mapping[str, str], series: Mapping[str, Any], 
 
 
 SCOPE: Final = "xregistry-router"
-WAITING: Final = 2048
-"""Maximum queued spans; more are dropped."""
-_TOGETHER: Final = 512
 _REQUEST_SECONDS: Final = 10.0
 _STOP_SECONDS: Final = 3.0
 _GIVING_UP_SECONDS: Final = 0.5
@@ -173,39 +170,28 @@ class _Reporter(logging.Handler):
         return str(getattr(self._here, "reason", ""))
 
 
-class _ReportingExporter:
+class _ReportingExporter(OTLPSpanExporter):  # type: ignore[misc]
     """A span exporter that reports successes and failures."""
 
-    def __init__(self, exporter: Any, saying: _Reporter) -> None:
-        self._exporter = exporter
+    def __init__(self, saying: _Reporter, options: Mapping[str, Any]) -> None:
+        super().__init__(**options)
         self._saying = saying
 
-    def export(self, spans: Any) -> Any:
+    def export(self, spans: Any) -> SpanExportResult:
         """Send spans."""
-        result = self._exporter.export(spans)
+        result = super().export(spans)
         self._saying.report_result("traces", well=result is SpanExportResult.SUCCESS)
         return result
-
-    def shutdown(self) -> None:
-        """Stop sending."""
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return True: nothing is queued here."""
-        return True
 
 
 class _SpanSender:
     """Sends a span for each batch, with a child span for each step."""
 
     def __init__(self, settings: OtlpSettings, resource: Any, saying: _Reporter) -> None:
-        self.exporter = OTLPSpanExporter(**_exporter_options(settings, "traces"))
-        processor = BatchSpanProcessor(
-            _ReportingExporter(self.exporter, saying), max_queue_size=WAITING, max_export_batch_size=_TOGETHER
-        )
+        self.exporter = _ReportingExporter(saying, _exporter_options(settings, "traces"))
         # Not at the end of the process, since we limit how long that waits.
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(processor)
+        self._provider.add_span_processor(BatchSpanProcessor(self.exporter))
         self._tracer = self._provider.get_tracer(SCOPE, VERSION)
 
     def add_batch(self, batch: FinishedBatch) -> None:
