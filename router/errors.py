@@ -39,7 +39,7 @@ class RouterError(Exception):
     @property
     def exit_code(self) -> int:
         """The exit code of the process."""
-        return exit_code_for(self)
+        return next(EXIT_CODES[kind] for kind in type(self).__mro__ if kind in EXIT_CODES)
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -130,14 +130,6 @@ def hint_near(name: str, known: Iterable[str], otherwise: str | None = None) -> 
     if near:
         return f"did you mean {near[0]}?"
     return f"known: {', '.join(names) or 'none'}" if otherwise is None else otherwise
-
-
-def exit_code_for(error: BaseException) -> int:
-    """Return the exit code of the nearest class of *error* in :data:`EXIT_CODES`, else 1."""
-    for kind in type(error).__mro__:
-        if kind in EXIT_CODES:
-            return EXIT_CODES[kind]
-    return 1
 
 
 # Whether the environment or the batch itself caused a batch to fail.

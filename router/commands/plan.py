@@ -49,7 +49,7 @@ from router.evaluation.comparing import (
 )
 from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS
 from router.evaluation.plan import Plan
-from router.logs import configure_logs
+from router.logs import configure_logs, shorten_list
 from router.matching.records import parse_entry
 from router.settings import Settings, load_settings
 from router.sources import Source, make_inbox_client, make_source_client
@@ -210,11 +210,7 @@ def _cut(text: str) -> str:
     return cut(text, MAX_VALUE)
 
 
-# Totals of changes: counts by kind and definition, and samples, all bounded.
-
-MAX_PAIRS: Final = 1_000
-"""Pairs of outcomes before and after that are counted separately; others are counted together."""
-OTHERS: Final = ("others", "others")
+# Totals of changes: counts by kind and definition, and samples.
 
 
 @dataclass(slots=True)
@@ -238,8 +234,7 @@ class ChangeTally:
         self.changed += len(compared.changed)
         for group, number in count_differences(compared.changed).items():
             self.kinds[group[0]] += number
-            known = group in self.groups or len(self.groups) < MAX_PAIRS
-            self.groups[group if known else (group[0], *OTHERS)] += number
+            self.groups[group] += number
         for each in compared.changed:
             # Under its worst kind: the sample names the others.
             kept = self.samples.setdefault(each.kinds[0], [])
@@ -313,7 +308,7 @@ def _iter_file_records(path: Path) -> Iterator[tuple[str, bytes]]:
         return
     try:
         with open_input(path) as file:
-            yield from ((f"{path}:{number}", line) for number, line in iter_record_lines(file, str(path)))
+            yield from ((f"{path}:{number}", line) for number, line in iter_record_lines(file))
     except OSError as error:
         raise RouterError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
 
@@ -507,8 +502,6 @@ def _format_outcome(verdict: Mapping[str, Any]) -> str:
 DEFAULT_RECORDS: Final = 1_000
 MAX_RECORDS: Final = 100_000
 FAILED: Final = 1
-MAX_PENDING_NAMED: Final = 3
-"""Unreachable references that are named."""
 _RETRY: Final = "retry when it responds; a reload waits for it too"
 
 
@@ -619,7 +612,7 @@ def _load_catalog(sources: list[str], settings: Settings) -> tuple[Catalog, Sens
     loaded = load_catalog_of(settings, sources, declarations=declarations)
     if loaded.pending:
         # A reload waits for them; without them their definitions would look removed.
-        away = ", ".join(loaded.pending[:MAX_PENDING_NAMED])
+        away = shorten_list(loaded.pending)
         raise CatalogUnavailable(f"{', '.join(sources)} has references that cannot be reached: {away}", hint=_RETRY)
     return loaded, find_marks(declarations, loaded)
 

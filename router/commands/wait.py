@@ -10,16 +10,13 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from router.commands.top import local_address, metrics_address
+from router.commands.top import ANSWER_SECONDS, local_address, metrics_address
 from router.errors import BrokerUnreachable, RouterError
 from router.settings import Settings, load_settings
 from router.settings.load import read_yaml
 from router.terminal import print_text
 
 POLL_SECONDS: Final = 0.2
-ANSWER_SECONDS: Final = 5.0
-MAX_RESPONSE_BYTES: Final = 64 * 1024
-"""Bytes of a response that are read for its reasons."""
 
 
 def wait(
@@ -71,16 +68,16 @@ def _find_problem(client: httpx.Client, url: str) -> str | None:
         with client.stream("GET", url) as answer:
             if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
                 return None
-            return f"{url} returns {answer.status_code}{_read_reasons(answer)}"
+            answer.read()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return f"{url} does not respond: {str(error) or type(error).__name__}"
+    return f"{url} returns {answer.status_code}{_read_reasons(answer)}"
 
 
 def _read_reasons(answer: httpx.Response) -> str:
     """Return the reasons of a ``/readyz`` response as text."""
-    body = next(answer.iter_bytes(MAX_RESPONSE_BYTES), b"")
     try:
-        document = httpx.Response(answer.status_code, content=body).json()
+        document = answer.json()
     except ValueError:
         return ""
     reasons = document.get("reasons") if isinstance(document, dict) else None

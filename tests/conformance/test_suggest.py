@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 from catalog.convert import to_json_text, to_yaml_text
+from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.record import Record
 from router.commands.dead_letters.suggest import BaseCatalog, Suggestion, suggest
@@ -37,7 +38,7 @@ def everything(count: int) -> Iterator[Record]:
 @pytest.fixture
 def basis(tmp_path: Path) -> BaseCatalog:
     (tmp_path / "catalog.json").write_text(json.dumps(unmatched.CATALOG))
-    return BaseCatalog([tmp_path / "catalog.json"])
+    return BaseCatalog([tmp_path / "catalog.json"], Fetcher(network=False))
 
 
 def outcomes(sources: list[Path], records: list[Record]) -> list[dict[str, Any]]:
@@ -71,7 +72,7 @@ def test_drafts_match_what_they_were_drafted_from_and_lint_clean(
 
 
 def test_the_same_letters_give_the_same_drafts(basis: BaseCatalog, tmp_path: Path) -> None:
-    again = BaseCatalog([tmp_path / "catalog.json"])
+    again = BaseCatalog([tmp_path / "catalog.json"], Fetcher(network=False))
     assert suggest(everything(100), basis) == suggest(everything(100), again)
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import httpx
 
 from bindings.inbox.format import parse_offset
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxError
-from router.commands.top import metrics_address
+from router.commands.top import ANSWER_SECONDS, metrics_address
 from router.errors import RouterError, SinkError
 from router.evaluation.plan import Plan
 from router.reading import generations
@@ -26,8 +26,6 @@ from router.sinks import Commit, open_sink
 from router.sources import INBOX
 from router.state.state import Hold, Park, StateFolder
 from router.writing.staging import commit_app_id
-
-ANSWER_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,10 +73,10 @@ class BaseCatalog:
         DocumentError: a source cannot be read.
     """
 
-    def __init__(self, sources: Sequence[str | Path], fetcher: Fetcher | None = None) -> None:
-        """Load *sources*; *fetcher* is required if they or their references are not local."""
-        self._fetcher = fetcher if fetcher is not None else Fetcher(network=False)
-        self._documents: list[Document] = read_documents(sources, Findings(), fetcher=self._fetcher)
+    def __init__(self, sources: Sequence[str | Path], fetcher: Fetcher) -> None:
+        """Load *sources* and what they refer to."""
+        self._fetcher = fetcher
+        self._documents: list[Document] = read_documents(sources, Findings(), fetcher=fetcher)
         self.declarations = Declarations()
         self.catalog: Catalog = build_catalog(self._documents, Findings(), self.declarations, self._fetcher)
         self._known = {(each.rule, each.file, each.pointer) for each in self.catalog.findings}
@@ -238,7 +238,7 @@ def place_drafts(
         placement = placements[draft.bundle.kind[:2]]
         names = itertools.chain([draft.messageid], (f"{draft.messageid}.{number}" for number in itertools.count(2)))
         chosen = next(name for name in names if f"{placement.group}/messages/{name}".lower() not in taken)
-        placed.append(PlacedDraft(draft.rename(chosen), placement))
+        placed.append(PlacedDraft(replace(draft, messageid=chosen), placement))
         taken.add(placed[-1].xid.lower())
     return placed
 
@@ -287,8 +287,6 @@ def _add_endpoint(endpoints: dict[str, dict[str, Any]], placement: Placement, gr
 DRAFTABLE: Final = frozenset({"no-match", "no-candidates"})
 FEWEST: Final = 3
 """Default minimum of dead letters per draft."""
-MAX_TRIED: Final = 2_000
-"""Maximum records of one draft that are tried."""
 UNMATCHED: Final = "whose draft would not match them"
 UNRECOGNIZABLE: Final = "that have nothing in common to be recognised by"
 
@@ -425,7 +423,7 @@ def _try_drafts(placed: Sequence[PlacedDraft], catalog: Catalog) -> list[Counter
     trials: list[Counter[tuple[str, str]]] = []
     for each in placed:
         trial: Counter[tuple[str, str]] = Counter()
-        lines = [encode_record_line(traits.record) for traits in each.draft.bundle.records[:MAX_TRIED]]
+        lines = [encode_record_line(traits.record) for traits in each.draft.bundle.records]
         for start in range(0, len(lines), CHUNK):
             for outcome in matcher.decide(list(lines[start : start + CHUNK])):
                 reason = outcome.get("reason", outcome["outcome"])

@@ -31,6 +31,8 @@ from catalog.model import Catalog
 from catalog.record import Record
 from router.commands.emit.command import open_destination
 from router.commands.emit.producer import MessageProducer, join_as_batch
+from router.commands.top import ANSWER_SECONDS
+from router.commands.wait import POLL_SECONDS
 from router.errors import RouterError
 from router.sinks.jsonlines import format_instant
 from router.sinks.tables.head import open_dataset
@@ -40,9 +42,7 @@ from router.terminal import Terminal, to_text
 
 START_SECONDS: Final = 90.0
 STOP_SECONDS: Final = 60.0
-HTTP_SECONDS: Final = 5.0
 LOG_NAME: Final = "router.log"
-_POLL_SECONDS: Final = 0.2
 _ALLOWED: Final = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", "XROUTER_DEBUG"})
 """Variables that are not settings; all other ``XROUTER_...`` are removed, since they would change the demo."""
 
@@ -72,7 +72,7 @@ class RouterProcess:
 
     def fetch_samples(self) -> list[tuple[str, Mapping[str, str], float]]:
         """Return all samples of its metrics: name, labels, value."""
-        with urlopen(self.metrics, timeout=HTTP_SECONDS) as answer:
+        with urlopen(self.metrics, timeout=ANSWER_SECONDS) as answer:
             text = answer.read().decode("utf-8")
         families = text_string_to_metric_families(text)
         return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
@@ -89,13 +89,13 @@ class RouterProcess:
                 raise self.make_error(f"the router ended with exit code {self._process.returncode}")
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         return True
 
     def is_ready(self) -> bool:
         """Whether it listens and its queries run."""
         try:
-            with urlopen(self.metrics.removesuffix("/metrics") + "/readyz", timeout=HTTP_SECONDS) as answer:
+            with urlopen(self.metrics.removesuffix("/metrics") + "/readyz", timeout=ANSWER_SECONDS) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False

@@ -21,16 +21,12 @@ import jsonschema_rs
 from catalog.documents.fetching import CASES
 from catalog.findings import DocumentError
 from catalog.parsing.pointers import lines_of, to_pointer
-from catalog.parsing.regular import open_input
+from catalog.parsing.regular import read_input
 from catalog.parsing.texts import parse_text
 from router.errors import RouterError, hint_near
 
 LINES: Final = (".jsonl", ".ndjson")
 SUFFIXES: Final = (".yaml", ".yml", ".json", *LINES)
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of one file."""
-MAX_CASES: Final = 100_000
-"""Cases of one call."""
 MAX_PROBLEMS: Final = 50
 """Maximum errors that are shown."""
 ROUTING_MEMBERS: Final = ("endpoint", "route", "sinks", "topics")
@@ -156,7 +152,6 @@ class _CaseReader:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        self._left = MAX_CASES
 
     def read_file(self, path: Path) -> CaseFile:
         """Read one file; skip and report what is not a case."""
@@ -166,7 +161,7 @@ class _CaseReader:
         try:
             if path.suffix.lower() not in SUFFIXES:
                 raise DocumentError(f"{path} is not a case file: its name must end in one of {', '.join(SUFFIXES)}")
-            data = read_bounded(path)
+            data = read_case_bytes(path)
             if path.suffix.lower() in LINES:
                 head, cases = self._read_lines(path, data)
             else:
@@ -187,7 +182,6 @@ class _CaseReader:
         given = tree.get("cases", [])
         notes += iter_faults({**tree, "cases": [] if isinstance(given, list) else given})
         given = given if isinstance(given, list) else []
-        self._count_cases(path, len(given))
         cases: list[Case] = []
         for number, form in enumerate(given):
             pointer = f"/cases/{number}"
@@ -219,30 +213,20 @@ class _CaseReader:
             if begins:
                 head = form
             elif not faults:
-                self._count_cases(path, 1)
                 cases.append(_make_case(form, "", len(cases), number))
         return head, cases
 
-    def _count_cases(self, path: Path, number: int) -> None:
-        self._left -= number
-        if self._left < 0:
-            raise DocumentError(f"{path}: there are more than {MAX_CASES} cases in all; test fewer files at a time")
 
-
-def read_bounded(path: Path) -> bytes:
-    """Return a file of at most :data:`MAX_BYTES`.
+def read_case_bytes(path: Path) -> bytes:
+    """Return the bytes of a file of cases or expectations.
 
     Raises:
-        DocumentError: it cannot be read, or is larger.
+        DocumentError: it cannot be read, or is too large.
     """
     try:
-        with open_input(path) as file:
-            data = file.read(MAX_BYTES + 1)
+        return read_input(path)
     except OSError as error:
         raise DocumentError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
-    if len(data) > MAX_BYTES:
-        raise DocumentError(f"{path} has more than {MAX_BYTES} bytes; split it")
-    return data
 
 
 def _make_case(form: Mapping[str, Any], pointer: str, number: int, line: int | None) -> Case:

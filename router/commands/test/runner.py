@@ -355,7 +355,6 @@ def _describe_reason(outcome: Mapping[str, Any]) -> str:
 
 DEFAULT_COUNT: Final = 100
 """Default number of records to create cases from."""
-MAX_LINE: Final = 64 * 1024 * 1024
 RECORDS_HINT: Final = "records are lines as `xrouter emit` writes and `xrouter match` reads them, or cases"
 SCHEMA_COPY: Final = ".cases.schema.json"
 """File name of the schema beside case files; files with a leading dot are not read as catalogs or cases."""
@@ -397,29 +396,18 @@ def iter_records(file: BinaryIO, name: str) -> Iterator[Record]:
     """Yield native records from lines as ``emit`` writes and ``match`` reads them; empty lines are skipped.
 
     Raises:
-        RouterError: a line is not a record, or longer than ``MAX_LINE``; names the line.
+        RouterError: a line is not a record; names the line.
     """
-    for number, line in iter_record_lines(file, name):
+    for number, line in iter_record_lines(file):
         try:
             yield parse_record(line)
         except RecordError as error:
             raise RouterError(f"{name}:{number}: {error}", hint=RECORDS_HINT) from error
 
 
-def iter_record_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
-    """Yield number and text of each line that is not empty.
-
-    Raises:
-        RouterError: a line is longer than ``MAX_LINE``; names the line.
-    """
-    for number in itertools.count(1):
-        line = file.readline(MAX_LINE + 1)
-        if not line:
-            return
-        if len(line) > MAX_LINE:
-            raise RouterError(f"{name}:{number}: a line of more than {MAX_LINE} bytes is no record", hint=RECORDS_HINT)
-        if line.strip():
-            yield number, line
+def iter_record_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of each line that is not empty."""
+    return ((number, line) for number, line in enumerate(file, 1) if line.strip())
 
 
 def make_head(catalog: Sequence[str], config: Path | None, output: Path) -> dict[str, Any]:

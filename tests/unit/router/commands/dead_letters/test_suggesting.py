@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.record import Record
 from router.commands.dead_letters.suggest import BaseCatalog, Suggestion, suggest
@@ -21,7 +22,7 @@ CLOUDEVENTS = "CloudEvents/1.0"
 def basis_of(tmp_path: Path, endpoints: dict[str, Any], groups: dict[str, Any] | None = None) -> BaseCatalog:
     file = tmp_path / "catalog.json"
     file.write_text(json.dumps({"specversion": "1.0-rc4", "endpoints": endpoints, "messagegroups": groups or {}}))
-    return BaseCatalog([file])
+    return BaseCatalog([file], Fetcher(network=False))
 
 
 def consumer(protocol: str, *groups: str) -> dict[str, Any]:
