@@ -9,15 +9,8 @@ from typing import Any, Final
 import pytest
 
 from router.errors import ConfigError
-from router.settings import (
-    JsonLinesSink,
-    KafkaSink,
-    Settings,
-    TableSink,
-    load_settings,
-    plain_options,
-    settings_from_dict,
-)
+from router.settings import KafkaSink, Settings, TableSink, load_settings, plain_options, settings_from_dict
+from router.settings.sinks.messages import JsonLinesSink
 from tests.support.cases import read_cases
 from tests.support.settings_pages import make_settings_reference as reference
 
