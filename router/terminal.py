@@ -22,6 +22,8 @@ from catalog.findings import escape_controls, escape_json_controls, to_one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+MAX_LISTED: Final = 20
+"""Maximum lines or names of one kind that commands show; the rest is counted."""
 WIDE: Final = 200
 """Columns of a table when the output is not a terminal, so that no cell is truncated."""
 

@@ -27,7 +27,7 @@ from router.commands.arguments import (
 )
 from router.commands.test.cases import LINES, MAX_PROBLEMS, iter_outcome_faults, read_case_bytes
 from router.commands.test.runner import SHOWN, ValueMismatch, iter_differences
-from router.errors import RouterError, hint_near
+from router.errors import GOOD, WRONG, RouterError, hint_near
 from router.matching.explanation import BEST, FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.nearest import ConstraintResult
 from router.matching.records import RecordMatcher, encode_outcome
@@ -222,10 +222,6 @@ def _read_tree(path: Path) -> Any:
     return [parse_text(f"{path}:{number}", line.strip()).tree for number, line in lines if line.strip()]
 
 
-NOT_AS_EXPECTED: Final = 1
-"""The exit code when a record is not as ``--expect`` says."""
-
-
 def match(
     catalog: CatalogOption,
     more: MorePaths = None,
@@ -292,7 +288,7 @@ def match(
     if expected is not None:
         text, good = expected.summarize()
         print_text(text, err=True)
-        raise typer.Exit(0 if good else NOT_AS_EXPECTED)
+        raise typer.Exit(GOOD if good else WRONG)
 
 
 def _explain_stdin(explainer: Explainer) -> None:

@@ -34,7 +34,7 @@ from router.commands.test.runner import RECORDS_HINT, describe_mismatch, iter_re
 from router.dead_letters.dead_letter import DeadLetter, cut, rows_of
 from router.dead_letters.reading import parse_time_option, read_latest
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, find_marks, make_redactor, parse_marks
-from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
+from router.errors import WRONG, BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
 from router.evaluation.comparing import (
     DIFFERENCE_LABELS,
     CatalogOutcome,
@@ -55,7 +55,7 @@ from router.settings import Settings, load_settings
 from router.sources import Source, make_inbox_client, make_source_client
 from router.state.durable import Pins, clients_of, require_trusted
 from router.state.ledger import LetterLedger
-from router.terminal import plural, print_json, terminal, to_text
+from router.terminal import MAX_LISTED, plural, print_json, terminal, to_text
 
 # Changes by a new catalog: records to evaluate, counts, and samples with their first cause.
 
@@ -106,8 +106,6 @@ def to_dead_letter(chunk: Chunk, row: int, reason: str) -> DeadLetter:
 
 MAX_VALUE: Final = 200
 """Characters of one value."""
-MAX_SHOWN: Final = 20
-"""Attributes of one kind that a sample shows."""
 _OF_EVENTS: Final = ("context-", "mapped-attribute-")
 _VIOLATION: Final = "schema-violation"
 
@@ -203,7 +201,7 @@ def _redact_outcome(verdict: CatalogOutcome, other: CatalogOutcome, redaction: R
 
 def _redact_changed(mine: Mapping[str, str], others: Mapping[str, str], redaction: Redaction) -> dict[str, str | None]:
     names = sorted(name for name in {*mine, *others} if mine.get(name) != others.get(name))
-    return {key: _cut(redaction.redact_derived(key, mine[key])) if key in mine else None for key in names[:MAX_SHOWN]}
+    return {key: _cut(redaction.redact_derived(key, mine[key])) if key in mine else None for key in names[:MAX_LISTED]}
 
 
 def _cut(text: str) -> str:
@@ -242,10 +240,6 @@ class ChangeTally:
             if len(kept) < self.samples_each and self._sampled[group] * 2 < self.samples_each:
                 self._sampled[group] += 1
                 kept.append(sample(chunk, each))
-
-    def has_changes(self, kinds: Iterable[DifferenceKind]) -> bool:
-        """Whether there is a change of one of these kinds."""
-        return any(self.kinds[kind] for kind in kinds)
 
     def to_json(self, places: Iterable[RecordFeed], notes: Iterable[str], epochs: Mapping[str, str]) -> dict[str, Any]:
         """Return the report in its JSON form."""
@@ -354,10 +348,6 @@ class RecordSelection:
         if settings.inbox.kafka is not None or folder.is_dir():
             yield RecordFeed(_INBOX, partial(self._iter_inbox_chunks, settings, folder))
 
-    def iter_letter_feeds(self, settings: Settings) -> Iterator[RecordFeed]:
-        """Yield the dead letters; read them last, since those already read from topics and inbox are skipped."""
-        yield RecordFeed("dead letters", partial(self._iter_letter_chunks, settings))
-
     def _iter_topic_chunks(self, source: Source, feed: RecordFeed) -> Iterator[Chunk]:
         chunks = map(partial(Chunk, "kafka"), self._iter_topic_rows(make_source_client(source), source.topic, feed))
         return self._require_response(f"source {source.endpoint}", chunks)
@@ -411,7 +401,7 @@ class RecordSelection:
         moment = pa.scalar(self.since, pa.timestamp("us", tz="UTC"))
         return batch.filter(pc.greater_equal(batch.column("received"), moment))
 
-    def _iter_letter_chunks(self, settings: Settings, feed: RecordFeed) -> Iterator[Chunk]:
+    def iter_letter_chunks(self, settings: Settings, feed: RecordFeed) -> Iterator[Chunk]:
         try:
             letters = read_latest(settings, min(self.max_records, MAX_LETTERS))
         except ConfigError as error:
@@ -446,8 +436,6 @@ class RecordSelection:
 
 # The text report.
 
-SHOWN_GROUPS: Final = 20
-"""Pairs of before and after shown per kind; JSON has all of them."""
 _STYLES: Final = {"dead-letter": "bold red", "definition": "bold red", "matched": "bold green"}
 
 
@@ -464,10 +452,10 @@ def write_report(tally: ChangeTally, places: Iterable[RecordFeed], notes: Iterab
             continue
         console.print(to_text((f"{words}: {tally.kinds[kind]}", _STYLES.get(kind, "bold yellow"))))
         groups = [(each, number) for each, number in tally.groups.most_common() if each[0] == kind]
-        for (_, before, after), number in groups[:SHOWN_GROUPS]:
+        for (_, before, after), number in groups[:MAX_LISTED]:
             console.print(to_text(to_one_line(f"  {number}  {before if before == after else f'{before} -> {after}'}")))
-        if len(groups) > SHOWN_GROUPS:
-            console.print(f"  and {len(groups) - SHOWN_GROUPS} more pairs, which --format json has")
+        if len(groups) > MAX_LISTED:
+            console.print(f"  and {len(groups) - MAX_LISTED} more pairs, which --format json has")
         for sample in tally.samples.get(kind, ()):
             for line in _iter_sample_lines(sample):
                 console.print(to_text(to_one_line(line)))
@@ -501,7 +489,6 @@ def _format_outcome(verdict: Mapping[str, Any]) -> str:
 
 DEFAULT_RECORDS: Final = 1_000
 MAX_RECORDS: Final = 100_000
-FAILED: Final = 1
 _RETRY: Final = "retry when it responds; a reload waits for it too"
 
 
@@ -602,8 +589,8 @@ def plan(
         print_json(tally.to_json(feeds, notes, {"before": old_catalog.epoch, "after": new_catalog.epoch}))
     else:
         write_report(tally, feeds, notes)
-    if tally.has_changes(cast(DifferenceKind, each.value) for each in chosen):
-        raise typer.Exit(FAILED)
+    if any(tally.kinds[cast(DifferenceKind, each.value)] for each in chosen):
+        raise typer.Exit(WRONG)
 
 
 def _load_catalog(sources: list[str], settings: Settings) -> tuple[Catalog, SensitiveMarks]:
@@ -626,5 +613,6 @@ def _iter_feeds(
     if RecordSource.inbox in origins:
         yield from selection.iter_inbox_feeds(settings)
     if RecordSource.letters in origins:
-        yield from selection.iter_letter_feeds(settings)
+        # Last, since those already read from topics and inbox are skipped.
+        yield RecordFeed("dead letters", partial(selection.iter_letter_chunks, settings))
     yield from (make_file_feed(path, selection.max_records, selection.since) for path in files)

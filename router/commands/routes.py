@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,10 +17,8 @@ from router.logs import shorten_list
 from router.overview.picture import UNKNOWN, DefinitionFlow, RouteSurvey, RouteTarget, survey_routes
 from router.settings import load_settings
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, sightings_in
-from router.terminal import print_json_lines, print_row, terminal
+from router.terminal import MAX_LISTED, print_json_lines, print_row, terminal
 
-MAX_NAMED: Final = 20
-"""Definitions that a note names."""
 _COLUMNS: Final = ("endpoint", "message", "route", "when", "to")
 _OCCURRED: Final = "last record"
 _NOTES: Final = {
@@ -140,7 +138,8 @@ def _iter_event_rows(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[Row]:
         occurred = () if seen is None else (_format_seen(seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))),)
         kind = "" if flow.records == "all" else f" ({flow.records})"
         for place, way in enumerate(flow.ways):
-            when = _format_condition(way.values) or ("else" if place else "always")
+            values = ", ".join(f"{name}={'|'.join(globs)}" for name, globs in way.values.items())
+            when = values or ("else" if place else "always")
             yield flow.endpoint, flow.message + kind, str(way.route), when, _format_aims(way.aims), *occurred
 
 
@@ -158,10 +157,6 @@ def _iter_letter_rows(surveyed: RouteSurvey) -> Iterator[Row]:
         yield endpoints, "dead letters", route, ", ".join(each.reasons), _format_aims(each.aims)
 
 
-def _format_condition(values: Mapping[str, Sequence[str]]) -> str:
-    return ", ".join(f"{name}={'|'.join(globs)}" for name, globs in values.items())
-
-
 def _format_aims(aims: Iterable[RouteTarget]) -> str:
     return ", ".join(f"{aim.sink}: {aim.destination}" for aim in aims)
 
@@ -169,7 +164,7 @@ def _format_aims(aims: Iterable[RouteTarget]) -> str:
 def _iter_notes(surveyed: RouteSurvey) -> Iterator[str]:
     for name, text in _NOTES.items():
         if which := getattr(surveyed, name):
-            yield f"{text}: {shorten_list([*map(str, which)], MAX_NAMED)}"
+            yield f"{text}: {shorten_list([*map(str, which)], MAX_LISTED)}"
 
 
 def _iter_coverage_notes(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[str]:
@@ -179,9 +174,9 @@ def _iter_coverage_notes(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[s
     known = {place: seen[place] for place in pairs if place in seen}
     never = list(dict.fromkeys(place.message for place, sighting in known.items() if sighting.last is None))
     if never:
-        yield f"Definitions that never occurred: {shorten_list(never, MAX_NAMED)}"
+        yield f"Definitions that never occurred: {shorten_list(never, MAX_LISTED)}"
     if silent := [endpoint for endpoint, _ in _iter_silent_endpoints(surveyed, seen)]:
-        yield f"Sources that have received no record: {shorten_list(silent, MAX_NAMED)}"
+        yield f"Sources that have received no record: {shorten_list(silent, MAX_LISTED)}"
 
 
 def _make_table(rows: Iterable[Row], columns: Iterable[str]) -> Table:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol
@@ -75,10 +76,6 @@ class TapCondition:
     glob: str
     is_equal: bool = True
 
-    def is_met(self, values: Callable[[str], Sequence[str]]) -> bool:
-        """Whether the values of its name match."""
-        return any(fnmatch.fnmatchcase(value, self.glob) for value in values(self.name)) is self.is_equal
-
 
 @dataclass(frozen=True, slots=True)
 class SampleFilter:
@@ -101,7 +98,10 @@ class SampleFilter:
 
     def accepts_sample(self, values: Callable[[str], Sequence[str]]) -> bool:
         """Whether a sample meets all conditions."""
-        return all(condition.is_met(values) for condition in self.conditions)
+        return all(
+            any(fnmatch.fnmatchcase(value, each.glob) for value in values(each.name)) is each.is_equal
+            for each in self.conditions
+        )
 
 
 def parse_sample_filter(
@@ -275,7 +275,8 @@ def iter_lines(sample: TapSample) -> Iterator[Text]:
     routed = document["outcome"] == "routed"
     outcome = ("routed", "green") if routed else ("dead letter", "bold red")
     yield to_text(f"{document['at'][11:19]} ", outcome, f" {document['message'] or document['reason']}")
-    places = ", ".join(_format_destination(name, document["topics"].get(name)) for name in document["sinks"])
+    topics = document["topics"]
+    places = ", ".join(f"{name} ({topics[name]})" if topics.get(name) else name for name in document["sinks"])
     yield to_text(
         f"  {document['protocol']} {document['position']} at {document['endpoint'] or 'no endpoint'} to {places or '-'}"
     )
@@ -295,10 +296,6 @@ def iter_lines(sample: TapSample) -> Iterator[Text]:
         for name, text in document["after"]["context"].items():
             yield to_text("    ", (f"context.{name}", "cyan"), f" {text}")
     yield to_text("")
-
-
-def _format_destination(sink: str, topic: str | None) -> str:
-    return f"{sink} ({topic})" if topic else sink
 
 
 def _format_mismatch(mismatch: dict[str, Any]) -> str:
@@ -516,7 +513,7 @@ def tap(
     )
     plan = Plan(catalog, settings)
     sampling = TapSampler(plan, redactor, choice)
-    write = {"json": _write_json, "record": _write_record, "text": _write_text}[format]
+    write = partial(_write_sample, form=format)
     with follow_sources(plan, _print_note) as followers:
         _print_note(f"tapping {plural(len(plan.sources), 'source')}, epoch {plan.epoch}; Ctrl-C ends it")
         try:
@@ -567,15 +564,10 @@ def _make_reader_check() -> Callable[[], bool]:
     return lambda: any(event & select.POLLERR for _, event in output.poll(0))
 
 
-def _write_json(sample: TapSample) -> None:
-    print_json_lines([sample.document])
-
-
-def _write_record(sample: TapSample) -> None:
-    print_json_lines([sample.record.to_json()])
-
-
-def _write_text(sample: TapSample) -> None:
+def _write_sample(sample: TapSample, form: Literal["text", "json", "record"]) -> None:
+    if form != "text":
+        print_json_lines([sample.document if form == "json" else sample.record.to_json()])
+        return
     console = terminal(soft_wrap=True)
     for line in iter_lines(sample):
         console.print(line)

@@ -14,7 +14,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -155,7 +155,9 @@ class StatusDocument:
         }
 
     def _make_flow(self, plan: Plan, reading: FigureReading, occurred: CoverageView) -> dict[str, Any]:
-        flow = make_picture(plan, self._find_routes(plan), reading, occurred, self._sinks.get_problem)
+        if self._ways is None or self._ways[0] is not plan:
+            self._ways = (plan, RoutesByEndpoint.from_plan(plan))
+        flow = make_picture(plan, self._ways[1], reading, occurred, self._sinks.get_problem)
         self._add_finished_records(flow["endpoints"])
         dead, settled = flow["totals"]["dead_letters"], self._count_settled()
         dead["open"] = None if settled is None else max(0, dead["records"] - settled)
@@ -196,11 +198,6 @@ class StatusDocument:
             "every_seconds": POINT_SECONDS,
             **{name: [getattr(point, name) for point in points] for name in Point._fields},
         }
-
-    def _find_routes(self, plan: Plan) -> RoutesByEndpoint:
-        if self._ways is None or self._ways[0] is not plan:
-            self._ways = (plan, RoutesByEndpoint.from_plan(plan))
-        return self._ways[1]
 
 
 def _to_ms(seconds: float | None) -> float | None:
@@ -265,11 +262,6 @@ CHARTS: Final = {
     "latency": Chart((("95 % within", lambda at: at.latency),), _format_seconds),
 }
 """All charts by file name."""
-
-
-def make_chart_reply(name: str, points: Sequence[Point], *, small: bool) -> Reply:
-    """Return the response with a chart; a *small* one has no text except its title."""
-    return Reply(HTTPStatus.OK, _HEADERS, draw_chart(CHARTS[name], points, small=small).encode())
 
 
 def draw_chart(chart: Chart, points: Sequence[Point], *, small: bool = False) -> str:
@@ -509,7 +501,8 @@ class Overview:
             # A few hundred numbers: less work than to hand it to a thread.
             asked = parse_qs(head.query.decode("latin-1"), keep_blank_values=True, errors="replace")
             points = self._figures.history.list_points(asked.get("endpoint", [""])[-1])
-            return make_chart_reply(chart[1].decode("ascii"), points, small=SMALL in asked)
+            svg = draw_chart(CHARTS[chart[1].decode("ascii")], points, small=SMALL in asked)
+            return Reply(HTTPStatus.OK, _HEADERS, svg.encode())
         if self._records is None or self._replays is None:
             return None
         return self._answer_records(head, self._records, self._replays)
@@ -535,7 +528,10 @@ class Overview:
         _require_method(head, "POST")
         self._door.admit_replay(head)
         self._door.require_same_origin(head)
-        return self._accept_body(head, lambda body: self._replay_letter(letter_id, records, replays))
+        replayed = self._require_plan
+        return self._accept_body(
+            head, lambda body: replays.replay(plan := replayed(), records.get_letter(plan, letter_id))
+        )
 
     def _accept_body(self, head: RequestHead, work: Work) -> AcceptedRequest:
         if head.length is not None and head.length > PASTED:
@@ -573,7 +569,8 @@ def _queue(lane: _WorkerThread, work: Work, max_body: int = 0) -> AcceptedReques
 
 def _make_reply(work: Work, body: bytes) -> Reply:
     try:
-        return Reply(HTTPStatus.OK, _SAFE, _encode_json(work(body)))
+        text = json.dumps(work(body), ensure_ascii=False) + "\n"
+        return Reply(HTTPStatus.OK, _SAFE, text.encode("utf-8", "backslashreplace"))
     except HttpProblem as problem:
         return problem.to_reply()
     except RegistryUnavailableError as error:
@@ -585,10 +582,6 @@ def _make_reply(work: Work, body: bytes) -> Reply:
         # Whatever it is, the stream goes on; the log has it, and the client does not see what may quote a record.
         _log.exception("a status page request failed")
         return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "request failed; see the log").to_reply()
-
-
-def _encode_json(answer: Mapping[str, Any]) -> bytes:
-    return json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _require_method(head: RequestHead, *methods: str) -> None:

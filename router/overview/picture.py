@@ -87,9 +87,9 @@ class FigureReading:
         self._before = before
         self.window = window
 
-    def sum_series(self, metric: str, *labels: str) -> Figure:
-        """Return the sum of all series of a metric whose first labels are these; '' matches any."""
-        return self._sum(self._find_keys(metric, labels))
+    def get_figure(self, metric: str, *labels: str) -> Figure:
+        """Return the figure of one series."""
+        return self._sum([(metric, *labels)])
 
     def get_value(self, metric: str, *labels: str) -> float | None:
         """Return the value of one series; None if there is none."""
@@ -152,12 +152,8 @@ class FigureReading:
             below, lower = count, bound
         return lower
 
-    def _find_keys(self, metric: str, labels: tuple[str, ...]) -> list[Key]:
-        fits = [key for key in self._samples if key[0] == metric]
-        return [key for key in fits if all(not want or want == has for want, has in zip(labels, key[1:], strict=False))]
-
     def _sum(self, keys: list[Key]) -> Figure:
-        count = sum(self._samples[key] for key in keys)
+        count = sum(self._samples.get(key, 0.0) for key in keys)
         if self._before is None or self.window <= 0:
             return Figure(int(count), None)
         grown = count - sum(self._before.get(key, 0.0) for key in keys)
@@ -638,7 +634,7 @@ def _iter_sinks(plan: Plan, reading: FigureReading, problems: Problems) -> Itera
     for name, chosen in plan.settings.sinks.items():
         if name in events | letters:
             problem = problems(name)
-            writes = {result: reading.sum_series(WRITES, name, result) for result in ("ok", "error", "rejected")}
+            writes = {result: reading.get_figure(WRITES, name, result) for result in ("ok", "error", "rejected")}
             yield {
                 "sink": name,
                 "type": chosen.model_dump(include={"type"})["type"],

@@ -283,12 +283,16 @@ def _override(merged: dict[str, Any], name: str, keys: list[str], text: str, sch
     for depth, part in enumerate(keys):
         key = _find_key(node, schema_node, name, part)
         place = (*place, str(key))
-        schema_node = schema_node.get_child(str(key), node[key] if _has_key(node, key) else {})
+        if isinstance(node, list):
+            node.extend([None] * (key == len(node)))
+        else:
+            node.setdefault(key, None)
+        schema_node = schema_node.get_child(str(key), node[key])
         if depth == len(keys) - 1:
-            _set_value(node, key, _parse_value(schema_node, place[-1], name, text))
+            node[key] = _parse_value(schema_node, place[-1], name, text)
             break
-        if not _has_key(node, key) or node[key] is None:
-            _set_value(node, key, [] if schema_node.is_list else {})
+        if node[key] is None:
+            node[key] = [] if schema_node.is_list else {}
         node = node[key]
         if not isinstance(node, dict | list):
             above = ".".join(place)
@@ -314,17 +318,6 @@ def _find_key(node: Any, schema_node: SettingsNode, name: str, part: str) -> str
         if _LOOSE.sub("_", str(key).lower()) == wanted:
             return str(key)
     return wanted
-
-
-def _has_key(node: Any, key: str | int) -> bool:
-    return key < len(node) if isinstance(key, int) else key in node
-
-
-def _set_value(node: Any, key: str | int, value: Any) -> None:
-    if isinstance(key, int) and key == len(node):
-        node.append(value)
-    else:
-        node[key] = value
 
 
 def _parse_value(schema_node: SettingsNode, key: str, name: str, text: str) -> Any:

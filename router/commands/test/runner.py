@@ -385,7 +385,7 @@ def record_cases(
     for each, was, now, elsewhere in zip(shown, before, evaluated.outcomes, moved, strict=True):
         if _outcome_key(was) != _outcome_key(now):
             continue
-        label = _make_label(now)
+        label = str(now.get("reason") or now.get("message", "batch").rpartition("/")[2])
         names[label] += 1
         form = {"name": f"{label} {names[label]}", "record": each.to_json(), "expect": _to_expectation(now, elsewhere)}
         cases.append(form)
@@ -452,10 +452,6 @@ def _outcome_key(outcome: Mapping[str, Any]) -> Any:
         (each["outcome"], each.get("message"), each.get("reason"), each.get("route"))
         for each in outcome.get("events", [outcome])
     ]
-
-
-def _make_label(outcome: Mapping[str, Any]) -> str:
-    return str(outcome.get("reason") or outcome.get("message", "batch").rpartition("/")[2])
 
 
 def _to_expectation(outcome: Mapping[str, Any], elsewhere: Mapping[str, Any]) -> dict[str, Any]:
