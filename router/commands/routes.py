@@ -24,9 +24,9 @@ _OCCURRED: Final = "last record"
 _NOTES: Final = {
     "unreached": "Routes that no record reaches",
     "unrouted": "Definitions that no source has",
-    "left_over": "Definitions that only the last route matches",
-    "unsettled": "Definitions with records that go through the fallback topic",
-    "unheld": "Definitions whose bodies are not validated against their schemas",
+    "last_only": "Definitions that only the last route matches",
+    "batch_only": "Definitions with records that go through the fallback topic",
+    "unvalidated": "Definitions whose bodies are not validated against their schemas",
 }
 """What is said of members of a survey."""
 Row = tuple[str, ...]
@@ -76,7 +76,9 @@ def _keep_unseen(surveyed: RouteSurvey, seen: Seen | None) -> RouteSurvey:
         hint = "start a router with these settings; it stores occurrences in its state folder"
         raise RouterError("no router has run with these settings yet", hint=hint)
     flows = tuple(flow for flow in surveyed.flows if _last_seen(flow, seen) is None)
-    return replace(surveyed, flows=flows, letters=(), unreached=(), unrouted=(), left_over=(), unsettled=(), unheld=())
+    return replace(
+        surveyed, flows=flows, letters=(), unreached=(), unrouted=(), last_only=(), batch_only=(), unvalidated=()
+    )
 
 
 def _last_seen(flow: DefinitionFlow, seen: Seen) -> int | None:
@@ -87,7 +89,7 @@ def _last_seen(flow: DefinitionFlow, seen: Seen) -> int | None:
 def _iter_json_objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, Any]]:
     """Yield the objects of the JSON output, whose form is stable."""
     for flow in surveyed.flows:
-        ways = [{"route": way.route, "values": way.values, "sinks": _aims_to_json(way.aims)} for way in flow.ways]
+        ways = [{"route": way.route, "values": way.values, "sinks": _targets_to_json(way.targets)} for way in flow.ways]
         sighting = seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))
         yield {
             "kind": "definition",
@@ -104,15 +106,15 @@ def _iter_json_objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, 
             "endpoints": letters.endpoints,
             "reasons": letters.reasons,
             "route": letters.route,
-            "sinks": _aims_to_json(letters.aims),
+            "sinks": _targets_to_json(letters.targets),
         }
     for number in surveyed.unreached:
         yield {"kind": "unreached-route", "route": number}
     by_kind = {
         "unrouted-definition": surveyed.unrouted,
-        "left-over-definition": surveyed.left_over,
-        "unsettled-definition": surveyed.unsettled,
-        "unheld-schema": surveyed.unheld,
+        "left-over-definition": surveyed.last_only,
+        "unsettled-definition": surveyed.batch_only,
+        "unheld-schema": surveyed.unvalidated,
     }
     for kind, xids in by_kind.items():
         for xid in xids:
@@ -121,8 +123,8 @@ def _iter_json_objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, 
         yield {"kind": "silent-endpoint", "endpoint": endpoint, "since": instant_of(sighting.since)}
 
 
-def _aims_to_json(aims: Iterable[RouteTarget]) -> list[dict[str, str]]:
-    return [{"sink": aim.sink, "destination": aim.destination} for aim in aims]
+def _targets_to_json(targets: Iterable[RouteTarget]) -> list[dict[str, str]]:
+    return [{"sink": target.sink, "destination": target.destination} for target in targets]
 
 
 def _iter_silent_endpoints(surveyed: RouteSurvey, seen: Seen) -> Iterator[tuple[str, Sighting]]:
@@ -140,7 +142,7 @@ def _iter_event_rows(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[Row]:
         for place, way in enumerate(flow.ways):
             values = ", ".join(f"{name}={'|'.join(globs)}" for name, globs in way.values.items())
             when = values or ("else" if place else "always")
-            yield flow.endpoint, flow.message + kind, str(way.route), when, _format_aims(way.aims), *occurred
+            yield flow.endpoint, flow.message + kind, str(way.route), when, _format_targets(way.targets), *occurred
 
 
 def _format_seen(sighting: Sighting | None) -> str:
@@ -154,11 +156,11 @@ def _iter_letter_rows(surveyed: RouteSurvey) -> Iterator[Row]:
     for each in surveyed.letters:
         endpoints = ", ".join("-" if xid == UNKNOWN else xid for xid in each.endpoints)
         route = "dead_letters" if each.route is None else str(each.route)
-        yield endpoints, "dead letters", route, ", ".join(each.reasons), _format_aims(each.aims)
+        yield endpoints, "dead letters", route, ", ".join(each.reasons), _format_targets(each.targets)
 
 
-def _format_aims(aims: Iterable[RouteTarget]) -> str:
-    return ", ".join(f"{aim.sink}: {aim.destination}" for aim in aims)
+def _format_targets(targets: Iterable[RouteTarget]) -> str:
+    return ", ".join(f"{target.sink}: {target.destination}" for target in targets)
 
 
 def _iter_notes(surveyed: RouteSurvey) -> Iterator[str]:

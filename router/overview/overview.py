@@ -44,6 +44,7 @@ from router.overview.picture import (
     Point,
     RoutesByEndpoint,
     make_picture,
+    to_int,
 )
 from router.overview.records import PASTED, AccessGuard, RecordViews, ReplayPreview
 from router.settings import Settings
@@ -84,39 +85,30 @@ class StatusDocument:
     ) -> None:
         """*state* is the folder with the ledger of dead letters; None where there is none."""
         self._status = status
-        self._coverage = metrics.coverage
-        self._sinks = metrics.sinks
-        self._backlogs = metrics.backlogs
+        self._metrics = metrics
         self._state = state
         self._settled: tuple[float, int | None] | None = None
         self._figures = figures
         self._door = door
         self._replays = replays
-        self._shadow = metrics.shadow.to_json
         self._started = datetime.now(UTC)
         self._making = threading.Lock()
-        self._plan: Plan | None = None
         self._ways: tuple[Plan, RoutesByEndpoint] | None = None
         self._kept: tuple[float, dict[str, Any]] | None = None
 
-    def show_plan(self, plan: Plan) -> None:
-        """Show this plan from now on."""
-        self._plan = plan
-
-    def get_document(self) -> dict[str, Any]:
-        """Return the document, not older than a second."""
+    def get_document(self, plan: Plan | None) -> dict[str, Any]:
+        """Return the document with the flow of a plan, not older than a second."""
         with self._making:
             now = time.monotonic()
             if self._kept is None or now - self._kept[0] >= KEPT_SECONDS:
-                self._kept = (now, self._make_document())
+                self._kept = (now, self._make_document(plan))
             return self._kept[1]
 
-    def _make_document(self) -> dict[str, Any]:
+    def _make_document(self, plan: Plan | None) -> dict[str, Any]:
         alive, life = self._status.check_health()
         _, ready = self._status.check_readiness()
         reading = self._figures.get_reading()
-        plan = self._plan
-        occurred = CoverageView(self._coverage.all_sightings())
+        occurred = CoverageView(self._metrics.coverage.all_sightings())
         now = datetime.now(UTC)
         return {
             "format": FORMAT,
@@ -137,13 +129,13 @@ class StatusDocument:
             "coverage": occurred.unseen_to_json(),
             "inbox": {
                 **ready["inbox"],
-                "records": _read_int(reading, INBOX_RECORDS),
-                "bytes": _read_int(reading, INBOX_BYTES),
+                "records": to_int(reading.get_value(INBOX_RECORDS)),
+                "bytes": to_int(reading.get_value(INBOX_BYTES)),
                 "oldest_seconds": reading.get_value(INBOX_OLDEST),
             },
-            "rest_records": _read_int(reading, REST),
+            "rest_records": to_int(reading.get_value(REST)),
             "replays": self._replays(),
-            "shadow": self._shadow(),
+            "shadow": self._metrics.shadow.to_json(),
             "epochs": self._status.history_to_json(),
         }
 
@@ -157,7 +149,7 @@ class StatusDocument:
     def _make_flow(self, plan: Plan, reading: FigureReading, occurred: CoverageView) -> dict[str, Any]:
         if self._ways is None or self._ways[0] is not plan:
             self._ways = (plan, RoutesByEndpoint.from_plan(plan))
-        flow = make_picture(plan, self._ways[1], reading, occurred, self._sinks.get_problem)
+        flow = make_picture(plan, self._ways[1], reading, occurred, self._metrics.sinks.get_problem)
         self._add_finished_records(flow["endpoints"])
         dead, settled = flow["totals"]["dead_letters"], self._count_settled()
         dead["open"] = None if settled is None else max(0, dead["records"] - settled)
@@ -174,7 +166,7 @@ class StatusDocument:
             by_query[each["query"]] = by_query.get(each["query"], 0) + (each["lag"] or 0)
         for each in endpoints:
             query, lag = each["query"], each["lag"]
-            asked = None if query is None else self._backlogs.last_answer_time(query)
+            asked = None if query is None else self._metrics.backlogs.last_answer_time(query)
             worked = 0 if asked is None else self._status.steps.count_written(query, asked)
             whole = by_query[query]
             each["worked"] = None if lag is None else lag * min(worked, whole) // whole if whole else 0
@@ -202,11 +194,6 @@ class StatusDocument:
 
 def _to_ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
-
-
-def _read_int(reading: FigureReading, metric: str) -> int | None:
-    value = reading.get_value(metric)
-    return None if value is None else int(value)
 
 
 # The last hour as small SVG charts, which pages can show without a script.
@@ -460,7 +447,6 @@ class Overview:
     def show_plan(self, plan: Plan) -> None:
         """Show this plan from now on."""
         self._plan = plan
-        self._document.show_plan(plan)
 
     def take_sample(self) -> None:
         """Take samples for rates; call it every second or so."""
@@ -491,7 +477,7 @@ class Overview:
     def _answer(self, head: RequestHead) -> AcceptedRequest | Reply | None:
         if head.path == b"/status.json":
             _require_method(head, *_READING)
-            return _queue(self._figures_lane, lambda body: self._document.get_document())
+            return _queue(self._figures_lane, lambda body: self._document.get_document(self._plan))
         if head.path == b"/":
             _require_method(head, *_READING)
             return self._page

@@ -298,7 +298,7 @@ class PossibleRoute:
 
     route: int
     values: Mapping[str, tuple[str, ...]]
-    aims: tuple[RouteTarget, ...]
+    targets: tuple[RouteTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,40 +321,40 @@ class LetterFlow:
     endpoints: tuple[str, ...]
     reasons: tuple[str, ...]
     route: int | None
-    aims: tuple[RouteTarget, ...]
+    targets: tuple[RouteTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RouteSurvey:
     """Everything of one plan. ``unreached`` are routes that nothing takes, ``unrouted`` definitions that no source has.
 
-    ``left_over`` are definitions that only the last route of events takes, where there are others; ``unsettled`` are
-    those of which records that keep to it go by the rest topic, in real-time mode. ``unheld`` are definitions with a
-    schema that bodies need not keep to, on one of their ways at least.
+    ``last_only`` are definitions that only the last route of events takes, where there are others; ``batch_only`` are
+    those with records that go by the fallback topic, in real-time mode. ``unvalidated`` are definitions with a schema
+    that bodies need not keep to, on one of their routes at least.
     """
 
     flows: tuple[DefinitionFlow, ...]
     letters: tuple[LetterFlow, ...]
     unreached: tuple[int, ...]
     unrouted: tuple[str, ...]
-    left_over: tuple[str, ...]
-    unsettled: tuple[str, ...]
-    unheld: tuple[str, ...]
+    last_only: tuple[str, ...]
+    batch_only: tuple[str, ...]
+    unvalidated: tuple[str, ...]
 
 
 def sink_topics(plan: Plan) -> dict[str, list[str]]:
     """Return the topics that Kafka sinks write to whatever a record has, by sink."""
     surveyed = survey_routes(plan)
-    aims = [aim for flow in surveyed.flows for way in flow.ways for aim in way.aims]
-    aims += [aim for letters in surveyed.letters for aim in letters.aims]
+    targets = [target for flow in surveyed.flows for way in flow.ways for target in way.targets]
+    targets += [target for letters in surveyed.letters for target in letters.targets]
     if plan.settings.relations is not None:
         pairs = plan.settings.relations.to
         topics = plan.settings.sinks[pairs].topics
-        aims += [] if topics is None else [RouteTarget(pairs, topics.topic)]
+        targets += [] if topics is None else [RouteTarget(pairs, topics.topic)]
     found: dict[str, set[str]] = {}
-    for aim in aims:
-        if plan.settings.sinks[aim.sink].topics is not None and "{" not in aim.destination:
-            found.setdefault(aim.sink, set()).add(aim.destination)
+    for target in targets:
+        if plan.settings.sinks[target.sink].topics is not None and "{" not in target.destination:
+            found.setdefault(target.sink, set()).add(target.destination)
     return {name: sorted(found[name]) for name in plan.settings.sinks if name in found}
 
 
@@ -408,11 +408,11 @@ def iter_route_findings(file: str, plan: Plan) -> Iterator[Finding]:
     for xid in surveyed.unrouted:
         hint = "name an endpoint that expects it under sources, or leave it"
         yield Finding(file, "/sources", "info", "unrouted-definition", f"no source expects {xid}", hint)
-    for xid in surveyed.unsettled:
+    for xid in surveyed.batch_only:
         hint = "see the operations notes on real-time mode for what makes a definition quick, or leave it"
         message = f"records of {xid}, or some, go by the rest topic, in batches"
         yield Finding(file, "/realtime/rest", "info", "unsettled-definition", message, hint)
-    for xid in surveyed.unheld:
+    for xid in surveyed.unvalidated:
         hint = "set match.validate, or validate of its route, to always, or leave it"
         message = f"records of {xid} may be routed with bodies that its schema rejects"
         yield Finding(file, "/match/validate", "info", "unheld-schema", message, hint)
@@ -435,7 +435,7 @@ def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) 
         keyed = any(each.name == PARTITION_KEY for each in definition.envelopemetadata)
         if protocol == KAFKA or keyed or not names:
             continue
-        for name in {aim.sink for way in flow.ways for aim in way.aims}:
+        for name in {target.sink for way in flow.ways for target in way.targets}:
             topics = plan.settings.sinks[name].topics
             if topics is not None and topics.key is None:
                 by_sink.setdefault(name, {}).setdefault(flow.message, (protocol, names[0]))
@@ -484,16 +484,16 @@ def _iter_letter_flows(plan: Plan) -> Iterator[LetterFlow]:
             reasons = tuple(reason for reason, taken in zip(REASONS, routes, strict=True) if taken == route)
             number = None if route == DEFAULT_DEAD_LETTER_ROUTE else to_dead_letter_route(route)
             names = plan.settings.dead_letters.sinks if number is None else plan.settings.routes[number].to
-            aims = tuple(
+            targets = tuple(
                 RouteTarget(name, _locate(plan.settings, name, lambda name: None, letters=True)) for name in names
             )
-            yield LetterFlow((ALL,) if len(groups) == 1 else tuple(members), reasons, number, aims)
+            yield LetterFlow((ALL,) if len(groups) == 1 else tuple(members), reasons, number, targets)
 
 
 def _make_route(settings: Settings, rule: RouteRule, known: FixedValue) -> PossibleRoute:
     names = dict.fromkeys(settings.routes[rule.route].to)
-    aims = tuple(RouteTarget(name, _locate(settings, name, known)) for name in names)
-    return PossibleRoute(rule.route, {each.name: each.globs for each in rule.conditions}, aims)
+    targets = tuple(RouteTarget(name, _locate(settings, name, known)) for name in names)
+    return PossibleRoute(rule.route, {each.name: each.globs for each in rule.conditions}, targets)
 
 
 def _make_lookup(message: str, endpoint: str, settled: FixedValues) -> FixedValue:
@@ -550,12 +550,12 @@ class RoutesByEndpoint:
         for flow in surveyed.flows:
             definitions.setdefault(flow.endpoint, {})[flow.message] = None
             taken = sinks.setdefault(flow.message, {})
-            taken.update((aim.sink, None) for way in flow.ways for aim in way.aims)
+            taken.update((target.sink, None) for way in flow.ways for target in way.targets)
         letters: dict[str, dict[str, None]] = {}
         endpoints = [source.endpoint for source in plan.sources]
         for each in surveyed.letters:
             for endpoint in endpoints if each.endpoints == ("*",) else each.endpoints:
-                letters.setdefault(endpoint, {}).update((aim.sink, None) for aim in each.aims)
+                letters.setdefault(endpoint, {}).update((target.sink, None) for target in each.targets)
         return cls(*({name: tuple(each) for name, each in ways.items()} for ways in (definitions, sinks, letters)))
 
 
@@ -603,10 +603,10 @@ def make_picture(
                 "pushed": xid in sources and sources[xid].pushed,
                 **{name: _to_json(figure) for name, figure in zip(_OUTCOMES, routed[xid], strict=True)},
                 "arriving": _to_json(arrived.get(xid, _NOTHING)),
-                "lag": _to_int(reading.get_lag(xid)),
+                "lag": to_int(reading.get_lag(xid)),
                 "oldest_seconds": reading.get_oldest_age(xid),
-                "received": _to_int(reading.get_value(RECEIVED, xid)),
-                "acknowledged": _to_int(reading.get_value(ACKNOWLEDGED, xid)),
+                "received": to_int(reading.get_value(RECEIVED, xid)),
+                "acknowledged": to_int(reading.get_value(ACKNOWLEDGED, xid)),
                 **occurred.source_to_json(xid),
             }
             for xid in shown
@@ -672,5 +672,6 @@ def _format_instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def _to_int(value: float | None) -> int | None:
+def to_int(value: float | None) -> int | None:
+    """Return a figure as a whole number; None stays None."""
     return None if value is None else int(value)

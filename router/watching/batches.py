@@ -263,12 +263,12 @@ def watch_write(sink: str, *, by_spark: bool = False) -> Iterator[None]:
         yield
         return
     watch.begin_write(sink, by_spark=by_spark)
+    well = False
     try:
         yield
-    except BaseException:
-        watch.end_write(well=False)
-        raise
-    watch.end_write(well=True)
+        well = True
+    finally:
+        watch.end_write(well=well)
 
 
 def report_progress() -> None:
