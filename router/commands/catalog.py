@@ -383,8 +383,8 @@ def inline_collections(document: Document, fetcher: Fetcher) -> dict[str, Any]:
     for name, groups in tree.items():
         if name.lower() == _SCHEMA_GROUPS and isinstance(groups, dict):
             for group in groups.values():
-                for schema in _list_members(group, "schemas"):
-                    for holder in (schema, *_list_members(schema, "versions")):
+                for _, schema in _iter_members(group, "schemas"):
+                    for holder in (schema, *dict(_iter_members(schema, "versions")).values()):
                         _embed_schema(holder, origin, fetcher)
     return tree
 
@@ -401,11 +401,6 @@ def _copy(entity: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
             value = {name: _copy(each, depth + 1) if isinstance(each, dict) else each for name, each in value.items()}
         plain[key] = value
     return plain
-
-
-def _list_members(holder: Any, name: str) -> list[dict[str, Any]]:
-    collection = holder.get(name) if isinstance(holder, dict) else None
-    return [each for each in collection.values() if isinstance(each, dict)] if isinstance(collection, dict) else []
 
 
 def _embed_schema(holder: dict[str, Any], origin: str, fetcher: Fetcher) -> None:
@@ -547,10 +542,10 @@ def _to_number(name: str) -> int:
     return int(name) if name.isascii() and name.isdecimal() and len(name) < 19 else 0
 
 
-def _iter_members(holder: Any, plural_name: str) -> Iterator[tuple[str, Tree]]:
-    collection = holder.get(plural_name) if isinstance(holder, Mapping) else None
-    if isinstance(collection, Mapping):
-        yield from ((name, each) for name, each in collection.items() if isinstance(each, Mapping))
+def _iter_members(holder: Any, plural_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    collection = holder.get(plural_name) if isinstance(holder, dict) else None
+    if isinstance(collection, dict):
+        yield from ((name, each) for name, each in collection.items() if isinstance(each, dict))
 
 
 def _find_member(holder: Any, plural_name: str, name: str) -> Tree:

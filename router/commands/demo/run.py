@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -369,11 +368,8 @@ def _read_rows(table: Path) -> tuple[Row, ...]:
 @contextmanager
 def _demo_folder(keep: Path | None) -> Iterator[Path]:
     if keep is None:
-        temporary = Path(tempfile.mkdtemp(prefix="xrouter-demo-"))
-        try:
-            yield temporary
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix="xrouter-demo-", ignore_cleanup_errors=True) as temporary:
+            yield Path(temporary)
         return
     try:
         keep.mkdir(parents=True, exist_ok=True)

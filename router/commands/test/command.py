@@ -427,13 +427,13 @@ def _run_files(files: Sequence[CaseFile], options: _Sources, covered: CaseCovera
         if config is None:
             _refuse_routes(members)
         evaluator, _ = options.make_evaluator(sources, config)
-        run = run_cases(members, evaluator)
-        seconds += run.seconds
+        results, batches, spent = run_cases(members, evaluator)
+        seconds += spent
         covered.add_candidates(evaluator.matcher)
-        covered.add_outcomes(evaluator.matcher, run.evaluated.batches)
-        for result in run.results:
+        covered.add_outcomes(evaluator.matcher, batches)
+        for result in results:
             by_file.setdefault(result.file.path, []).append(result)
-    return [result for results in by_file.values() for result in results], seconds
+    return [result for each in by_file.values() for result in each], seconds
 
 
 def _refuse_routes(files: Sequence[CaseFile]) -> None:
@@ -498,16 +498,16 @@ def _add_cases(paths: Sequence[Path], source: str, options: _Sources, *, count: 
     if settings is not None:
         marks |= parse_marks(settings.dead_letters.redact)
     with _open_records(source, settings) as records:
-        recorded = record_cases(records, evaluator, make_redactor(marks, reveal=reveal), count)
-    if not recorded.cases:
-        print_text("no cases: there are no records" if not recorded.hidden else _hidden_note(recorded.hidden), err=True)
+        cases, hidden = record_cases(records, evaluator, make_redactor(marks, reveal=reveal), count)
+    if not cases:
+        print_text("no cases: there are no records" if not hidden else _hidden_note(hidden), err=True)
         raise typer.Exit(WRONG)
-    write_file(format_cases(make_head(sources, config, output), recorded.cases, output), output)
+    write_file(format_cases(make_head(sources, config, output), cases, output), output)
     if output.suffix.lower() not in LINES:
         write_file(read_case_schema().decode("utf-8"), output.parent / SCHEMA_COPY)
-    print_text(f"{output}: {plural(len(recorded.cases), 'case')} recorded")
-    if recorded.hidden:
-        print_text(_hidden_note(recorded.hidden))
+    print_text(f"{output}: {plural(len(cases), 'case')} recorded")
+    if hidden:
+        print_text(_hidden_note(hidden))
 
 
 def _hidden_note(number: int) -> str:

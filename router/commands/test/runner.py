@@ -257,17 +257,10 @@ class CaseResult:
         return not self.differences
 
 
-@dataclass(frozen=True, slots=True)
-class CaseRun:
-    """The results of cases in order, the outcomes of their records, and the time in seconds."""
-
-    results: tuple[CaseResult, ...]
-    evaluated: EvaluatedCases
-    seconds: float
-
-
-def run_cases(files: Iterable[CaseFile], evaluator: CaseEvaluator) -> CaseRun:
-    """Run the cases of files that share a catalog."""
+def run_cases(
+    files: Iterable[CaseFile], evaluator: CaseEvaluator
+) -> tuple[list[CaseResult], list[MatchOutcomes], float]:
+    """Run the cases of files that share a catalog; return their results, the matched batches, and the seconds."""
     cases = [(file, case) for file in files for case in file.cases]
     started = time.perf_counter()
     evaluated = evaluator.evaluate([case.record for _, case in cases])
@@ -276,7 +269,7 @@ def run_cases(files: Iterable[CaseFile], evaluator: CaseEvaluator) -> CaseRun:
         for (_, case), outcome in zip(cases, evaluated.outcomes, strict=True)
     ]
     seconds = time.perf_counter() - started
-    results = tuple(
+    results = [
         CaseResult(
             file,
             case,
@@ -285,8 +278,8 @@ def run_cases(files: Iterable[CaseFile], evaluator: CaseEvaluator) -> CaseRun:
             evaluated.outcomes[number],
         )
         for number, ((file, case), wrong) in enumerate(zip(cases, mismatches, strict=True))
-    )
-    return CaseRun(results, evaluated, seconds)
+    ]
+    return results, evaluated.batches, seconds
 
 
 def _explain_failure(matcher: Matcher, evaluated: EvaluatedCases, number: int, case: Case) -> str:
@@ -361,18 +354,13 @@ SCHEMA_COPY: Final = ".cases.schema.json"
 _EXPECTED_MEMBERS: Final = ("outcome", "reason", "message", "context", "cloudevent", "endpoint", "sinks", "topics")
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCases:
-    """Cases in their JSON form, and the number of records skipped because sensitive values decide their outcome."""
-
-    cases: tuple[dict[str, Any], ...]
-    hidden: int
-
-
 def record_cases(
     records: Iterable[Record], evaluator: CaseEvaluator, redactor: Redactor, count: int = DEFAULT_COUNT
-) -> RecordedCases:
-    """Return cases for the first *count* records."""
+) -> tuple[list[dict[str, Any]], int]:
+    """Return cases for the first *count* records in their JSON form, and how many records are left out.
+
+    Those are left out whose outcome depends on sensitive values.
+    """
     given = list(itertools.islice(records, count))
     shown = [_redact_record(each, redactor) for each in given]
     lines = encode_records(shown)
@@ -389,7 +377,7 @@ def record_cases(
         names[label] += 1
         form = {"name": f"{label} {names[label]}", "record": each.to_json(), "expect": _to_expectation(now, elsewhere)}
         cases.append(form)
-    return RecordedCases(tuple(cases), len(given) - len(cases))
+    return cases, len(given) - len(cases)
 
 
 def iter_records(file: BinaryIO, name: str) -> Iterator[Record]:

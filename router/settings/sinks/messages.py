@@ -17,7 +17,15 @@ from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Publisher
 from catalog.model import Endpoint
 from router.errors import SinkError
-from router.settings.catalogs import PLAIN_TEXT, TlsSettings, iter_cleartext_faults, iter_login_faults, to_path, to_tls
+from router.settings.catalogs import (
+    PLAIN_TEXT,
+    TlsSettings,
+    iter_cleartext_faults,
+    iter_login_choices,
+    iter_login_faults,
+    to_path,
+    to_tls,
+)
 from router.settings.routes import (
     MISSING_TEXT,
     TABLE_VARIABLES,
@@ -130,11 +138,6 @@ class MessageSink(RemoteSink):
         return getattr(self, self.template_field) is not None
 
 
-def find_login_methods(sink: MessageSink, *ways: str) -> tuple[str, ...]:
-    """Return which of several ways to log in a sink uses; more than one is a fault."""
-    return tuple(name for name in ways if getattr(sink, name) is not None)
-
-
 def iter_uri_faults(key: str, uri: str, schemes: tuple[str, ...]) -> Iterator[Fault]:
     """Yield what is wrong with one address."""
     try:
@@ -221,7 +224,7 @@ class HttpSink(MessageSink):
 
     def address_faults(self, key: str) -> Iterator[Fault]:
         """Yield what is wrong with the URL, and headers that events set."""
-        if len(find_login_methods(self, "username", "bearer")) > 1:
+        if self.username is not None and self.bearer is not None:
             yield f"{key}.bearer", "and username both make an Authorization header; keep one"
         if self.url is not None:
             yield from iter_uri_faults(f"{key}.url", self.url.partition("{")[0], self.schemes)
@@ -349,9 +352,7 @@ class NatsSink(MessageSink):
     def address_faults(self, key: str) -> Iterator[Fault]:
         """Yield what is wrong with addresses, and ways to log in that exclude each other."""
         yield from super().address_faults(key)
-        ways = find_login_methods(self, "username", "token", "credentials", "seed")
-        if len(ways) > 1:
-            yield f"{key}.{ways[1]}", f"and {ways[0]} are two ways to log in; keep one"
+        yield from iter_login_choices(key, self, "username", "token", "credentials", "seed")
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client; JetStream drops a duplicate within its window."""
