@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 import pyarrow as pa
 import typer
@@ -315,16 +315,6 @@ _LIMITS: Final = {"queued.max.messages.kbytes": 8192, "fetch.max.bytes": 4 << 20
 _HINT: Final = "start the broker, or correct bootstrap_servers and credentials"
 
 
-class RecordFollower(Protocol):
-    """Reads new records of one source."""
-
-    skipped: int
-    """Records skipped because too many arrived; for topics an upper bound."""
-
-    def read_new(self) -> Iterator[Chunk]:
-        """Yield new records since the last call, at most :data:`ROUND_ROWS`, without waiting long."""
-
-
 class TopicFollower:
     """Follows the topics of one cluster. It joins no group and commits nothing."""
 
@@ -411,6 +401,10 @@ class InboxFollower:
         over = max(0, there - max(1, limit))
         self.skipped += over
         return self._view.advance_position(number, start, over, end) if over else start
+
+
+RecordFollower = TopicFollower | InboxFollower
+"""Reads new records of one source; ``skipped`` are those passed over because too many arrived."""
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from pathlib import Path
 from typing import Annotated, Final
@@ -34,7 +33,7 @@ def wait(
     """
     url = target if target.lower().startswith(("http://", "https://")) else _find_readiness_url(Path(target))
     until, reported = time.monotonic() + timeout, ""
-    with httpx.Client(timeout=ANSWER_SECONDS, trust_env=False, verify=_unverified_tls()) as client:
+    with httpx.Client(timeout=ANSWER_SECONDS, trust_env=False, verify=False) as client:
         while (problem := _find_problem(client, url)) is not None:
             if time.monotonic() > until:
                 hint = "if it has stopped, see its log; `xrouter doctor CONFIG` shows what startup waits for"
@@ -82,9 +81,3 @@ def _read_reasons(answer: httpx.Response) -> str:
         return ""
     reasons = document.get("reasons") if isinstance(document, dict) else None
     return f": {'; '.join(map(str, reasons))}" if isinstance(reasons, list) and reasons else ""
-
-
-def _unverified_tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context

@@ -50,12 +50,11 @@ from router.overview.records import PASTED, AccessGuard, RecordViews, ReplayPrev
 from router.settings import Settings
 from router.state.ledger import LetterLedger
 from router.watching.coverage import CoverageView
+from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from router.watching.metrics import Metrics
 
 # ``/status.json``: the figures of the status page, documented in deploy/STATUS.md.
 

@@ -16,6 +16,7 @@ from router.errors import hint_near
 from router.settings.catalogs import (
     CatalogLogin,
     CatalogSettings,
+    KafkaLogin,
     iter_catalog_login_faults,
     iter_cleartext_faults,
     iter_name_faults,
@@ -26,12 +27,10 @@ from router.settings.model import HttpAuthSettings, KafkaInboxSettings, Settings
 from router.settings.routes import REASONS, NumberedRoute, RouteConditions, dead_letter_routes, event_routes
 from router.settings.sinks.contract import RemoteSink
 from router.settings.spark import iter_client_faults
-from router.settings.values import is_secret_name, plain_options
+from router.settings.values import Options, is_secret_name, plain_options
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
-    from router.settings.catalogs import KafkaLogin
-    from router.settings.values import Options
 
 # Sinks of events and of dead letters.
 

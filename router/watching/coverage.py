@@ -13,19 +13,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from router.errors import RouterError
 from router.evaluation.outputs import DEAD_LETTER, Tally
+from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.state.database import StateDatabase
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, read_sightings, write_sightings
-
-if TYPE_CHECKING:
-    from router.evaluation.plan import Plan
 
 EVERY_SECONDS: Final = 60.0
 """Interval at which repeated occurrences are saved."""

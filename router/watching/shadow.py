@@ -6,17 +6,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Counter as CounterMetric
 
 from catalog.model import Finding
 from router.evaluation.comparing import CHANGED, DIFFERENCE_LABELS, FAILED, MAX_GROUPS, OTHERS, SAME
+from router.evaluation.outputs import Tally
 from router.watching.status import SHOWN_FINDINGS, format_now
-
-if TYPE_CHECKING:
-    from router.evaluation.outputs import Tally
 
 LEFT_OUT: Final = "left-out"
 """The result of records that only the active catalog evaluated."""

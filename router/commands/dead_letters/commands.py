@@ -46,7 +46,7 @@ from router.settings import load_settings
 from router.settings.checks import iter_retention_warnings
 from router.settings.routes import REASONS
 from router.settings.values import parse_duration
-from router.state.ledger import HistoryEntry, LedgerEntry, LetterLedger, Standing, instant
+from router.state.ledger import HistoryEntry, LedgerEntry, LetterLedger, PendingReplay, Standing, instant
 from router.terminal import (
     MAX_LISTED,
     WIDE,
@@ -64,7 +64,6 @@ from router.terminal import (
 if TYPE_CHECKING:
     from router.replay.batches import ReplayOutcome, Summary
     from router.replay.replay import ReplayOptions, ReplayResult
-    from router.state.ledger import PendingReplay
 
 # ``xrouter dead-letters list``: counts of dead letters, and the newest ones.
 

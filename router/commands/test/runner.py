@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -62,19 +62,6 @@ class EvaluatedCases:
     outcomes: list[dict[str, Any]] = field(default_factory=list)
     batches: list[MatchOutcomes] = field(default_factory=list)
     rows: dict[int, list[tuple[MatchOutcomes, int]]] = field(default_factory=dict)
-
-
-class CaseEvaluator(Protocol):
-    """Evaluates records."""
-
-    catalog: Catalog
-
-    @property
-    def matcher(self) -> Matcher:
-        """The matcher used."""
-
-    def evaluate(self, lines: Sequence[bytes]) -> EvaluatedCases:
-        """Return the outcomes of records, each a line of JSON; a line that is not a record is ``undecodable``."""
 
 
 class CatalogEvaluator:
@@ -173,6 +160,9 @@ class RouterEvaluator:
             return {"route": None, "sinks": list(settings.dead_letters.sinks)}
         number = route if route >= 0 else to_dead_letter_route(route)
         return {"route": number, "sinks": list(settings.routes[number].to)}
+
+
+CaseEvaluator = CatalogEvaluator | RouterEvaluator
 
 
 def _event_attributes(decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
