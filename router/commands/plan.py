@@ -29,7 +29,7 @@ from catalog.parsing.regular import open_input
 from catalog.record import Record
 from router.commands.arguments import JsonObject, Reveal, load_catalog_of
 from router.commands.catalog import describe_change
-from router.commands.test.cases import read_cases
+from router.commands.test.cases import MAX_MESSAGE, read_cases
 from router.commands.test.runner import RECORDS_HINT, describe_mismatch, iter_record_lines
 from router.dead_letters.dead_letter import DeadLetter, cut, rows_of
 from router.dead_letters.reading import parse_time_option, read_latest
@@ -104,8 +104,6 @@ def to_dead_letter(chunk: Chunk, row: int, reason: str) -> DeadLetter:
     return DeadLetter.of_record(record, reason=reason)
 
 
-MAX_VALUE: Final = 200
-"""Characters of one value."""
 _OF_EVENTS: Final = ("context-", "mapped-attribute-")
 _VIOLATION: Final = "schema-violation"
 
@@ -205,7 +203,7 @@ def _redact_changed(mine: Mapping[str, str], others: Mapping[str, str], redactio
 
 
 def _cut(text: str) -> str:
-    return cut(text, MAX_VALUE)
+    return cut(text, MAX_MESSAGE)
 
 
 # Totals of changes: counts by kind and definition, and samples.

@@ -33,7 +33,7 @@ from router.settings.model import find_certificates
 from router.watching.backlogs import Backlogs
 from router.watching.coverage import Coverage, ThroughputLog
 from router.watching.shadow import ShadowMetrics
-from router.watching.status import RouterStatus
+from router.watching.status import MAX_TEXT, RouterStatus
 
 if TYPE_CHECKING:
     from router.state.state import Account
@@ -277,8 +277,6 @@ class CatalogMetrics:
 
 FADE_SECONDS: Final = 600.0
 """How long an error is shown after the sink works again."""
-MAX_PROBLEM: Final = 500
-"""Maximum characters of an error's text."""
 SECONDS_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -332,7 +330,7 @@ class SinkMetrics:
     def set_problem(self, sink: str, problem: str) -> None:
         """Set the last error of a sink; an empty *problem* means that it works again."""
         if problem:
-            self._problems[sink] = SinkProblem(self._now(), problem[:MAX_PROBLEM])
+            self._problems[sink] = SinkProblem(self._now(), problem[:MAX_TEXT])
         elif (known := self._problems.get(sink)) is not None and not known.over:
             self._problems[sink] = replace(known, over=True)
 

@@ -32,8 +32,8 @@ MAX_EPOCHS: Final = 30
 """Maximum active and rejected catalogs that are remembered."""
 MAX_CHANGES: Final = 100
 """Maximum changes of one catalog that are remembered; the rest is counted."""
-MAX_VALUE: Final = 500
-"""Maximum characters of a value before or after a change."""
+MAX_TEXT: Final = 500
+"""Maximum characters of an error, and of a value before or after a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _difference_to_json(difference: CatalogDiff) -> dict[str, Any]:
 def _cut_value(value: Any) -> Any:
     """Return a value, truncated as text or JSON if it is too long."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8", "backslashreplace")
-    return value if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "…"
+    return value if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
 
 
 class RouterStatus:

@@ -405,8 +405,6 @@ def _json_type(value: Any) -> str:
 
 # The draft of a bundle.
 
-MAX_PROPERTIES: Final = 32
-MAX_LITERAL: Final = 128
 _MIN_FIXED: Final = 5
 """Minimum records for a constant value to be required, outside of addresses."""
 _MIN_SHARE: Final = 0.05
@@ -491,7 +489,7 @@ def draft_definition(bundle: Bundle) -> Draft:
         bundle,
         name[:100].strip(".-") or ("event" if kind.event else "message"),
         address,
-        tuple(asked[:MAX_PROPERTIES]),
+        tuple(asked),
         None if not media or media.startswith("application/cloudevents") else media,
         _draft_body_schema(bundle.records) if "json" in media else None,
     )
@@ -542,7 +540,7 @@ def _iter_other_properties(bundle: Bundle, known: set[str]) -> Iterator[DraftPro
 
 
 def _is_literal(text: str) -> bool:
-    if len(text) > MAX_LITERAL or _UNSAFE.search(text) or text.lower() in _FLAGS:
+    if _UNSAFE.search(text) or text.lower() in _FLAGS:
         return False  # of a flag the other value may occur later
     return not any(map(looks_like_id, split_words(text).words)) and any(character.isalnum() for character in text)
 

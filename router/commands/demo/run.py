@@ -39,8 +39,8 @@ from router.terminal import Terminal, to_text
 
 # ``xrouter run`` in a separate process, at ports that are free.
 
-START_SECONDS: Final = 90.0
-STOP_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 90.0
+"""How long the router may take to start, to route all records, and to stop."""
 LOG_NAME: Final = "router.log"
 _ALLOWED: Final = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", "XROUTER_DEBUG"})
 """Variables that are not settings; all other ``XROUTER_...`` are removed, since they would change the demo."""
@@ -115,7 +115,7 @@ class RouterProcess:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(STOP_SECONDS)
+            return self._process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
@@ -291,7 +291,6 @@ def _print_sum(console: Terminal, results: DemoResult) -> None:
 
 CATALOG: Final = "market.xreg.json"
 CONFIG: Final = "router.yaml"
-ROUTE_SECONDS: Final = 60.0
 RECORDS: Final = "xrouter_records_total"
 SHOWN: Final = (RECORDS, "xrouter_gateway_acknowledged_total", "xrouter_catalog_definitions")
 
@@ -321,12 +320,12 @@ def _collect_results(console: Terminal, folder: Path) -> DemoResult:
     console.print(to_text("Starting the router: ", ("xrouter run router.yaml", "bold"), " ..."))
     router = RouterProcess(folder / CONFIG)
     try:
-        if not router.wait_for(router.is_ready, START_SECONDS):
-            raise router.make_error(f"the router was not ready after {START_SECONDS:g} s")
+        if not router.wait_for(router.is_ready, PATIENCE_SECONDS):
+            raise router.make_error(f"the router was not ready after {PATIENCE_SECONDS:g} s")
         console.print(f"It listens for HTTP at {router.http} and serves metrics at {router.metrics}\n")
         _send_steps(console, router, planned)
         wanted = sum(step.records for step in planned)
-        if not router.wait_for(lambda: _count_routed(router) >= wanted, ROUTE_SECONDS):
+        if not router.wait_for(lambda: _count_routed(router) >= wanted, PATIENCE_SECONDS):
             cause = router.find_in_log('"level": "error"') or "the log has no error"
             few = f"Only {_count_routed(router):g} of {wanted} records have an outcome: {cause}"
             console.print(to_text((few, "red")))

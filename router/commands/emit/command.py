@@ -43,6 +43,7 @@ from router.terminal import terminal
 CHUNK: Final = 100
 """Maximum records in flight, some of which may be accepted after one is rejected."""
 _SECONDS: Final = 30.0
+"""How long to wait for a target."""
 _HINT: Final = "check the address and the login; records before the failure may have been accepted"
 
 
@@ -133,7 +134,6 @@ class BrokerTarget:
             raise RouterError(f"{self._shown}: {error}", hint="correct --to") from error
 
 
-HTTP_SECONDS: Final = 30.0
 BUSY_SECONDS: Final = 60.0
 """How long to retry a target that returns 503."""
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;=-._~%"
@@ -188,7 +188,7 @@ def open_destination(target: str | None, output: BinaryIO, endpoint: Endpoint | 
         yield _LineDestination(output)
         output.flush()
     elif protocol_of_url(target) == "HTTP":
-        with httpx.Client(timeout=HTTP_SECONDS) as client:
+        with httpx.Client(timeout=_SECONDS) as client:
             yield _HttpDestination(client, target)
     else:
         broker = BrokerTarget(target, endpoint)
