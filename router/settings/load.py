@@ -332,11 +332,34 @@ def _parse_value(schema_node: SettingsNode, key: str, name: str, text: str) -> A
     return text
 
 
-# YAML of settings: no Python tags and no duplicate keys.
+# YAML of settings: no Python tags, no duplicate keys, and no aliases that multiply values.
+
+MAX_VALUES: Final = 100_000
+"""Maximum values of a file; an alias counts as what it stands for, before anything is built."""
 
 
 class StrictLoader(yaml.SafeLoader):
     """A strict loader for ``yaml.load``; all its errors are ``yaml.YAMLError``."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._values = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        before = self._values
+        node = super().compose_node(parent, index)
+        if isinstance(event, yaml.AliasEvent):
+            # One of a value that contains it has no size yet.
+            self._values += self._sizes.get(id(node), MAX_VALUES)
+        else:
+            self._values += 1
+            self._sizes[id(node)] = self._values - before
+        if self._values > MAX_VALUES:
+            fault = f"more than {MAX_VALUES} values, with aliases expanded"
+            raise yaml.composer.ComposerError(None, None, fault, event.start_mark)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()

@@ -265,7 +265,7 @@ class UnknownName(RouterError):
 
 
 def find_xid(name: str, xids: Iterable[str], what: str) -> str:
-    """Return the xid that a name refers to: an xid, an id, or else the end of an id after a dot.
+    """Return the xid that a name refers to: an xid, an id, ``GROUP/ID``, or the end of an id after a dot.
 
     Raises:
         UnknownName: none or several entities match; the message names them *what*.
@@ -275,9 +275,10 @@ def find_xid(name: str, xids: Iterable[str], what: str) -> str:
         return name
     ends: dict[str, list[str]] = {}
     for xid in known:
-        words = xid.rpartition("/")[2].split(".")
-        for start in range(len(words)):
-            ends.setdefault(".".join(words[start:]), []).append(xid)
+        parts = xid.strip("/").split("/")
+        words = parts[-1].split(".")
+        for end in (f"{parts[1]}/{parts[-1]}", *(".".join(words[start:]) for start in range(len(words)))):
+            ends.setdefault(end, []).append(xid)
 
     def find_by_end(end: str) -> list[str]:
         found = ends.get(end, [])

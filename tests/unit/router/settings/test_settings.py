@@ -176,5 +176,20 @@ routes: [{when: {endpoint: /endpoints/e}, to: &all [a, b]}, {to: *all}]
     assert [route.to for route in settings.routes] == [("a", "b"), ("a", "b")]
 
 
+def bomb(line: str) -> str:
+    return "x0: &x0 {k: lol}\n" + "".join(
+        f"x{level}: &x{level} {line.format(', '.join([f'*x{level - 1}'] * 9))}\n" for level in range(1, 12)
+    )
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text", [bomb("[{}]"), bomb("{{<<: [{}]}}"), "a: &a [*a]\n"], ids=["sequences", "merges", "itself"]
+)
+def test_yaml_that_multiplies_is_refused(tmp_path: Path, text: str) -> None:
+    error = fault(tmp_path, text)
+    assert "aliases expanded" in str(error) and ", line " in str(error)
+
+
 def test_yaml_that_is_too_deep_is_refused(tmp_path: Path) -> None:
     assert "too many levels" in str(fault(tmp_path, "a: " + "[" * 5000 + "]" * 5000))
