@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,8 +90,8 @@ def _batch_to_json(
         "reason": reason,
         "parked": batch.park is not None,
         "records": batch.records,
-        "ranges": [asdict(each) for each in batch.ranges],
-        "sinks": [] if plan is None else [asdict(each) for each in find_sink_completions(batch, plan)],
+        "ranges": list(batch.ranges),
+        "sinks": [] if plan is None else find_sink_completions(batch, plan),
     }
 
 

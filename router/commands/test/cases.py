@@ -83,10 +83,10 @@ def read_cases(paths: Iterable[Path]) -> list[CaseFile]:
     Raises:
         CasesUnreadable: a file cannot be read or is not a case file, or there are no cases.
     """
-    reader = _CaseReader()
-    found = [reader.read_file(path) for given in paths for path in _list_case_files(given)]
-    if reader.problems:
-        raise CasesUnreadable(reader.problems[:MAX_PROBLEMS])
+    problems: list[str] = []
+    found = [_read_file(path, problems) for given in paths for path in _list_case_files(given)]
+    if problems:
+        raise CasesUnreadable(problems[:MAX_PROBLEMS])
     if not any(file.cases for file in found):
         raise CasesUnreadable([f"there are no cases; give files, or folders with files such as NAME{CASES}.yaml"])
     return found
@@ -147,74 +147,70 @@ def _list_case_files(given: Path) -> list[Path]:
     ]
 
 
-class _CaseReader:
-    """Reads case files and collects their errors."""
+def _read_file(path: Path, problems: list[str]) -> CaseFile:
+    """Read one file; skip what is not a case, and add it to *problems*."""
+    head: Mapping[str, Any] = {}
+    cases: list[Case] = []
+    data = b""
+    try:
+        if path.suffix.lower() not in SUFFIXES:
+            raise DocumentError(f"{path} is not a case file: its name must end in one of {', '.join(SUFFIXES)}")
+        data = read_case_bytes(path)
+        if path.suffix.lower() in LINES:
+            head, cases = _read_lines(path, data, problems)
+        else:
+            head, cases = _read_document(path, data, problems)
+    except DocumentError as error:
+        problems.append(str(error))
+    base = path.parent
+    catalog = tuple(_resolve_source(base, each) for each in _to_strings(head.get("catalog")))
+    config = base / str(head["config"]) if head.get("config") else None
+    return CaseFile(path, data, catalog, config, tuple(cases))
 
-    def __init__(self) -> None:
-        self.problems: list[str] = []
 
-    def read_file(self, path: Path) -> CaseFile:
-        """Read one file; skip and report what is not a case."""
-        head: Mapping[str, Any] = {}
-        cases: list[Case] = []
-        data = b""
+def _read_document(path: Path, data: bytes, problems: list[str]) -> tuple[Mapping[str, Any], list[Case]]:
+    parsed = parse_text(str(path), data)
+    notes = [(place.pointer, "occurs twice") for place in parsed.duplicates]
+    tree = parsed.tree
+    if not isinstance(tree, dict):
+        raise DocumentError(f"{path} is not a map with the member cases")
+    given = tree.get("cases", [])
+    notes += iter_faults({**tree, "cases": [] if isinstance(given, list) else given})
+    given = given if isinstance(given, list) else []
+    cases: list[Case] = []
+    for number, form in enumerate(given):
+        pointer = f"/cases/{number}"
+        faults = [(pointer + at, fault) for at, fault in iter_faults(form, "case")]
+        notes += faults
+        if not faults:
+            cases.append(_make_case(form, pointer, number, None))
+    if notes:
+        lines = lines_of(str(path), data, {pointer for pointer, _ in notes})
+        problems += (f"{_format_location(path, lines.get(at))}: {at or '/'} {fault}" for at, fault in notes)
+    return tree, cases
+
+
+def _read_lines(path: Path, data: bytes, problems: list[str]) -> tuple[Mapping[str, Any], list[Case]]:
+    head: Mapping[str, Any] = {}
+    cases: list[Case] = []
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        if len(problems) >= MAX_PROBLEMS:
+            break
         try:
-            if path.suffix.lower() not in SUFFIXES:
-                raise DocumentError(f"{path} is not a case file: its name must end in one of {', '.join(SUFFIXES)}")
-            data = read_case_bytes(path)
-            if path.suffix.lower() in LINES:
-                head, cases = self._read_lines(path, data)
-            else:
-                head, cases = self._read_document(path, data)
-        except DocumentError as error:
-            self.problems.append(str(error))
-        base = path.parent
-        catalog = tuple(_resolve_source(base, each) for each in _to_strings(head.get("catalog")))
-        config = base / str(head["config"]) if head.get("config") else None
-        return CaseFile(path, data, catalog, config, tuple(cases))
-
-    def _read_document(self, path: Path, data: bytes) -> tuple[Mapping[str, Any], list[Case]]:
-        parsed = parse_text(str(path), data)
-        notes = [(place.pointer, "occurs twice") for place in parsed.duplicates]
-        tree = parsed.tree
-        if not isinstance(tree, dict):
-            raise DocumentError(f"{path} is not a map with the member cases")
-        given = tree.get("cases", [])
-        notes += iter_faults({**tree, "cases": [] if isinstance(given, list) else given})
-        given = given if isinstance(given, list) else []
-        cases: list[Case] = []
-        for number, form in enumerate(given):
-            pointer = f"/cases/{number}"
-            faults = [(pointer + at, fault) for at, fault in iter_faults(form, "case")]
-            notes += faults
-            if not faults:
-                cases.append(_make_case(form, pointer, number, None))
-        if notes:
-            lines = lines_of(str(path), data, {pointer for pointer, _ in notes})
-            self.problems += (f"{_format_location(path, lines.get(at))}: {at or '/'} {fault}" for at, fault in notes)
-        return tree, cases
-
-    def _read_lines(self, path: Path, data: bytes) -> tuple[Mapping[str, Any], list[Case]]:
-        head: Mapping[str, Any] = {}
-        cases: list[Case] = []
-        for number, line in enumerate(data.split(b"\n"), 1):
-            if not line.strip():
-                continue
-            if len(self.problems) >= MAX_PROBLEMS:
-                break
-            try:
-                form = parse_text(f"{path}.json", line.strip()).tree
-            except DocumentError:
-                self.problems.append(f"{_format_location(path, number)}: is not a JSON object")
-                continue
-            begins = not cases and not head and isinstance(form, dict) and bool(form) and form.keys() <= _HEAD
-            faults = list(iter_faults(form) if begins else iter_faults(form, "case"))
-            self.problems += (f"{_format_location(path, number)}: {at or '/'} {fault}" for at, fault in faults)
-            if begins:
-                head = form
-            elif not faults:
-                cases.append(_make_case(form, "", len(cases), number))
-        return head, cases
+            form = parse_text(f"{path}.json", line.strip()).tree
+        except DocumentError:
+            problems.append(f"{_format_location(path, number)}: is not a JSON object")
+            continue
+        begins = not cases and not head and isinstance(form, dict) and bool(form) and form.keys() <= _HEAD
+        faults = list(iter_faults(form) if begins else iter_faults(form, "case"))
+        problems += (f"{_format_location(path, number)}: {at or '/'} {fault}" for at, fault in faults)
+        if begins:
+            head = form
+        elif not faults:
+            cases.append(_make_case(form, "", len(cases), number))
+    return head, cases
 
 
 def read_case_bytes(path: Path) -> bytes:
