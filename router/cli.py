@@ -18,13 +18,19 @@ import typer
 
 from catalog.extras import MissingExtraError
 from catalog.findings import CatalogError, DocumentError
-from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError, find_lost_registry
+from router.errors import (
+    INTERRUPTED,
+    USAGE,
+    BrokerUnreachable,
+    CatalogUnavailable,
+    ConfigError,
+    RouterError,
+    find_lost_registry,
+)
 from router.lazy_commands import HELP, UsageError, lazy_group
 from router.terminal import close_output, leave_output, print_text
 
 DEBUG: Final = "XROUTER_DEBUG"
-USAGE: Final = 2
-INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 1
 """The exit code that typer uses when the reader of standard output has closed it."""
 

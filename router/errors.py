@@ -39,7 +39,7 @@ class RouterError(Exception):
     @property
     def exit_code(self) -> int:
         """The exit code of the process."""
-        return exit_code_for(self)
+        return next(EXIT_CODES[kind] for kind in type(self).__mro__ if kind in EXIT_CODES)
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -108,6 +108,12 @@ class DiskError(RouterError):
     """The disk of the state folder is full or fails at startup; exit code 11. Nothing is lost."""
 
 
+GOOD: Final = 0
+WRONG: Final = 1
+"""What a command looked at is not as it should be."""
+USAGE: Final = 2
+"""Wrong usage, also input that cannot be read."""
+INTERRUPTED: Final = 130
 EXIT_CODES: Final[Mapping[type[BaseException], int]] = {
     RouterError: 1,
     ConfigError: 3,
@@ -132,14 +138,6 @@ def hint_near(name: str, known: Iterable[str], otherwise: str | None = None) -> 
     return f"known: {', '.join(names) or 'none'}" if otherwise is None else otherwise
 
 
-def exit_code_for(error: BaseException) -> int:
-    """Return the exit code of the nearest class of *error* in :data:`EXIT_CODES`, else 1."""
-    for kind in type(error).__mro__:
-        if kind in EXIT_CODES:
-            return EXIT_CODES[kind]
-    return 1
-
-
 # Whether the environment or the batch itself caused a batch to fail.
 #
 # Faults of the environment (a sink, a broker, the disk, the network, a broken installation) pass or are fixed by
@@ -154,6 +152,7 @@ REASON_CAP: Final = 600
 _NOISE: Final = re.compile(r"0x[0-9a-fA-F]+|'[^']{0,200}'|\"[^\"]{0,200}\"|[0-9]+")
 _LAST_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
 _SQL_STATE: Final = re.compile(r"\s+SQLSTATE: \w+\s*\Z")
+_STOPPED: Final = re.compile(r"SparkContext was shut down|stopped SparkContext")
 _CRASHED: Final = "Python worker exited unexpectedly"
 _IDLE: Final = "Python worker process terminated due to idle timeout"
 _EXECUTOR: Final = re.compile(
@@ -233,7 +232,7 @@ def find_batch_fault(error: BaseException) -> Fault | None:
     if any(name in _RECORDS_JAVA for name, _ in chain):
         name, message = next(each for each in chain if each[0] in _RECORDS_JAVA)
         return _make_fault("error", name, message)
-    if any(name.startswith(_WORLD_JAVA) or _is_context_stopped(message) for name, message in chain):
+    if any(name.startswith(_WORLD_JAVA) or _STOPPED.search(message[:500]) for name, message in chain):
         return None
     name, message = chain[-1]
     return _make_fault("error", name, message)
@@ -282,10 +281,6 @@ def _make_fault(kind: FaultKind, name: str, message: str) -> Fault:
     text = (f"{short}: {line}" if short and line else short or line)[:TEXT_CAP]
     alike = _NOISE.sub("#", text)
     return Fault(kind, text, hashlib.sha256(f"{kind}|{alike}".encode("utf-8", "replace")).hexdigest()[:16])
-
-
-def _is_context_stopped(message: str) -> bool:
-    return "SparkContext was shut down" in message[:500] or "stopped SparkContext" in message[:500]
 
 
 def _java_chain(error: BaseException) -> Iterator[tuple[str, str]]:

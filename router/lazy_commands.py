@@ -110,11 +110,7 @@ def _load_command(name: str, place: str) -> _Command:
     return command
 
 
-def _make_stand_in() -> _Command:
-    app = typer.Typer(add_completion=False)
-    app.command()(lambda: None)
-    return get_command(app)
-
-
-_STAND_IN: Final = _make_stand_in()
+_empty = typer.Typer(add_completion=False)
+_empty.command()(lambda: None)
+_STAND_IN: Final = get_command(_empty)
 """Placeholder for a command of which completion needs only the name."""

@@ -7,13 +7,11 @@ The JVM has its own logger, which prints to the same place; :func:`make_jvm_log_
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -128,22 +126,10 @@ def _shared_processors() -> list[Processor]:
 def _make_renderers(settings: LogSettings, out: TextIO) -> list[Processor]:
     # Neither form shows the local variables of a traceback: they hold whole settings, secrets included.
     if settings.format == "json":
-        return [structlog.processors.format_exc_info, _add_former_event, structlog.processors.JSONRenderer()]
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     colours = out.isatty() and not os.environ.get("NO_COLOR")
     console = structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_write_traceback)
     return [_escape_fields, console]
-
-
-def _add_former_event(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Add the event's name in the release before, for filters that still look for it; for one release."""
-    former = _former_events().get(event["event"])
-    return event if former is None else {**event, "formerly": former}
-
-
-@cache
-def _former_events() -> Mapping[str, str]:
-    names: dict[str, str] = json.loads(Path(__file__).resolve().with_name("former_events.json").read_bytes())
-    return names
 
 
 def _write_traceback(stream: TextIO, exc_info: ExcInfo) -> None:

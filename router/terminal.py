@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any, Final
 
 import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -19,9 +19,8 @@ from rich.text import Text
 
 from catalog.findings import escape_controls, escape_json_controls, to_one_line
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+MAX_LISTED: Final = 20
+"""Maximum lines or names of one kind that commands show; the rest is counted."""
 WIDE: Final = 200
 """Columns of a table when the output is not a terminal, so that no cell is truncated."""
 

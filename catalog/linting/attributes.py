@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.resources import files
-from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -249,21 +248,6 @@ def _iter_option_bodies(message: Mapping[str, Any], place: SourceLocation) -> It
 # that only rules and severities of this table are reported.
 
 TABLE: Final = files(__package__) / "rules.yaml"
-_PAGE: Final = re.compile(r"\w+/([A-Z]+\.md(?:#[a-z-]+)?)")
-"""A page of this project, as written in ``basis``: its path in the repository."""
-_PAGE_HEAD: Final = """\
-# Rules of lint
-
-What `xrouter check` reports, generated from `catalog/linting/rules.yaml` by `python -m tests.support.rules_page`.
-`xrouter check --explain RULE` explains one rule. An *error* is something that cannot be used; a *warning* something
-that is used, but is unusual or probably does not do what was intended; an *info* something that is valid and worth
-knowing. If a rule has two severities, the usual one comes first.
-
-An error marked *idle* means that something never receives, never matches or never validates, or that a reference
-cannot be resolved. `check` exits with 1. Everything else works and the missing part may be added later, so `run`, a
-reload, a registry and `catalog push` still accept the catalog. A reload that leaves a source without candidates is
-rejected all the same (deploy/OPERATIONS.md#reload).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,28 +305,11 @@ def rejecting_errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def explain_rule(rule: Rule) -> str:
     """Return the output of ``check --explain`` for a rule: four lines of text."""
-    return "\n".join((f"{rule.id} ({' or '.join(_severity_names(rule))})", rule.doc, rule.why, f"Basis: {rule.basis}"))
+    return "\n".join((f"{rule.id} ({' or '.join(list_severities(rule))})", rule.doc, rule.why, f"Basis: {rule.basis}"))
 
 
-def render_rules_page() -> str:
-    """Return the text of ``catalog/RULES.md``."""
-    lines = [_PAGE_HEAD]
-    for family, members in groupby(load_rules().values(), key=lambda rule: rule.family):
-        lines += [
-            f"## {family}",
-            "",
-            "| Rule | Severity | What was found | Consequence | Basis |",
-            "|---|---|---|---|---|",
-        ]
-        for rule in members:
-            basis = _PAGE.sub(r"[\1](../\g<0>)", rule.basis)
-            cells = (f"`{rule.id}`", ", ".join(_severity_names(rule)), rule.doc, rule.why, basis)
-            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _severity_names(rule: Rule) -> tuple[str, ...]:
+def list_severities(rule: Rule) -> tuple[str, ...]:
+    """Return the severities of a rule as they are shown."""
     return tuple(f"{each} (idle)" if rule.idle and each == "error" else each for each in rule.severities)
 
 

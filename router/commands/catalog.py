@@ -46,9 +46,10 @@ from router.commands.arguments import (
     refuse_overwriting,
     write_text,
 )
-from router.errors import CatalogUnavailable, RouterError
+from router.errors import GOOD, USAGE, WRONG, CatalogUnavailable, RouterError
 from router.logs import shorten_list
 from router.terminal import (
+    MAX_LISTED,
     plural,
     print_json,
     print_json_lines,
@@ -212,9 +213,6 @@ def _iter_definition_rows(catalog: Catalog) -> Iterator[tuple[str, str, str, str
 
 # ``xrouter catalog convert``: any dialect to one xRegistry 1.0-rc4 document, or to AsyncAPI.
 
-_MAX_NOTES: Final = 20
-"""Maximum notes about a conversion; `xrouter check` shows all findings."""
-
 
 def convert_catalog(
     sources: Sources,
@@ -251,10 +249,10 @@ def convert_catalog(
     notes = [f"{each.file}{each.pointer}: {each.message}" for each in catalog.findings if each.rule in _LOSSES]
     if isinstance(done, AsyncApiCatalog):
         notes.extend(_describe_unsaid(done))
-    for note in notes[:_MAX_NOTES]:
+    for note in notes[:MAX_LISTED]:
         print_text(f"xrouter: note: {note}", err=True)
-    if len(notes) > _MAX_NOTES:
-        print_text(f"xrouter: note: and {len(notes) - _MAX_NOTES} more", err=True)
+    if len(notes) > MAX_LISTED:
+        print_text(f"xrouter: note: and {len(notes) - MAX_LISTED} more", err=True)
 
 
 _LOSSES: Final = frozenset({"asyncapi-no-place", "asyncapi-protocol"})
@@ -280,10 +278,6 @@ def _warn_about_omissions(done: ConvertedCatalog | AsyncApiCatalog) -> None:
 
 # ``xrouter catalog diff``: what changed between two catalogs, and whether the second is compatible.
 
-COMPATIBLE: Final = 0
-INCOMPATIBLE: Final = 1
-UNREADABLE: Final = 2
-
 
 def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the old catalog.")],
@@ -305,13 +299,13 @@ def diff(
         before, after = (load([each], fetcher=make_fetcher(logins)) for each in (old, new))
     except DocumentError as error:
         print_text(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
-        raise typer.Exit(UNREADABLE) from error
+        raise typer.Exit(USAGE) from error
     difference = compare_catalogs(before, after)
     if format == "json":
         print_json(difference.to_json())
     else:
         write_difference(difference)
-    raise typer.Exit(COMPATIBLE if difference.compatible else INCOMPATIBLE)
+    raise typer.Exit(GOOD if difference.compatible else WRONG)
 
 
 def write_difference(difference: CatalogDiff) -> None:
@@ -389,8 +383,8 @@ def inline_collections(document: Document, fetcher: Fetcher) -> dict[str, Any]:
     for name, groups in tree.items():
         if name.lower() == _SCHEMA_GROUPS and isinstance(groups, dict):
             for group in groups.values():
-                for schema in _list_members(group, "schemas"):
-                    for holder in (schema, *_list_members(schema, "versions")):
+                for _, schema in _iter_members(group, "schemas"):
+                    for holder in (schema, *dict(_iter_members(schema, "versions")).values()):
                         _embed_schema(holder, origin, fetcher)
     return tree
 
@@ -407,11 +401,6 @@ def _copy(entity: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
             value = {name: _copy(each, depth + 1) if isinstance(each, dict) else each for name, each in value.items()}
         plain[key] = value
     return plain
-
-
-def _list_members(holder: Any, name: str) -> list[dict[str, Any]]:
-    collection = holder.get(name) if isinstance(holder, dict) else None
-    return [each for each in collection.values() if isinstance(each, dict)] if isinstance(collection, dict) else []
 
 
 def _embed_schema(holder: dict[str, Any], origin: str, fetcher: Fetcher) -> None:
@@ -528,13 +517,9 @@ def _to_send(body: Tree, there: Tree) -> dict[str, Any]:
     sent = _set_ancestors(versions, {*dict(_iter_members(there, "versions")), known}, known, body.get("versionid"))
     if known is not None and known not in versions:
         # The attributes beside ``versions`` would become those of the version that is the default one until now.
-        sent[known] = dict(_find_member(there, "versions", known)) or _extract_default_version(there)
+        own = {name: value for name, value in there.items() if name not in ("meta", "versions", "xid", "self")}
+        sent[known] = dict(_find_member(there, "versions", known)) or own
     return {**kept, "versions": sent}
-
-
-def _extract_default_version(resource: Tree) -> dict[str, Any]:
-    """Return the attributes of the default version from a resource without inline versions."""
-    return {name: value for name, value in resource.items() if name not in ("meta", "versions", "xid", "self")}
 
 
 def _set_ancestors(versions: Mapping[str, Any], there: Collection[Any], known: Any, default: Any) -> dict[str, Any]:
@@ -557,10 +542,10 @@ def _to_number(name: str) -> int:
     return int(name) if name.isascii() and name.isdecimal() and len(name) < 19 else 0
 
 
-def _iter_members(holder: Any, plural_name: str) -> Iterator[tuple[str, Tree]]:
-    collection = holder.get(plural_name) if isinstance(holder, Mapping) else None
-    if isinstance(collection, Mapping):
-        yield from ((name, each) for name, each in collection.items() if isinstance(each, Mapping))
+def _iter_members(holder: Any, plural_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    collection = holder.get(plural_name) if isinstance(holder, dict) else None
+    if isinstance(collection, dict):
+        yield from ((name, each) for name, each in collection.items() if isinstance(each, dict))
 
 
 def _find_member(holder: Any, plural_name: str, name: str) -> Tree:

@@ -25,9 +25,9 @@ from router.commands.arguments import (
     load_usable,
     make_fetcher,
 )
-from router.commands.test.cases import LINES, iter_outcome_faults, read_bounded
-from router.commands.test.runner import ValueMismatch, iter_differences
-from router.errors import RouterError, hint_near
+from router.commands.test.cases import LINES, MAX_PROBLEMS, iter_outcome_faults, read_case_bytes
+from router.commands.test.runner import SHOWN, ValueMismatch, iter_differences
+from router.errors import GOOD, WRONG, RouterError, hint_near
 from router.matching.explanation import BEST, FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.nearest import ConstraintResult
 from router.matching.records import RecordMatcher, encode_outcome
@@ -37,8 +37,6 @@ from router.terminal import plural, print_text, terminal, to_text
 
 # Output of ``xrouter match --explain``: colored on a terminal, plain elsewhere.
 
-_SHOWN: Final = 300
-"""Maximum characters of a value."""
 _MODES: Final = {
     "native": "no CloudEvent",
     "binary": "a CloudEvent in binary mode",
@@ -144,20 +142,14 @@ class ExplanationWriter:
     def _shorten(self, text: str | None) -> str:
         """Return an untrusted text without control characters, truncated."""
         shown = text or ""
-        if len(shown) > _SHOWN:
-            shown = shown[:_SHOWN] + self._cut
+        if len(shown) > SHOWN:
+            shown = shown[:SHOWN] + self._cut
         return to_one_line(shown)
 
 
 # ``xrouter match --expect``: compare outcomes with expected ones, in the format of cases of ``xrouter test``.
 
 OPTION: Final = "--expect"
-MAX_SHOWN: Final = 50
-"""Records whose differences are shown; the others are counted."""
-
-
-class ExpectationUnreadable(ValueError):
-    """An expectation is malformed, or about what `match` does not decide; one error per line."""
 
 
 class Expectation:
@@ -176,7 +168,7 @@ class Expectation:
         self._records += 1
         wrong = tuple(self._iter_mismatches(number, outcome))
         self._wrong += bool(wrong)
-        if wrong and self._wrong <= MAX_SHOWN:
+        if wrong and self._wrong <= MAX_PROBLEMS:
             yield from (f"record {number + 1}: {to_one_line(str(each))}" for each in wrong)
 
     def summarize(self) -> tuple[str, bool]:
@@ -199,39 +191,35 @@ def parse_expectation(text: str) -> Expectation:
     """Parse ``--expect``: an outcome or a list of outcomes, inline or in a file.
 
     Raises:
-        ExpectationUnreadable: it is none; names each fault and its place.
+        typer.BadParameter: it is none; names each fault and its place.
     """
     try:
         tree = parse_yaml(OPTION, text).tree if text.lstrip()[:1] in ("{", "[") else _read_tree(Path(text))
     except DocumentError as error:
-        raise ExpectationUnreadable(str(error)) from error
+        raise typer.BadParameter(f"{OPTION}: {error}") from error
     forms = tree if isinstance(tree, list) else [tree]
     if not forms:
-        raise ExpectationUnreadable(f"{OPTION} is an empty list, which expects nothing")
+        raise typer.BadParameter(f"{OPTION}: {OPTION} is an empty list, which expects nothing")
     faults = [
         f"{f'/{number}' if isinstance(tree, list) else ''}{at or '/'} {fault}"
         for number, form in enumerate(forms)
         for at, fault in iter_outcome_faults(form)
     ]
     if faults:
-        raise ExpectationUnreadable("\n".join(faults[:MAX_SHOWN]))
+        raise typer.BadParameter("\n".join((f"{OPTION}: {faults[0]}", *faults[1:MAX_PROBLEMS])))
     return Expectation(forms, each=not isinstance(tree, list))
 
 
 def _read_tree(path: Path) -> Any:
     try:
-        data = read_bounded(path)
+        data = read_case_bytes(path)
     except DocumentError as error:
         hint = "give a file, or an outcome in braces such as '{outcome: routed}'"
-        raise ExpectationUnreadable(f"{error}; {hint}") from error
+        raise DocumentError(f"{error}; {hint}") from error
     if path.suffix.lower() not in LINES:
         return parse_text(str(path), data).tree
     lines = enumerate(data.split(b"\n"), 1)
     return [parse_text(f"{path}:{number}", line.strip()).tree for number, line in lines if line.strip()]
-
-
-NOT_AS_EXPECTED: Final = 1
-"""The exit code when a record is not as ``--expect`` says."""
 
 
 def match(
@@ -282,7 +270,7 @@ def match(
         raise typer.BadParameter("--all requires --explain")
     if explain and expect is not None:
         raise typer.BadParameter(f"--explain and {OPTION} exclude each other; give one of them")
-    expected = None if expect is None else _parse_expect_option(expect)
+    expected = None if expect is None else parse_expectation(expect)
     loaded = load_usable([*catalog, *(more or [])], make_fetcher(logins, allow or ()), base_uri=base_uri)
     if endpoint is not None:
         _require_xid(endpoint, loaded.endpoints, "endpoint")
@@ -300,14 +288,7 @@ def match(
     if expected is not None:
         text, good = expected.summarize()
         print_text(text, err=True)
-        raise typer.Exit(0 if good else NOT_AS_EXPECTED)
-
-
-def _parse_expect_option(given: str) -> Expectation:
-    try:
-        return parse_expectation(given)
-    except ExpectationUnreadable as error:
-        raise typer.BadParameter(f"{OPTION}: {error}") from error
+        raise typer.Exit(GOOD if good else WRONG)
 
 
 def _explain_stdin(explainer: Explainer) -> None:

@@ -29,12 +29,12 @@ from catalog.parsing.regular import open_input
 from catalog.record import Record
 from router.commands.arguments import JsonObject, Reveal, load_catalog_of
 from router.commands.catalog import describe_change
-from router.commands.test.cases import read_cases
+from router.commands.test.cases import MAX_MESSAGE, read_cases
 from router.commands.test.runner import RECORDS_HINT, describe_mismatch, iter_record_lines
 from router.dead_letters.dead_letter import DeadLetter, cut, rows_of
 from router.dead_letters.reading import parse_time_option, read_latest
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, find_marks, make_redactor, parse_marks
-from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
+from router.errors import WRONG, BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
 from router.evaluation.comparing import (
     DIFFERENCE_LABELS,
     CatalogOutcome,
@@ -49,13 +49,13 @@ from router.evaluation.comparing import (
 )
 from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS
 from router.evaluation.plan import Plan
-from router.logs import configure_logs
+from router.logs import configure_logs, shorten_list
 from router.matching.records import parse_entry
 from router.settings import Settings, load_settings
 from router.sources import Source, make_inbox_client, make_source_client
 from router.state.durable import Pins, clients_of, require_trusted
 from router.state.ledger import LetterLedger
-from router.terminal import plural, print_json, terminal, to_text
+from router.terminal import MAX_LISTED, plural, print_json, terminal, to_text
 
 # Changes by a new catalog: records to evaluate, counts, and samples with their first cause.
 
@@ -104,10 +104,6 @@ def to_dead_letter(chunk: Chunk, row: int, reason: str) -> DeadLetter:
     return DeadLetter.of_record(record, reason=reason)
 
 
-MAX_VALUE: Final = 200
-"""Characters of one value."""
-MAX_SHOWN: Final = 20
-"""Attributes of one kind that a sample shows."""
 _OF_EVENTS: Final = ("context-", "mapped-attribute-")
 _VIOLATION: Final = "schema-violation"
 
@@ -203,18 +199,14 @@ def _redact_outcome(verdict: CatalogOutcome, other: CatalogOutcome, redaction: R
 
 def _redact_changed(mine: Mapping[str, str], others: Mapping[str, str], redaction: Redaction) -> dict[str, str | None]:
     names = sorted(name for name in {*mine, *others} if mine.get(name) != others.get(name))
-    return {key: _cut(redaction.redact_derived(key, mine[key])) if key in mine else None for key in names[:MAX_SHOWN]}
+    return {key: _cut(redaction.redact_derived(key, mine[key])) if key in mine else None for key in names[:MAX_LISTED]}
 
 
 def _cut(text: str) -> str:
-    return cut(text, MAX_VALUE)
+    return cut(text, MAX_MESSAGE)
 
 
-# Totals of changes: counts by kind and definition, and samples, all bounded.
-
-MAX_PAIRS: Final = 1_000
-"""Pairs of outcomes before and after that are counted separately; others are counted together."""
-OTHERS: Final = ("others", "others")
+# Totals of changes: counts by kind and definition, and samples.
 
 
 @dataclass(slots=True)
@@ -238,8 +230,7 @@ class ChangeTally:
         self.changed += len(compared.changed)
         for group, number in count_differences(compared.changed).items():
             self.kinds[group[0]] += number
-            known = group in self.groups or len(self.groups) < MAX_PAIRS
-            self.groups[group if known else (group[0], *OTHERS)] += number
+            self.groups[group] += number
         for each in compared.changed:
             # Under its worst kind: the sample names the others.
             kept = self.samples.setdefault(each.kinds[0], [])
@@ -247,10 +238,6 @@ class ChangeTally:
             if len(kept) < self.samples_each and self._sampled[group] * 2 < self.samples_each:
                 self._sampled[group] += 1
                 kept.append(sample(chunk, each))
-
-    def has_changes(self, kinds: Iterable[DifferenceKind]) -> bool:
-        """Whether there is a change of one of these kinds."""
-        return any(self.kinds[kind] for kind in kinds)
 
     def to_json(self, places: Iterable[RecordFeed], notes: Iterable[str], epochs: Mapping[str, str]) -> dict[str, Any]:
         """Return the report in its JSON form."""
@@ -313,7 +300,7 @@ def _iter_file_records(path: Path) -> Iterator[tuple[str, bytes]]:
         return
     try:
         with open_input(path) as file:
-            yield from ((f"{path}:{number}", line) for number, line in iter_record_lines(file, str(path)))
+            yield from ((f"{path}:{number}", line) for number, line in iter_record_lines(file))
     except OSError as error:
         raise RouterError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
 
@@ -358,10 +345,6 @@ class RecordSelection:
         folder = Path(settings.state) / _INBOX
         if settings.inbox.kafka is not None or folder.is_dir():
             yield RecordFeed(_INBOX, partial(self._iter_inbox_chunks, settings, folder))
-
-    def iter_letter_feeds(self, settings: Settings) -> Iterator[RecordFeed]:
-        """Yield the dead letters; read them last, since those already read from topics and inbox are skipped."""
-        yield RecordFeed("dead letters", partial(self._iter_letter_chunks, settings))
 
     def _iter_topic_chunks(self, source: Source, feed: RecordFeed) -> Iterator[Chunk]:
         chunks = map(partial(Chunk, "kafka"), self._iter_topic_rows(make_source_client(source), source.topic, feed))
@@ -416,7 +399,7 @@ class RecordSelection:
         moment = pa.scalar(self.since, pa.timestamp("us", tz="UTC"))
         return batch.filter(pc.greater_equal(batch.column("received"), moment))
 
-    def _iter_letter_chunks(self, settings: Settings, feed: RecordFeed) -> Iterator[Chunk]:
+    def iter_letter_chunks(self, settings: Settings, feed: RecordFeed) -> Iterator[Chunk]:
         try:
             letters = read_latest(settings, min(self.max_records, MAX_LETTERS))
         except ConfigError as error:
@@ -451,8 +434,6 @@ class RecordSelection:
 
 # The text report.
 
-SHOWN_GROUPS: Final = 20
-"""Pairs of before and after shown per kind; JSON has all of them."""
 _STYLES: Final = {"dead-letter": "bold red", "definition": "bold red", "matched": "bold green"}
 
 
@@ -469,10 +450,10 @@ def write_report(tally: ChangeTally, places: Iterable[RecordFeed], notes: Iterab
             continue
         console.print(to_text((f"{words}: {tally.kinds[kind]}", _STYLES.get(kind, "bold yellow"))))
         groups = [(each, number) for each, number in tally.groups.most_common() if each[0] == kind]
-        for (_, before, after), number in groups[:SHOWN_GROUPS]:
+        for (_, before, after), number in groups[:MAX_LISTED]:
             console.print(to_text(to_one_line(f"  {number}  {before if before == after else f'{before} -> {after}'}")))
-        if len(groups) > SHOWN_GROUPS:
-            console.print(f"  and {len(groups) - SHOWN_GROUPS} more pairs, which --format json has")
+        if len(groups) > MAX_LISTED:
+            console.print(f"  and {len(groups) - MAX_LISTED} more pairs, which --format json has")
         for sample in tally.samples.get(kind, ()):
             for line in _iter_sample_lines(sample):
                 console.print(to_text(to_one_line(line)))
@@ -506,9 +487,6 @@ def _format_outcome(verdict: Mapping[str, Any]) -> str:
 
 DEFAULT_RECORDS: Final = 1_000
 MAX_RECORDS: Final = 100_000
-FAILED: Final = 1
-MAX_PENDING_NAMED: Final = 3
-"""Unreachable references that are named."""
 _RETRY: Final = "retry when it responds; a reload waits for it too"
 
 
@@ -609,8 +587,8 @@ def plan(
         print_json(tally.to_json(feeds, notes, {"before": old_catalog.epoch, "after": new_catalog.epoch}))
     else:
         write_report(tally, feeds, notes)
-    if tally.has_changes(cast(DifferenceKind, each.value) for each in chosen):
-        raise typer.Exit(FAILED)
+    if any(tally.kinds[cast(DifferenceKind, each.value)] for each in chosen):
+        raise typer.Exit(WRONG)
 
 
 def _load_catalog(sources: list[str], settings: Settings) -> tuple[Catalog, SensitiveMarks]:
@@ -619,7 +597,7 @@ def _load_catalog(sources: list[str], settings: Settings) -> tuple[Catalog, Sens
     loaded = load_catalog_of(settings, sources, declarations=declarations)
     if loaded.pending:
         # A reload waits for them; without them their definitions would look removed.
-        away = ", ".join(loaded.pending[:MAX_PENDING_NAMED])
+        away = shorten_list(loaded.pending)
         raise CatalogUnavailable(f"{', '.join(sources)} has references that cannot be reached: {away}", hint=_RETRY)
     return loaded, find_marks(declarations, loaded)
 
@@ -633,5 +611,6 @@ def _iter_feeds(
     if RecordSource.inbox in origins:
         yield from selection.iter_inbox_feeds(settings)
     if RecordSource.letters in origins:
-        yield from selection.iter_letter_feeds(settings)
+        # Last, since those already read from topics and inbox are skipped.
+        yield RecordFeed("dead letters", partial(selection.iter_letter_chunks, settings))
     yield from (make_file_feed(path, selection.max_records, selection.since) for path in files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,18 +17,16 @@ from router.logs import shorten_list
 from router.overview.picture import UNKNOWN, DefinitionFlow, RouteSurvey, RouteTarget, survey_routes
 from router.settings import load_settings
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, sightings_in
-from router.terminal import print_json_lines, print_row, terminal
+from router.terminal import MAX_LISTED, print_json_lines, print_row, terminal
 
-MAX_NAMED: Final = 20
-"""Definitions that a note names."""
 _COLUMNS: Final = ("endpoint", "message", "route", "when", "to")
 _OCCURRED: Final = "last record"
 _NOTES: Final = {
     "unreached": "Routes that no record reaches",
     "unrouted": "Definitions that no source has",
-    "left_over": "Definitions that only the last route matches",
-    "unsettled": "Definitions with records that go through the fallback topic",
-    "unheld": "Definitions whose bodies are not validated against their schemas",
+    "last_only": "Definitions that only the last route matches",
+    "batch_only": "Definitions with records that go through the fallback topic",
+    "unvalidated": "Definitions whose bodies are not validated against their schemas",
 }
 """What is said of members of a survey."""
 Row = tuple[str, ...]
@@ -78,7 +76,9 @@ def _keep_unseen(surveyed: RouteSurvey, seen: Seen | None) -> RouteSurvey:
         hint = "start a router with these settings; it stores occurrences in its state folder"
         raise RouterError("no router has run with these settings yet", hint=hint)
     flows = tuple(flow for flow in surveyed.flows if _last_seen(flow, seen) is None)
-    return replace(surveyed, flows=flows, letters=(), unreached=(), unrouted=(), left_over=(), unsettled=(), unheld=())
+    return replace(
+        surveyed, flows=flows, letters=(), unreached=(), unrouted=(), last_only=(), batch_only=(), unvalidated=()
+    )
 
 
 def _last_seen(flow: DefinitionFlow, seen: Seen) -> int | None:
@@ -89,7 +89,7 @@ def _last_seen(flow: DefinitionFlow, seen: Seen) -> int | None:
 def _iter_json_objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, Any]]:
     """Yield the objects of the JSON output, whose form is stable."""
     for flow in surveyed.flows:
-        ways = [{"route": way.route, "values": way.values, "sinks": _aims_to_json(way.aims)} for way in flow.ways]
+        ways = [{"route": way.route, "values": way.values, "sinks": _targets_to_json(way.targets)} for way in flow.ways]
         sighting = seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))
         yield {
             "kind": "definition",
@@ -106,15 +106,15 @@ def _iter_json_objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, 
             "endpoints": letters.endpoints,
             "reasons": letters.reasons,
             "route": letters.route,
-            "sinks": _aims_to_json(letters.aims),
+            "sinks": _targets_to_json(letters.targets),
         }
     for number in surveyed.unreached:
         yield {"kind": "unreached-route", "route": number}
     by_kind = {
         "unrouted-definition": surveyed.unrouted,
-        "left-over-definition": surveyed.left_over,
-        "unsettled-definition": surveyed.unsettled,
-        "unheld-schema": surveyed.unheld,
+        "left-over-definition": surveyed.last_only,
+        "unsettled-definition": surveyed.batch_only,
+        "unheld-schema": surveyed.unvalidated,
     }
     for kind, xids in by_kind.items():
         for xid in xids:
@@ -123,8 +123,8 @@ def _iter_json_objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, 
         yield {"kind": "silent-endpoint", "endpoint": endpoint, "since": instant_of(sighting.since)}
 
 
-def _aims_to_json(aims: Iterable[RouteTarget]) -> list[dict[str, str]]:
-    return [{"sink": aim.sink, "destination": aim.destination} for aim in aims]
+def _targets_to_json(targets: Iterable[RouteTarget]) -> list[dict[str, str]]:
+    return [{"sink": target.sink, "destination": target.destination} for target in targets]
 
 
 def _iter_silent_endpoints(surveyed: RouteSurvey, seen: Seen) -> Iterator[tuple[str, Sighting]]:
@@ -140,8 +140,9 @@ def _iter_event_rows(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[Row]:
         occurred = () if seen is None else (_format_seen(seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))),)
         kind = "" if flow.records == "all" else f" ({flow.records})"
         for place, way in enumerate(flow.ways):
-            when = _format_condition(way.values) or ("else" if place else "always")
-            yield flow.endpoint, flow.message + kind, str(way.route), when, _format_aims(way.aims), *occurred
+            values = ", ".join(f"{name}={'|'.join(globs)}" for name, globs in way.values.items())
+            when = values or ("else" if place else "always")
+            yield flow.endpoint, flow.message + kind, str(way.route), when, _format_targets(way.targets), *occurred
 
 
 def _format_seen(sighting: Sighting | None) -> str:
@@ -155,21 +156,17 @@ def _iter_letter_rows(surveyed: RouteSurvey) -> Iterator[Row]:
     for each in surveyed.letters:
         endpoints = ", ".join("-" if xid == UNKNOWN else xid for xid in each.endpoints)
         route = "dead_letters" if each.route is None else str(each.route)
-        yield endpoints, "dead letters", route, ", ".join(each.reasons), _format_aims(each.aims)
+        yield endpoints, "dead letters", route, ", ".join(each.reasons), _format_targets(each.targets)
 
 
-def _format_condition(values: Mapping[str, Sequence[str]]) -> str:
-    return ", ".join(f"{name}={'|'.join(globs)}" for name, globs in values.items())
-
-
-def _format_aims(aims: Iterable[RouteTarget]) -> str:
-    return ", ".join(f"{aim.sink}: {aim.destination}" for aim in aims)
+def _format_targets(targets: Iterable[RouteTarget]) -> str:
+    return ", ".join(f"{target.sink}: {target.destination}" for target in targets)
 
 
 def _iter_notes(surveyed: RouteSurvey) -> Iterator[str]:
     for name, text in _NOTES.items():
         if which := getattr(surveyed, name):
-            yield f"{text}: {shorten_list([*map(str, which)], MAX_NAMED)}"
+            yield f"{text}: {shorten_list([*map(str, which)], MAX_LISTED)}"
 
 
 def _iter_coverage_notes(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[str]:
@@ -179,9 +176,9 @@ def _iter_coverage_notes(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[s
     known = {place: seen[place] for place in pairs if place in seen}
     never = list(dict.fromkeys(place.message for place, sighting in known.items() if sighting.last is None))
     if never:
-        yield f"Definitions that never occurred: {shorten_list(never, MAX_NAMED)}"
+        yield f"Definitions that never occurred: {shorten_list(never, MAX_LISTED)}"
     if silent := [endpoint for endpoint, _ in _iter_silent_endpoints(surveyed, seen)]:
-        yield f"Sources that have received no record: {shorten_list(silent, MAX_NAMED)}"
+        yield f"Sources that have received no record: {shorten_list(silent, MAX_LISTED)}"
 
 
 def _make_table(rows: Iterable[Row], columns: Iterable[str]) -> Table:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,16 +19,15 @@ from rich.text import Text
 
 from router.commands.arguments import OutputFormat
 from router.errors import RouterError
-from router.settings import Settings, load_settings
+from router.settings import load_settings
 from router.settings.model import MetricsSettings
 from router.terminal import Terminal, plural, print_row, terminal, to_text, write_document
 
 # ``/status.json`` of a running router (deploy/STATUS.md), asked for over HTTP and read into types.
 
 FORMAT: Final = 1
-TIMEOUT_SECONDS: Final = 5.0
-"""Request timeout; a router needs milliseconds, except after a reload of thousands of definitions."""
-MAX_RESPONSE_BYTES: Final = 8 * 2**20
+ANSWER_SECONDS: Final = 5.0
+"""How long commands wait for a router on this machine, which needs milliseconds but after a large reload."""
 _HINT: Final = "is a router running with these settings? check `metrics.host` and `metrics.port`"
 
 
@@ -37,58 +35,30 @@ Status = Mapping[str, Any]
 """The status document, or a part of it; deploy/STATUS.md says what it has."""
 
 
-class StatusClient:
-    """Client of one router with a persistent connection. Close it, or use :func:`status_client`."""
+def fetch_status(client: httpx.Client, address: str) -> tuple[bytes, Status]:
+    """Return the current status of the router at an address, raw and parsed.
 
-    def __init__(self, address: str) -> None:
-        self.address = address
-        # The environment's proxies lead away from the machine.
-        self._client = httpx.Client(timeout=TIMEOUT_SECONDS, trust_env=False)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
-
-    def fetch(self) -> tuple[bytes, Status]:
-        """Return the current status of the router, raw and parsed.
-
-        Raises:
-            RouterError: nobody answers there, or it is no router, or one of another version.
-        """
-        url = f"{self.address}/status.json"
-        try:
-            with self._client.stream("GET", url) as response:
-                body = _read_limited(response, url, time.monotonic() + TIMEOUT_SECONDS)
-        except httpx.HTTPError as error:
-            raise RouterError(f"{url} does not respond: {_describe_error(error)}", hint=_HINT) from None
-        if response.status_code != httpx.codes.OK:
-            raise RouterError(f"{url} returns {response.status_code}", hint=_HINT)
-        try:
-            status = msgspec.json.decode(body, type=dict[str, Any])
-        except msgspec.MsgspecError as error:
-            raise RouterError(f"{url} is not a router's status: {error}", hint=_HINT) from None
+    Raises:
+        RouterError: nobody answers there, or it is no router, or one of another version.
+    """
+    url = f"{address}/status.json"
+    try:
+        response = client.get(url)
+    except httpx.HTTPError as error:
+        raise RouterError(f"{url} does not respond: {_describe_error(error)}", hint=_HINT) from None
+    if response.status_code != httpx.codes.OK:
+        raise RouterError(f"{url} returns {response.status_code}", hint=_HINT)
+    try:
+        status = msgspec.json.decode(response.content, type=dict[str, Any])
         if status.get("format", FORMAT) != FORMAT:
             message = f"{url} has format {status['format']}, and this is for format {FORMAT}"
             raise RouterError(message, hint="use the xrouter of the version that runs there")
-        try:
-            list(iter_rows(status))
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise RouterError(f"{url} is not a router's status: {error!r}", hint=_HINT) from error
-        return body, status
-
-
-@contextmanager
-def status_client(settings: Settings) -> Iterator[StatusClient]:
-    """Yield a client for the router with these settings on this machine.
-
-    Raises:
-        RouterError: they do not say at which port.
-    """
-    client = StatusClient(metrics_address(settings.metrics))
-    try:
-        yield client
-    finally:
-        client.close()
+        list(iter_rows(status))
+    except msgspec.MsgspecError as error:
+        raise RouterError(f"{url} is not a router's status: {error}", hint=_HINT) from None
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RouterError(f"{url} is not a router's status: {error!r}", hint=_HINT) from error
+    return response.content, status
 
 
 def metrics_address(metrics: MetricsSettings) -> str:
@@ -113,21 +83,10 @@ def local_address(host: str) -> str:
     return str(address) if address.version == 4 else f"[{address}]"
 
 
-def _read_limited(response: httpx.Response, url: str, until: float) -> bytes:
-    body = bytearray()
-    for part in response.iter_bytes():
-        body += part
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise RouterError(f"{url} returns more than {MAX_RESPONSE_BYTES >> 20} MiB", hint=_HINT)
-        if time.monotonic() > until:
-            raise httpx.ReadTimeout(f"not whole in {TIMEOUT_SECONDS:.0f} s")
-    return bytes(body)
-
-
 def _describe_error(error: httpx.HTTPError) -> str:
     """Return why there is no response, in short."""
     if isinstance(error, httpx.TimeoutException):
-        return f"no complete response in {TIMEOUT_SECONDS:.0f} s"
+        return f"no complete response in {ANSWER_SECONDS:.0f} s"
     text = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
     return text[0].lower() + text[1:]
 
@@ -288,27 +247,31 @@ def top(
 
     Example: xrouter top router.yaml
     """
-    with status_client(load_settings(config)) as client:
+    address = metrics_address(load_settings(config).metrics)
+    # The environment's proxies lead away from the machine.
+    with httpx.Client(timeout=ANSWER_SECONDS, trust_env=False) as client:
         console = terminal()
-        document, status = client.fetch()
+        document, status = fetch_status(client, address)
         if format == "json":
             write_document(document)
         elif once or not console.is_terminal:
             for row in iter_rows(status):
                 print_row(row)
         else:
-            _refresh_until_stopped(client, console, status, every)
+            _refresh_until_stopped(lambda: fetch_status(client, address)[1], address, console, status, every)
 
 
-def _refresh_until_stopped(client: StatusClient, console: Terminal, status: Status, every: float) -> None:
+def _refresh_until_stopped(
+    fetch: Callable[[], Status], address: str, console: Terminal, status: Status, every: float
+) -> None:
     """Refresh the screen until interrupted; while the router does not respond, show its last status and the problem."""
     problem = ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(render_screen(status, client.address, console.size, problem), refresh=True)
+            live.update(render_screen(status, address, console.size, problem), refresh=True)
             try:
                 time.sleep(every)
-                (_, status), problem = client.fetch(), ""
+                status, problem = fetch(), ""
             except KeyboardInterrupt:
                 return
             except RouterError as error:

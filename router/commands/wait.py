@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from pathlib import Path
 from typing import Annotated, Final
@@ -10,16 +9,13 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from router.commands.top import local_address, metrics_address
+from router.commands.top import ANSWER_SECONDS, local_address, metrics_address
 from router.errors import BrokerUnreachable, RouterError
 from router.settings import Settings, load_settings
 from router.settings.load import read_yaml
 from router.terminal import print_text
 
 POLL_SECONDS: Final = 0.2
-ANSWER_SECONDS: Final = 5.0
-MAX_RESPONSE_BYTES: Final = 64 * 1024
-"""Bytes of a response that are read for its reasons."""
 
 
 def wait(
@@ -37,7 +33,7 @@ def wait(
     """
     url = target if target.lower().startswith(("http://", "https://")) else _find_readiness_url(Path(target))
     until, reported = time.monotonic() + timeout, ""
-    with httpx.Client(timeout=ANSWER_SECONDS, trust_env=False, verify=_unverified_tls()) as client:
+    with httpx.Client(timeout=ANSWER_SECONDS, trust_env=False, verify=False) as client:
         while (problem := _find_problem(client, url)) is not None:
             if time.monotonic() > until:
                 hint = "if it has stopped, see its log; `xrouter doctor CONFIG` shows what startup waits for"
@@ -71,23 +67,17 @@ def _find_problem(client: httpx.Client, url: str) -> str | None:
         with client.stream("GET", url) as answer:
             if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
                 return None
-            return f"{url} returns {answer.status_code}{_read_reasons(answer)}"
+            answer.read()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return f"{url} does not respond: {str(error) or type(error).__name__}"
+    return f"{url} returns {answer.status_code}{_read_reasons(answer)}"
 
 
 def _read_reasons(answer: httpx.Response) -> str:
     """Return the reasons of a ``/readyz`` response as text."""
-    body = next(answer.iter_bytes(MAX_RESPONSE_BYTES), b"")
     try:
-        document = httpx.Response(answer.status_code, content=body).json()
+        document = answer.json()
     except ValueError:
         return ""
     reasons = document.get("reasons") if isinstance(document, dict) else None
     return f": {'; '.join(map(str, reasons))}" if isinstance(reasons, list) and reasons else ""
-
-
-def _unverified_tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context

@@ -14,9 +14,9 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
@@ -24,8 +24,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs
-
-import msgspec
 
 from bindings.http.request import HttpProblem, Reply, RequestHead, body_too_large, unavailable_problem
 from bindings.http.server import AcceptedRequest, AnswerCallback
@@ -41,70 +39,24 @@ from router.overview.picture import (
     INBOX_RECORDS,
     POINT_SECONDS,
     REST,
-    CoverageView,
     FigureReading,
     Figures,
     Point,
     RoutesByEndpoint,
     make_picture,
+    to_int,
 )
 from router.overview.records import PASTED, AccessGuard, RecordViews, ReplayPreview
 from router.settings import Settings
 from router.state.ledger import LetterLedger
-from router.watching.status import CatalogDifference, CatalogEvent, RouterStatus
+from router.watching.coverage import CoverageView
+from router.watching.metrics import Metrics
+from router.watching.status import RouterStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from router.watching.metrics import Metrics
-
 # ``/status.json``: the figures of the status page, documented in deploy/STATUS.md.
-
-# The last catalogs: active ones with their changes, and rejected ones with their findings.
-
-VALUE: Final = 500
-"""Maximum characters of a value before or after a change."""
-
-
-def make_history(events: Sequence[CatalogEvent], differences: Mapping[str, CatalogDifference]) -> list[dict[str, Any]]:
-    """Return the active and rejected catalogs as JSON, newest first."""
-    entries: list[dict[str, Any]] = []
-    seen: set[str] = set()
-    for event in reversed(events):
-        difference = None if event.epoch is None or event.epoch in seen else differences.get(event.epoch)
-        entries.append(
-            {
-                "at": event.at,
-                "result": "refused" if event.epoch is None else "active",
-                "epoch": event.epoch,
-                "definitions": None if event.epoch is None else event.definitions,
-                "difference": None if difference is None else _difference_to_json(difference),
-                "findings": [asdict(finding) for finding in event.findings],
-                "findings_total": event.total,
-                "times": event.times,
-            }
-        )
-        if event.epoch is not None:
-            seen.add(event.epoch)
-    return entries
-
-
-def _difference_to_json(difference: CatalogDifference) -> dict[str, Any]:
-    changes = [each.to_json() for each in difference.changes]
-    return {
-        "before": difference.before,
-        "compatible": not difference.incompatible,
-        "incompatible": difference.incompatible,
-        "total": difference.total,
-        "changes": [change | {side: _cut_value(change[side]) for side in ("before", "after")} for change in changes],
-    }
-
-
-def _cut_value(value: Any) -> Any:
-    """Return a value, truncated as text or JSON if it is too long."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8", "backslashreplace")
-    return value if len(text) <= VALUE else text[:VALUE] + "…"
-
 
 FORMAT: Final = 1
 """Version of the document; it grows when a member is removed or changes its meaning, not for new members."""
@@ -132,39 +84,30 @@ class StatusDocument:
     ) -> None:
         """*state* is the folder with the ledger of dead letters; None where there is none."""
         self._status = status
-        self._coverage = metrics.coverage
-        self._sinks = metrics.sinks
-        self._backlogs = metrics.backlogs
+        self._metrics = metrics
         self._state = state
         self._settled: tuple[float, int | None] | None = None
         self._figures = figures
         self._door = door
         self._replays = replays
-        self._shadow = metrics.shadow.to_json
         self._started = datetime.now(UTC)
         self._making = threading.Lock()
-        self._plan: Plan | None = None
         self._ways: tuple[Plan, RoutesByEndpoint] | None = None
         self._kept: tuple[float, dict[str, Any]] | None = None
 
-    def show_plan(self, plan: Plan) -> None:
-        """Show this plan from now on."""
-        self._plan = plan
-
-    def get_document(self) -> dict[str, Any]:
-        """Return the document, not older than a second."""
+    def get_document(self, plan: Plan | None) -> dict[str, Any]:
+        """Return the document with the flow of a plan, not older than a second."""
         with self._making:
             now = time.monotonic()
             if self._kept is None or now - self._kept[0] >= KEPT_SECONDS:
-                self._kept = (now, self._make_document())
+                self._kept = (now, self._make_document(plan))
             return self._kept[1]
 
-    def _make_document(self) -> dict[str, Any]:
+    def _make_document(self, plan: Plan | None) -> dict[str, Any]:
         alive, life = self._status.check_health()
         _, ready = self._status.check_readiness()
         reading = self._figures.get_reading()
-        plan = self._plan
-        occurred = CoverageView(self._coverage.all_sightings())
+        occurred = CoverageView(self._metrics.coverage.all_sightings())
         now = datetime.now(UTC)
         return {
             "format": FORMAT,
@@ -185,14 +128,14 @@ class StatusDocument:
             "coverage": occurred.unseen_to_json(),
             "inbox": {
                 **ready["inbox"],
-                "records": _read_int(reading, INBOX_RECORDS),
-                "bytes": _read_int(reading, INBOX_BYTES),
+                "records": to_int(reading.get_value(INBOX_RECORDS)),
+                "bytes": to_int(reading.get_value(INBOX_BYTES)),
                 "oldest_seconds": reading.get_value(INBOX_OLDEST),
             },
-            "rest_records": _read_int(reading, REST),
+            "rest_records": to_int(reading.get_value(REST)),
             "replays": self._replays(),
-            "shadow": self._shadow(),
-            "epochs": make_history(self._status.catalog_events, self._status.differences),
+            "shadow": self._metrics.shadow.to_json(),
+            "epochs": self._status.history_to_json(),
         }
 
     def _queries_to_json(self, queries: dict[str, Any], reading: FigureReading) -> dict[str, Any]:
@@ -203,7 +146,9 @@ class StatusDocument:
         }
 
     def _make_flow(self, plan: Plan, reading: FigureReading, occurred: CoverageView) -> dict[str, Any]:
-        flow = make_picture(plan, self._find_routes(plan), reading, occurred, self._sinks.get_problem)
+        if self._ways is None or self._ways[0] is not plan:
+            self._ways = (plan, RoutesByEndpoint.from_plan(plan))
+        flow = make_picture(plan, self._ways[1], reading, occurred, self._metrics.sinks.get_problem)
         self._add_finished_records(flow["endpoints"])
         dead, settled = flow["totals"]["dead_letters"], self._count_settled()
         dead["open"] = None if settled is None else max(0, dead["records"] - settled)
@@ -220,7 +165,7 @@ class StatusDocument:
             by_query[each["query"]] = by_query.get(each["query"], 0) + (each["lag"] or 0)
         for each in endpoints:
             query, lag = each["query"], each["lag"]
-            asked = None if query is None else self._backlogs.last_answer_time(query)
+            asked = None if query is None else self._metrics.backlogs.last_answer_time(query)
             worked = 0 if asked is None else self._status.steps.count_written(query, asked)
             whole = by_query[query]
             each["worked"] = None if lag is None else lag * min(worked, whole) // whole if whole else 0
@@ -245,19 +190,9 @@ class StatusDocument:
             **{name: [getattr(point, name) for point in points] for name in Point._fields},
         }
 
-    def _find_routes(self, plan: Plan) -> RoutesByEndpoint:
-        if self._ways is None or self._ways[0] is not plan:
-            self._ways = (plan, RoutesByEndpoint.from_plan(plan))
-        return self._ways[1]
-
 
 def _to_ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
-
-
-def _read_int(reading: FigureReading, metric: str) -> int | None:
-    value = reading.get_value(metric)
-    return None if value is None else int(value)
 
 
 # The last hour as small SVG charts, which pages can show without a script.
@@ -313,11 +248,6 @@ CHARTS: Final = {
     "latency": Chart((("95 % within", lambda at: at.latency),), _format_seconds),
 }
 """All charts by file name."""
-
-
-def make_chart_reply(name: str, points: Sequence[Point], *, small: bool) -> Reply:
-    """Return the response with a chart; a *small* one has no text except its title."""
-    return Reply(HTTPStatus.OK, _HEADERS, draw_chart(CHARTS[name], points, small=small).encode())
 
 
 def draw_chart(chart: Chart, points: Sequence[Point], *, small: bool = False) -> str:
@@ -516,7 +446,6 @@ class Overview:
     def show_plan(self, plan: Plan) -> None:
         """Show this plan from now on."""
         self._plan = plan
-        self._document.show_plan(plan)
 
     def take_sample(self) -> None:
         """Take samples for rates; call it every second or so."""
@@ -547,7 +476,7 @@ class Overview:
     def _answer(self, head: RequestHead) -> AcceptedRequest | Reply | None:
         if head.path == b"/status.json":
             _require_method(head, *_READING)
-            return _queue(self._figures_lane, lambda body: self._document.get_document())
+            return _queue(self._figures_lane, lambda body: self._document.get_document(self._plan))
         if head.path == b"/":
             _require_method(head, *_READING)
             return self._page
@@ -557,7 +486,8 @@ class Overview:
             # A few hundred numbers: less work than to hand it to a thread.
             asked = parse_qs(head.query.decode("latin-1"), keep_blank_values=True, errors="replace")
             points = self._figures.history.list_points(asked.get("endpoint", [""])[-1])
-            return make_chart_reply(chart[1].decode("ascii"), points, small=SMALL in asked)
+            svg = draw_chart(CHARTS[chart[1].decode("ascii")], points, small=SMALL in asked)
+            return Reply(HTTPStatus.OK, _HEADERS, svg.encode())
         if self._records is None or self._replays is None:
             return None
         return self._answer_records(head, self._records, self._replays)
@@ -583,7 +513,10 @@ class Overview:
         _require_method(head, "POST")
         self._door.admit_replay(head)
         self._door.require_same_origin(head)
-        return self._accept_body(head, lambda body: self._replay_letter(letter_id, records, replays))
+        replayed = self._require_plan
+        return self._accept_body(
+            head, lambda body: replays.replay(plan := replayed(), records.get_letter(plan, letter_id))
+        )
 
     def _accept_body(self, head: RequestHead, work: Work) -> AcceptedRequest:
         if head.length is not None and head.length > PASTED:
@@ -621,7 +554,8 @@ def _queue(lane: _WorkerThread, work: Work, max_body: int = 0) -> AcceptedReques
 
 def _make_reply(work: Work, body: bytes) -> Reply:
     try:
-        return Reply(HTTPStatus.OK, _SAFE, _encode_json(work(body)))
+        text = json.dumps(work(body), ensure_ascii=False) + "\n"
+        return Reply(HTTPStatus.OK, _SAFE, text.encode("utf-8", "backslashreplace"))
     except HttpProblem as problem:
         return problem.to_reply()
     except RegistryUnavailableError as error:
@@ -633,10 +567,6 @@ def _make_reply(work: Work, body: bytes) -> Reply:
         # Whatever it is, the stream goes on; the log has it, and the client does not see what may quote a record.
         _log.exception("a status page request failed")
         return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "request failed; see the log").to_reply()
-
-
-def _encode_json(answer: Mapping[str, Any]) -> bytes:
-    return json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _require_method(head: RequestHead, *methods: str) -> None:

@@ -31,7 +31,7 @@ from router.settings.routes import (
     full_variable_name,
     make_event_values,
 )
-from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of
+from router.watching.coverage import CoverageView
 from router.watching.metrics import SinkProblem
 
 # Metrics as numbers, with their rates over the last minute.
@@ -60,26 +60,12 @@ PUSHED: Final = "xrouter_inbox_endpoint_records"
 PUSHED_OLDEST: Final = "xrouter_inbox_endpoint_oldest_seconds"
 ARRIVED: Final = "xrouter_arrived_records_total"
 LATENCY: Final = "xrouter_record_latency_seconds_bucket"
-_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
-    RECORDS: ("endpoint", "outcome", "reason"),
-    DEFINITIONS: ("message",),
-    WRITES: ("sink", "result"),
-    RECEIVED: ("endpoint",),
-    ACKNOWLEDGED: ("endpoint",),
-    LAG: ("endpoint",),
-    OLDEST: ("endpoint",),
-    INBOX_OLDEST: (),
-    HELD: ("query", "sink"),
-    INBOX_RECORDS: (),
-    INBOX_BYTES: (),
-    REST: (),
-    PUSHED: ("endpoint",),
-    PUSHED_OLDEST: ("endpoint",),
-    ARRIVED: ("endpoint",),
-    LATENCY: ("le",),
-}
 _COUNTED: Final = (RECORDS, DEFINITIONS, WRITES, ARRIVED, LATENCY)
 """The metrics that rates are taken of."""
+_READ: Final = (
+    *(*_COUNTED, RECEIVED, ACKNOWLEDGED, LAG, OLDEST, HELD, PUSHED, PUSHED_OLDEST),
+    *(INBOX_OLDEST, INBOX_RECORDS, INBOX_BYTES, REST),
+)
 Key = tuple[str, ...]
 Samples = dict[Key, float]
 """Values by the name of a metric and the values of its labels."""
@@ -101,9 +87,9 @@ class FigureReading:
         self._before = before
         self.window = window
 
-    def sum_series(self, metric: str, *labels: str) -> Figure:
-        """Return the sum of all series of a metric whose first labels are these; '' matches any."""
-        return self._sum(self._find_keys(metric, labels))
+    def get_figure(self, metric: str, *labels: str) -> Figure:
+        """Return the figure of one series."""
+        return self._sum([(metric, *labels)])
 
     def get_value(self, metric: str, *labels: str) -> float | None:
         """Return the value of one series; None if there is none."""
@@ -166,12 +152,8 @@ class FigureReading:
             below, lower = count, bound
         return lower
 
-    def _find_keys(self, metric: str, labels: tuple[str, ...]) -> list[Key]:
-        fits = [key for key in self._samples if key[0] == metric]
-        return [key for key in fits if all(not want or want == has for want, has in zip(labels, key[1:], strict=False))]
-
     def _sum(self, keys: list[Key]) -> Figure:
-        count = sum(self._samples[key] for key in keys)
+        count = sum(self._samples.get(key, 0.0) for key in keys)
         if self._before is None or self.window <= 0:
             return Figure(int(count), None)
         grown = count - sum(self._before.get(key, 0.0) for key in keys)
@@ -273,7 +255,7 @@ class Figures:
 
     def get_reading(self) -> FigureReading:
         """Return the current figures."""
-        samples, now = self._read_metrics(tuple(_LABELS)), self._clock()
+        samples, now = self._read_metrics(_READ), self._clock()
         with self._lock:
             kept = [each for each in self._kept if now - each[0] <= WINDOW_SECONDS + EVERY_SECONDS] or self._kept
             before = kept[0] if kept else None
@@ -283,13 +265,8 @@ class Figures:
 
     def _read_metrics(self, metrics: tuple[str, ...]) -> Samples:
         """Return the current values of these metrics."""
-        samples: Samples = {}
-        for family in self._registry.restricted_registry(metrics).collect():
-            for sample in family.samples:
-                labels = _LABELS.get(sample.name)
-                if labels is not None:
-                    samples[(sample.name, *(sample.labels.get(label, "") for label in labels))] = sample.value
-        return samples
+        families = self._registry.restricted_registry(metrics).collect()
+        return {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
 
 
 # Routes and destinations of a plan, as far as they are known without a record (`xrouter routes`).
@@ -321,7 +298,7 @@ class PossibleRoute:
 
     route: int
     values: Mapping[str, tuple[str, ...]]
-    aims: tuple[RouteTarget, ...]
+    targets: tuple[RouteTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,40 +321,40 @@ class LetterFlow:
     endpoints: tuple[str, ...]
     reasons: tuple[str, ...]
     route: int | None
-    aims: tuple[RouteTarget, ...]
+    targets: tuple[RouteTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RouteSurvey:
     """Everything of one plan. ``unreached`` are routes that nothing takes, ``unrouted`` definitions that no source has.
 
-    ``left_over`` are definitions that only the last route of events takes, where there are others; ``unsettled`` are
-    those of which records that keep to it go by the rest topic, in real-time mode. ``unheld`` are definitions with a
-    schema that bodies need not keep to, on one of their ways at least.
+    ``last_only`` are definitions that only the last route of events takes, where there are others; ``batch_only`` are
+    those with records that go by the fallback topic, in real-time mode. ``unvalidated`` are definitions with a schema
+    that bodies need not keep to, on one of their routes at least.
     """
 
     flows: tuple[DefinitionFlow, ...]
     letters: tuple[LetterFlow, ...]
     unreached: tuple[int, ...]
     unrouted: tuple[str, ...]
-    left_over: tuple[str, ...]
-    unsettled: tuple[str, ...]
-    unheld: tuple[str, ...]
+    last_only: tuple[str, ...]
+    batch_only: tuple[str, ...]
+    unvalidated: tuple[str, ...]
 
 
 def sink_topics(plan: Plan) -> dict[str, list[str]]:
     """Return the topics that Kafka sinks write to whatever a record has, by sink."""
     surveyed = survey_routes(plan)
-    aims = [aim for flow in surveyed.flows for way in flow.ways for aim in way.aims]
-    aims += [aim for letters in surveyed.letters for aim in letters.aims]
+    targets = [target for flow in surveyed.flows for way in flow.ways for target in way.targets]
+    targets += [target for letters in surveyed.letters for target in letters.targets]
     if plan.settings.relations is not None:
         pairs = plan.settings.relations.to
         topics = plan.settings.sinks[pairs].topics
-        aims += [] if topics is None else [RouteTarget(pairs, topics.topic)]
+        targets += [] if topics is None else [RouteTarget(pairs, topics.topic)]
     found: dict[str, set[str]] = {}
-    for aim in aims:
-        if plan.settings.sinks[aim.sink].topics is not None and "{" not in aim.destination:
-            found.setdefault(aim.sink, set()).add(aim.destination)
+    for target in targets:
+        if plan.settings.sinks[target.sink].topics is not None and "{" not in target.destination:
+            found.setdefault(target.sink, set()).add(target.destination)
     return {name: sorted(found[name]) for name in plan.settings.sinks if name in found}
 
 
@@ -431,11 +408,11 @@ def iter_route_findings(file: str, plan: Plan) -> Iterator[Finding]:
     for xid in surveyed.unrouted:
         hint = "name an endpoint that expects it under sources, or leave it"
         yield Finding(file, "/sources", "info", "unrouted-definition", f"no source expects {xid}", hint)
-    for xid in surveyed.unsettled:
+    for xid in surveyed.batch_only:
         hint = "see the operations notes on real-time mode for what makes a definition quick, or leave it"
         message = f"records of {xid}, or some, go by the rest topic, in batches"
         yield Finding(file, "/realtime/rest", "info", "unsettled-definition", message, hint)
-    for xid in surveyed.unheld:
+    for xid in surveyed.unvalidated:
         hint = "set match.validate, or validate of its route, to always, or leave it"
         message = f"records of {xid} may be routed with bodies that its schema rejects"
         yield Finding(file, "/match/validate", "info", "unheld-schema", message, hint)
@@ -458,7 +435,7 @@ def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) 
         keyed = any(each.name == PARTITION_KEY for each in definition.envelopemetadata)
         if protocol == KAFKA or keyed or not names:
             continue
-        for name in {aim.sink for way in flow.ways for aim in way.aims}:
+        for name in {target.sink for way in flow.ways for target in way.targets}:
             topics = plan.settings.sinks[name].topics
             if topics is not None and topics.key is None:
                 by_sink.setdefault(name, {}).setdefault(flow.message, (protocol, names[0]))
@@ -507,16 +484,16 @@ def _iter_letter_flows(plan: Plan) -> Iterator[LetterFlow]:
             reasons = tuple(reason for reason, taken in zip(REASONS, routes, strict=True) if taken == route)
             number = None if route == DEFAULT_DEAD_LETTER_ROUTE else to_dead_letter_route(route)
             names = plan.settings.dead_letters.sinks if number is None else plan.settings.routes[number].to
-            aims = tuple(
+            targets = tuple(
                 RouteTarget(name, _locate(plan.settings, name, lambda name: None, letters=True)) for name in names
             )
-            yield LetterFlow((ALL,) if len(groups) == 1 else tuple(members), reasons, number, aims)
+            yield LetterFlow((ALL,) if len(groups) == 1 else tuple(members), reasons, number, targets)
 
 
 def _make_route(settings: Settings, rule: RouteRule, known: FixedValue) -> PossibleRoute:
     names = dict.fromkeys(settings.routes[rule.route].to)
-    aims = tuple(RouteTarget(name, _locate(settings, name, known)) for name in names)
-    return PossibleRoute(rule.route, {each.name: each.globs for each in rule.conditions}, aims)
+    targets = tuple(RouteTarget(name, _locate(settings, name, known)) for name in names)
+    return PossibleRoute(rule.route, {each.name: each.globs for each in rule.conditions}, targets)
 
 
 def _make_lookup(message: str, endpoint: str, settled: FixedValues) -> FixedValue:
@@ -541,60 +518,6 @@ def _fill_template(template: DestinationTemplate, known: FixedValue, escape: Cal
     if isinstance(template, NameTemplate) and len(values) == len(template.variables):
         return template.expand(values)
     return template.fill_known(values, escape)
-
-
-# Coverage on the status page: the last record of each source and definition, and those that never occurred.
-
-NAMED: Final = 100
-"""Definitions that never occurred, and sources without a record, that are named; `xrouter routes` has all."""
-
-
-class CoverageView:
-    """The coverage of sources and definitions at one time."""
-
-    def __init__(self, known: Mapping[DefinitionAtEndpoint, Sighting]) -> None:
-        self._known = known
-        self._last: dict[str, int] = {}
-        self._expected: dict[str, list[int]] = {}
-        for place, each in known.items():
-            if place.message:
-                expected = self._expected.setdefault(place.endpoint, [0, 0])
-                expected[0] += 1
-                expected[1] += each.first is None
-                if each.last is not None:
-                    self._last[place.message] = max(each.last, self._last.get(place.message, 0))
-
-    def source_to_json(self, endpoint: str) -> dict[str, Any]:
-        """Return the last record of a source, and the numbers of expected and unseen definitions."""
-        sighting = self._known.get(DefinitionAtEndpoint(endpoint))
-        expected, unseen = self._expected.get(endpoint, (0, 0))
-        last = None if sighting is None else instant_of(sighting.last)
-        return {"last_record": last, "definitions": expected, "unseen": unseen}
-
-    def definition_to_json(self, message: str) -> dict[str, Any]:
-        """Return the time of the last record of a definition, at any source."""
-        return {"last_record": instant_of(self._last.get(message))}
-
-    def unseen_to_json(self) -> dict[str, Any]:
-        """Return the definitions and sources that never occurred, the longest expected first."""
-        unseen = sorted((each.since, place, each.epoch) for place, each in self._known.items() if each.first is None)
-        definitions = [
-            {"endpoint": place.endpoint, "definition": place.message, "since": instant_of(since), "epoch": epoch}
-            for since, place, epoch in unseen
-            if place.message
-        ]
-        sources = [
-            {"endpoint": place.endpoint, "since": instant_of(since), "epoch": epoch}
-            for since, place, epoch in unseen
-            if not place.message
-        ]
-        return {
-            "expected": sum(expected for expected, _ in self._expected.values()),
-            "unseen": len(definitions),
-            "silent": len(sources),
-            "unseen_definitions": definitions[:NAMED],
-            "silent_endpoints": sources[:NAMED],
-        }
 
 
 SHOWN: Final = 40
@@ -627,12 +550,12 @@ class RoutesByEndpoint:
         for flow in surveyed.flows:
             definitions.setdefault(flow.endpoint, {})[flow.message] = None
             taken = sinks.setdefault(flow.message, {})
-            taken.update((aim.sink, None) for way in flow.ways for aim in way.aims)
+            taken.update((target.sink, None) for way in flow.ways for target in way.targets)
         letters: dict[str, dict[str, None]] = {}
         endpoints = [source.endpoint for source in plan.sources]
         for each in surveyed.letters:
             for endpoint in endpoints if each.endpoints == ("*",) else each.endpoints:
-                letters.setdefault(endpoint, {}).update((aim.sink, None) for aim in each.aims)
+                letters.setdefault(endpoint, {}).update((target.sink, None) for target in each.targets)
         return cls(*({name: tuple(each) for name, each in ways.items()} for ways in (definitions, sinks, letters)))
 
 
@@ -680,10 +603,10 @@ def make_picture(
                 "pushed": xid in sources and sources[xid].pushed,
                 **{name: _to_json(figure) for name, figure in zip(_OUTCOMES, routed[xid], strict=True)},
                 "arriving": _to_json(arrived.get(xid, _NOTHING)),
-                "lag": _to_int(reading.get_lag(xid)),
+                "lag": to_int(reading.get_lag(xid)),
                 "oldest_seconds": reading.get_oldest_age(xid),
-                "received": _to_int(reading.get_value(RECEIVED, xid)),
-                "acknowledged": _to_int(reading.get_value(ACKNOWLEDGED, xid)),
+                "received": to_int(reading.get_value(RECEIVED, xid)),
+                "acknowledged": to_int(reading.get_value(ACKNOWLEDGED, xid)),
                 **occurred.source_to_json(xid),
             }
             for xid in shown
@@ -711,7 +634,7 @@ def _iter_sinks(plan: Plan, reading: FigureReading, problems: Problems) -> Itera
     for name, chosen in plan.settings.sinks.items():
         if name in events | letters:
             problem = problems(name)
-            writes = {result: reading.sum_series(WRITES, name, result) for result in ("ok", "error", "rejected")}
+            writes = {result: reading.get_figure(WRITES, name, result) for result in ("ok", "error", "rejected")}
             yield {
                 "sink": name,
                 "type": chosen.model_dump(include={"type"})["type"],
@@ -749,5 +672,6 @@ def _format_instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def _to_int(value: float | None) -> int | None:
+def to_int(value: float | None) -> int | None:
+    """Return a figure as a whole number; None stays None."""
     return None if value is None else int(value)

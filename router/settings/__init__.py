@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from router.settings.catalogs import CatalogSettings, TlsSettings
 from router.settings.checks import dead_letter_sinks, event_sinks
 from router.settings.load import load_settings, settings_from_dict
-from router.settings.model import (
-    DeadLetterSettings,
-    HttpSettings,
-    InboxSettings,
-    LogSettings,
-    MatchSettings,
-    MetricsSettings,
-    Settings,
-    SourceSettings,
-)
+from router.settings.model import HttpSettings, LogSettings, Settings, SourceSettings
 from router.settings.routes import REASONS, RouteConditions, RouteSettings, Validate, dead_letter_routes, event_routes
 from router.settings.sinks.kafka import KafkaSink
 from router.settings.sinks.kinds import Sink
-from router.settings.sinks.messages import AmqpSink, HttpSink, JsonLinesSink, MessageSink, MqttSink, NatsSink, TableSink
+from router.settings.sinks.messages import TableSink
 from router.settings.spark import SparkSettings
 from router.settings.values import plain_options
 
 __all__ = [
     "REASONS",
-    "AmqpSink",
-    "CatalogSettings",
-    "DeadLetterSettings",
     "HttpSettings",
-    "HttpSink",
-    "InboxSettings",
-    "JsonLinesSink",
     "KafkaSink",
     "LogSettings",
-    "MatchSettings",
-    "MessageSink",
-    "MetricsSettings",
-    "MqttSink",
-    "NatsSink",
     "RouteConditions",
     "RouteSettings",
     "Settings",
@@ -45,7 +24,6 @@ __all__ = [
     "SourceSettings",
     "SparkSettings",
     "TableSink",
-    "TlsSettings",
     "Validate",
     "dead_letter_routes",
     "dead_letter_sinks",

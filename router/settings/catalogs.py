@@ -77,6 +77,13 @@ def iter_login_faults(key: str, username: str | None, password: bool) -> Iterato
         yield f"{key}.password", "is required with username; add it as ${VAR} or file:/path"
 
 
+def iter_login_choices(key: str, settings: Section, *ways: str) -> Iterator[tuple[str, str]]:
+    """Yield a fault for several of these ways to log in."""
+    chosen = [name for name in ways if getattr(settings, name) is not None]
+    if len(chosen) > 1:
+        yield f"{key}.{chosen[1]}", f"and {chosen[0]} are two ways to log in; keep one"
+
+
 def iter_cleartext_faults(key: str, uris: Sequence[str], tls: TlsSettings | None) -> Iterator[tuple[str, str]]:
     """Yield AMQP addresses without TLS where tls is set."""
     for uri in uris:
@@ -204,10 +211,9 @@ def iter_catalog_login_faults(settings: CatalogSettings) -> Iterator[tuple[str, 
 
 def iter_registry_login_faults(key: str, login: CatalogLogin, *, needed: bool = True) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction in one login; it may be empty unless *needed*."""
-    ways = [name for name in ("bearer", "bearer_file", "username") if getattr(login, name) is not None]
-    if len(ways) > 1:
-        yield f"{key}.{ways[1]}", f"and {ways[0]} are two ways to log in; keep one"
-    if needed and not ways and login.tls is None:
+    ways = ("bearer", "bearer_file", "username")
+    yield from iter_login_choices(key, login, *ways)
+    if needed and login.tls is None and all(getattr(login, name) is None for name in ways):
         yield key, "has no credentials; add bearer, bearer_file, username or tls"
     yield from iter_login_faults(key, login.username, login.password is not None)
     if login.token_endpoint is None:

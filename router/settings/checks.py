@@ -16,9 +16,9 @@ from router.errors import hint_near
 from router.settings.catalogs import (
     CatalogLogin,
     CatalogSettings,
+    KafkaLogin,
     iter_catalog_login_faults,
     iter_cleartext_faults,
-    iter_login_faults,
     iter_name_faults,
     iter_registry_faults,
     iter_telemetry_faults,
@@ -26,13 +26,11 @@ from router.settings.catalogs import (
 from router.settings.model import HttpAuthSettings, KafkaInboxSettings, Settings, SourceSettings, check_subscription
 from router.settings.routes import REASONS, NumberedRoute, RouteConditions, dead_letter_routes, event_routes
 from router.settings.sinks.contract import RemoteSink
-from router.settings.spark import check_brokers, iter_kafka_login_faults, iter_option_faults
-from router.settings.values import is_secret_name, plain_options
+from router.settings.spark import iter_client_faults
+from router.settings.values import Options, is_secret_name, plain_options
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
-    from router.settings.catalogs import KafkaLogin
-    from router.settings.values import Options
 
 # Sinks of events and of dead letters.
 
@@ -212,17 +210,11 @@ def iter_security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "catalog.allow_addresses", f"is not a valid network: {error}; write one such as 10.0.0.0/8"
     yield from iter_catalog_login_faults(settings.catalog)
     for index, source in enumerate(settings.sources):
-        yield from iter_kafka_login_faults(f"sources.{index}", source, "kafka", source.kafka)
-        yield from check_brokers(f"sources.{index}.bootstrap_servers", source.bootstrap_servers, source, source.kafka)
+        yield from iter_client_faults(f"sources.{index}", source, "kafka", source.kafka, source.bootstrap_servers)
         yield from _iter_user_faults(f"sources.{index}.users", source, settings.http.auth)
         yield from iter_cleartext_faults(f"sources.{index}.uris", source.uris, source.tls)
-    for name, sink in settings.sinks.items():
-        yield from sink.login_faults(f"sinks.{name}")
-    if settings.inbox.kafka is not None:
-        inbox = settings.inbox.kafka
-        yield from iter_login_faults("inbox.kafka", inbox.username, inbox.password is not None)
-        yield from iter_kafka_login_faults("inbox.kafka", inbox, "options", inbox.options)
-        yield from check_brokers("inbox.kafka.bootstrap_servers", inbox.bootstrap_servers, inbox, inbox.options)
+    if (inbox := settings.inbox.kafka) is not None:
+        yield from iter_client_faults("inbox.kafka", inbox, "options", inbox.options, inbox.bootstrap_servers)
     if settings.http.auth is not None:
         yield from _iter_auth_faults("http.auth", settings.http.auth)
 
@@ -319,8 +311,6 @@ def _iter_source_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         if source.endpoint in seen:
             yield f"{key}.endpoint", f"{source.endpoint} is already a source; merge the two"
         seen.add(source.endpoint)
-        yield from iter_login_faults(key, source.username, source.password is not None)
-        yield from iter_option_faults(f"{key}.kafka", source.kafka)
         yield from iter_name_faults(f"{key}.schema_registry", source.schema_registry, settings.schema_registries)
         if source.subscription is not None:
             plain = source.allow_plaintext_password
@@ -333,11 +323,6 @@ def _iter_source_faults(settings: Settings) -> Iterator[tuple[str, str]]:
             yield "catalog.events", f"{settings.catalog.events} is not a source; add it to sources"
         if not settings.catalog.poll:
             yield "catalog.poll", "cannot be 0 with catalog.events, which may miss changes; set it, such as 1m"
-    if settings.inbox.kafka is not None:
-        yield from iter_option_faults("inbox.kafka.options", settings.inbox.kafka.options)
-    for name, sink in settings.sinks.items():
-        if (remote := sink.remote) is not None:
-            yield from iter_login_faults(f"sinks.{name}", remote.username, remote.password is not None)
 
 
 # What executors on other machines must reach: files, and the router itself.

@@ -149,8 +149,6 @@ def read_packaged_schema() -> bytes:
 _LOAD_REFERENCE: Final = re.compile(r"\$\$|\$\{([^}]*)\}")
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _FILE: Final = "file:"
-MAX_SECRET: Final = 1024 * 1024
-"""Maximum size in bytes of a file with a value."""
 
 
 def resolve(
@@ -218,7 +216,7 @@ def _expand_variable(inner: str, environ: Mapping[str, str]) -> str:
 def _read_referenced_file(reference: str, base: Path) -> str:
     path = Path(to_absolute(reference.removeprefix(_FILE).removeprefix("//"), base))
     try:
-        return read_input(path, MAX_SECRET).decode("utf-8").rstrip("\r\n")
+        return read_input(path).decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text") from error
     except OSError as error:
@@ -285,12 +283,16 @@ def _override(merged: dict[str, Any], name: str, keys: list[str], text: str, sch
     for depth, part in enumerate(keys):
         key = _find_key(node, schema_node, name, part)
         place = (*place, str(key))
-        schema_node = schema_node.get_child(str(key), node[key] if _has_key(node, key) else {})
+        if isinstance(node, list):
+            node.extend([None] * (key == len(node)))
+        else:
+            node.setdefault(key, None)
+        schema_node = schema_node.get_child(str(key), node[key])
         if depth == len(keys) - 1:
-            _set_value(node, key, _parse_value(schema_node, place[-1], name, text))
+            node[key] = _parse_value(schema_node, place[-1], name, text)
             break
-        if not _has_key(node, key) or node[key] is None:
-            _set_value(node, key, [] if schema_node.is_list else {})
+        if node[key] is None:
+            node[key] = [] if schema_node.is_list else {}
         node = node[key]
         if not isinstance(node, dict | list):
             above = ".".join(place)
@@ -318,17 +320,6 @@ def _find_key(node: Any, schema_node: SettingsNode, name: str, part: str) -> str
     return wanted
 
 
-def _has_key(node: Any, key: str | int) -> bool:
-    return key < len(node) if isinstance(key, int) else key in node
-
-
-def _set_value(node: Any, key: str | int, value: Any) -> None:
-    if isinstance(key, int) and key == len(node):
-        node.append(value)
-    else:
-        node[key] = value
-
-
 def _parse_value(schema_node: SettingsNode, key: str, name: str, text: str) -> Any:
     if schema_node.is_secret(key):
         return text if is_reference(text) else f"${{{name}}}"
@@ -341,15 +332,10 @@ def _parse_value(schema_node: SettingsNode, key: str, name: str, text: str) -> A
     return text
 
 
-# YAML of settings: no Python tags, no duplicate keys, and no alias bombs.
-#
-# The limits are far above what settings need, and are checked before anything is built: an alias counts as its expanded
-# value, and a merge (``<<``) as what it copies.
+# YAML of settings: no Python tags, no duplicate keys, and no aliases that multiply values.
 
 MAX_VALUES: Final = 100_000
-MAX_DEPTH: Final = 64
-_LONG: Final = 64
-"""Characters of a text that count as one value, so that aliases cannot multiply a long text either."""
+"""Maximum values of a file; an alias counts as what it stands for, before anything is built."""
 
 
 class StrictLoader(yaml.SafeLoader):
@@ -357,26 +343,22 @@ class StrictLoader(yaml.SafeLoader):
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
-        self._depth = self._values = 0
+        self._values = 0
         self._sizes: dict[int, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         before = self._values
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise _yaml_error(event, f"more than {MAX_DEPTH} levels")
         node = super().compose_node(parent, index)
-        self._depth -= 1
-        if not isinstance(event, yaml.AliasEvent):
-            self._values += 1 + len(getattr(node, "value", "") if isinstance(event, yaml.ScalarEvent) else "") // _LONG
-            self._sizes[id(node)] = self._values - before
-        elif id(node) in self._sizes:
-            self._values += self._sizes[id(node)]
+        if isinstance(event, yaml.AliasEvent):
+            # One of a value that contains it has no size yet.
+            self._values += self._sizes.get(id(node), MAX_VALUES)
         else:
-            raise _yaml_error(event, f"alias *{event.anchor} contains itself")
+            self._values += 1
+            self._sizes[id(node)] = self._values - before
         if self._values > MAX_VALUES:
-            raise _yaml_error(event, f"more than {MAX_VALUES} values, with aliases expanded")
+            fault = f"more than {MAX_VALUES} values, with aliases expanded"
+            raise yaml.composer.ComposerError(None, None, fault, event.start_mark)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -387,10 +369,6 @@ class StrictLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"key {text!r} occurs twice", key.start_mark)
             seen.add(text)
         return super().construct_mapping(node, deep)
-
-
-def _yaml_error(event: Any, fault: str) -> yaml.MarkedYAMLError:
-    return yaml.composer.ComposerError(None, None, fault, event.start_mark)
 
 
 # Locations of faults: a line of the file, or an environment variable.
@@ -438,8 +416,6 @@ def _find_variable(key: str, overrides: Mapping[str, str]) -> str:
 # resolve references and paths, validate, and check across sections.
 
 M = TypeVar("M", bound=BaseModel)
-MAX_SETTINGS: Final = 16 * 1024 * 1024
-"""Maximum size in bytes of a settings file."""
 _SHOWN: Final = 80
 """Maximum characters of a rejected name in an error."""
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
@@ -525,12 +501,14 @@ def read_yaml(file: Path) -> dict[str, Any]:
         ConfigError: it is unreadable, not UTF-8, not valid YAML, or not a map.
     """
     try:
-        content = yaml.load(read_input(file, MAX_SETTINGS).decode("utf-8"), Loader=StrictLoader)
+        content = yaml.load(read_input(file).decode("utf-8"), Loader=StrictLoader)
     except OSError as error:
         hint = "name an existing settings file, or write one with `xrouter init`"
         raise ConfigError(f"cannot read settings {file}: {error.strerror}", file=str(file), hint=hint) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text", file=str(file), hint="save it as UTF-8") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file} has too many levels", file=str(file), hint="fix the YAML there") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

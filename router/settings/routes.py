@@ -104,14 +104,14 @@ class DestinationTemplate:
 class NameTemplate(DestinationTemplate):
     """The template of a Kafka topic or a file name."""
 
-    def expand(self, values: Mapping[str, str], *, escape: Escape = "_", limit: int = KAFKA_LIMIT) -> str:
+    def expand(self, values: Mapping[str, str], *, escape: Escape = "_") -> str:
         """Return the name for *values*; equal values give equal names.
 
         Every value is escaped to ``[A-Za-z0-9._-]``; a missing or empty one becomes the variable's default, else
         ``_``, so that every record has a destination. The name is never empty, ``.`` or ``..``; one longer than
-        *limit* is truncated and ends with a digest of the whole, so that distinct names stay distinct.
+        :data:`KAFKA_LIMIT` is truncated and ends with a digest of the whole, so that distinct names stay distinct.
         """
-        return _limit_length(_escape_dots(self.fill(values, lambda value: escape_value(value, escape)), escape), limit)
+        return _limit_length(_escape_dots(self.fill(values, lambda value: escape_value(value, escape)), escape))
 
 
 def split_template(text: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -215,11 +215,11 @@ def _escape_dots(name: str, escape: Escape) -> str:
     return name
 
 
-def _limit_length(name: str, limit: int) -> str:
-    if len(name) <= limit:
+def _limit_length(name: str) -> str:
+    if len(name) <= KAFKA_LIMIT:
         return name
     digest = hashlib.sha256(name.encode("ascii")).hexdigest()[:_DIGEST]
-    return f"{name[: limit - _DIGEST - 1]}-{digest}"
+    return f"{name[: KAFKA_LIMIT - _DIGEST - 1]}-{digest}"
 
 
 # Destinations of messages: a topic, node, subject or URL, made from a template (MATCHING.md#what-comes-out).

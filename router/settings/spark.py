@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from bindings.kafka.binding import Brokers, find_contradiction, parse_brokers
 from bindings.kafka.client import SaslLogin
-from router.settings.catalogs import KafkaLogin
+from router.settings.catalogs import KafkaLogin, iter_login_faults
 from router.settings.values import Duration, FilePaths, Options, Section, is_url, plain_options
 
 if TYPE_CHECKING:
@@ -130,46 +130,44 @@ def make_kafka_client(brokers: Brokers, settings: KafkaLogin, options: Options) 
     )
 
 
-def iter_kafka_login_faults(key: str, login: KafkaLogin, name: str, options: object) -> Iterator[tuple[str, str]]:
-    """Yield what is missing or superfluous in a login; *name* is the key of the client's *options*."""
-    if login.sasl is not None and login.username is None:
+def iter_client_faults(
+    key: str, client: KafkaLogin, name: str, options: Options, servers: str | None
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with login, *options* (whose key is *name*) and brokers of the Kafka client at *key*."""
+    yield from iter_login_faults(key, client.username, client.password is not None)
+    if client.sasl is not None and client.username is None:
         yield f"{key}.sasl", "requires username and password; add them, or remove it"
-    if login.sasl == "oauthbearer" and login.token_endpoint is None:
+    if client.sasl == "oauthbearer" and client.token_endpoint is None:
         yield f"{key}.token_endpoint", "is required with sasl: oauthbearer; add the OAuth 2 token endpoint"
-    if login.sasl != "oauthbearer":
+    if client.sasl != "oauthbearer":
         for field in ("token_endpoint", "token_scope", "token_ca"):
-            if getattr(login, field) is not None:
+            if getattr(client, field) is not None:
                 yield f"{key}.{field}", "is for sasl: oauthbearer only; remove it"
-    if not isinstance(options, dict):
-        return
-    for option in _MECHANISM:
-        if option in options and login.username is not None:
-            yield f"{key}.{name}.{option}", "is known to only one of the two Kafka clients; set sasl instead"
-    if _HOST_CHECK in options:
-        yield f"{key}.{name}.{_HOST_CHECK}", "host names are always verified; remove it, and fix the certificate"
-
-
-def check_brokers(key: str, servers: str | None, login: KafkaLogin, options: Options) -> Iterator[tuple[str, str]]:
-    """Yield contradictions among the addresses of Kafka brokers, or with other settings of the client."""
+    yield from ((f"{key}.{name}.{option}", fault) for option, fault in _iter_option_faults(options, client))
     try:
         security = parse_brokers([servers or ""]).security
     except ValueError as error:
-        yield key, str(error)
+        yield f"{key}.bootstrap_servers", str(error)
         return
-    tls, named = login.tls is not None, login.username is not None
+    tls, named = client.tls is not None, client.username is not None
     fault = find_contradiction(security, tls=tls, login=named, options=plain_options(options))
     if fault:
-        yield key, fault
+        yield f"{key}.bootstrap_servers", fault
 
 
-def iter_option_faults(key: str, options: object) -> Iterator[tuple[str, str]]:
-    """Yield a consumer's options that only the router may set, and an invalid ``isolation.level``."""
+def _iter_option_faults(options: Options, client: KafkaLogin) -> Iterator[tuple[str, str]]:
+    """Yield options that only the router may set, or that contradict its login, and an invalid isolation level."""
     for name in _OURS:
-        if isinstance(options, dict) and name in options:
-            yield f"{key}.{name}", "is set by the router; remove it"
-    isolation = options.get("isolation.level") if isinstance(options, dict) else None
+        if name in options:
+            yield name, "is set by the router; remove it"
+    isolation = options.get("isolation.level")
     if isolation is not None and isolation.get_secret_value() not in _ISOLATIONS:
-        yield f"{key}.isolation.level", f"must be {' (the default) or '.join(_ISOLATIONS)}"
+        yield "isolation.level", f"must be {' (the default) or '.join(_ISOLATIONS)}"
+    for name in _MECHANISM:
+        if name in options and client.username is not None:
+            yield name, "is known to only one of the two Kafka clients; set sasl instead"
+    if _HOST_CHECK in options:
+        yield _HOST_CHECK, "host names are always verified; remove it, and fix the certificate"
 
 
 def _make_sasl_login(settings: KafkaLogin) -> SaslLogin | None:

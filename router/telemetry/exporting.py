@@ -95,9 +95,6 @@ def _make_histogram_point(labels: Mapping[str, str], series: Mapping[str, Any], 
 
 
 SCOPE: Final = "xregistry-router"
-WAITING: Final = 2048
-"""Maximum queued spans; more are dropped."""
-_TOGETHER: Final = 512
 _REQUEST_SECONDS: Final = 10.0
 _STOP_SECONDS: Final = 3.0
 _GIVING_UP_SECONDS: Final = 0.5
@@ -109,10 +106,10 @@ _log = get_logger()
 @contextmanager
 def export_telemetry(settings: OtlpSettings, registry: CollectorRegistry, steps: BatchSteps) -> Iterator[None]:
     """Send the spans of all batches and the metrics of a registry during the block."""
-    saying = _Reporter(settings.endpoint)
+    reporter = _Reporter(settings.endpoint)
     resource = Resource.create({"service.name": settings.service, "service.version": VERSION})
-    spans = _SpanSender(settings, resource, saying) if settings.traces else None
-    metrics = _MetricsSender(settings, resource, registry, saying) if settings.metrics else None
+    spans = _SpanSender(settings, resource, reporter) if settings.traces else None
+    metrics = _MetricsSender(settings, resource, registry, reporter) if settings.metrics else None
     if spans is not None:
         steps.set_listener(spans.add_batch)
     try:
@@ -129,7 +126,7 @@ def export_telemetry(settings: OtlpSettings, registry: CollectorRegistry, steps:
         # Requests that were just being repeated are given up with it, which is said. Those under way end much later,
         # when nobody may read the log any more.
         _join_threads(threads, _GIVING_UP_SECONDS)
-        saying.over = True
+        reporter.over = True
 
 
 def _join_threads(threads: list[threading.Thread], seconds: float) -> None:
@@ -173,39 +170,28 @@ class _Reporter(logging.Handler):
         return str(getattr(self._here, "reason", ""))
 
 
-class _ReportingExporter:
+class _ReportingExporter(OTLPSpanExporter):  # type: ignore[misc]
     """A span exporter that reports successes and failures."""
 
-    def __init__(self, exporter: Any, saying: _Reporter) -> None:
-        self._exporter = exporter
-        self._saying = saying
+    def __init__(self, reporter: _Reporter, options: Mapping[str, Any]) -> None:
+        super().__init__(**options)
+        self._reporter = reporter
 
-    def export(self, spans: Any) -> Any:
+    def export(self, spans: Any) -> SpanExportResult:
         """Send spans."""
-        result = self._exporter.export(spans)
-        self._saying.report_result("traces", well=result is SpanExportResult.SUCCESS)
+        result = super().export(spans)
+        self._reporter.report_result("traces", well=result is SpanExportResult.SUCCESS)
         return result
-
-    def shutdown(self) -> None:
-        """Stop sending."""
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return True: nothing is queued here."""
-        return True
 
 
 class _SpanSender:
     """Sends a span for each batch, with a child span for each step."""
 
-    def __init__(self, settings: OtlpSettings, resource: Any, saying: _Reporter) -> None:
-        self.exporter = OTLPSpanExporter(**_exporter_options(settings, "traces"))
-        processor = BatchSpanProcessor(
-            _ReportingExporter(self.exporter, saying), max_queue_size=WAITING, max_export_batch_size=_TOGETHER
-        )
+    def __init__(self, settings: OtlpSettings, resource: Any, reporter: _Reporter) -> None:
+        self.exporter = _ReportingExporter(reporter, _exporter_options(settings, "traces"))
         # Not at the end of the process, since we limit how long that waits.
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(processor)
+        self._provider.add_span_processor(BatchSpanProcessor(self.exporter))
         self._tracer = self._provider.get_tracer(SCOPE, VERSION)
 
     def add_batch(self, batch: FinishedBatch) -> None:
@@ -230,9 +216,9 @@ class _SpanSender:
 class _MetricsSender:
     """Sends metrics at regular intervals, and once at the end."""
 
-    def __init__(self, settings: OtlpSettings, resource: Any, registry: CollectorRegistry, saying: _Reporter) -> None:
+    def __init__(self, settings: OtlpSettings, resource: Any, registry: CollectorRegistry, reporter: _Reporter) -> None:
         self._resource = resource
-        self._saying = saying
+        self._reporter = reporter
         self._registry = registry
         self._interval = settings.interval.total_seconds()
         self._since = time.time_ns()
@@ -249,7 +235,7 @@ class _MetricsSender:
         metrics = list(to_otel_metrics(self._registry.collect(), self._since, time.time_ns()))
         scope = ScopeMetrics(InstrumentationScope(SCOPE, VERSION), metrics, "")
         result = self.exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
-        self._saying.report_result("metrics", well=result is MetricExportResult.SUCCESS)
+        self._reporter.report_result("metrics", well=result is MetricExportResult.SUCCESS)
 
     def end(self) -> None:
         """Send the final values, if the collector accepts them."""

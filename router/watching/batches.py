@@ -34,8 +34,8 @@ REST: Final = "rest"
 """All other work: the journal, the order of keys, and Spark's own work."""
 RECENT: Final = 20
 """Number of recent batches of a query whose times are summed."""
-TURNS: Final = 100
-"""ReplayOrder of a batch that a follower gets at most."""
+MAX_TURNS: Final = 100
+"""Maximum step spans of a batch that a listener gets."""
 
 
 def name_sink_step(sink: str) -> str:
@@ -67,8 +67,8 @@ class StepSpan:
 class FinishedBatch:
     """The times of an ended batch, in seconds since 1970; ``records`` is None if it was not completed.
 
-    ``steps`` has the seconds of each step. Only the first :data:`TURNS` step spans are included, since a blocked batch
-    may have many.
+    ``steps`` has the seconds of each step. Only the first :data:`MAX_TURNS` step spans are included, since a blocked
+    batch may have many.
     """
 
     query: str
@@ -80,7 +80,7 @@ class FinishedBatch:
     steps: Mapping[str, float]
 
 
-Follower = Callable[[FinishedBatch], None]
+BatchListener = Callable[[FinishedBatch], None]
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class _QuerySteps:
     steps: dict[str, float] = field(default_factory=dict)
     recent: deque[FinishedBatch] = field(default_factory=lambda: deque(maxlen=RECENT))
     finding: float | None = None
-    turns: list[tuple[str, float, float]] = field(default_factory=list)
+    turns: list[StepSpan] = field(default_factory=list)
     written: int = 0
 
 
@@ -107,11 +107,11 @@ class BatchSteps:
         """What to add to the clock's seconds for those since 1970."""
         self._lock = threading.Lock()
         self._queries: dict[str, _QuerySteps] = {}
-        self._follower: Follower | None = None
+        self._listener: BatchListener | None = None
 
-    def set_listener(self, listener: Follower | None) -> None:
+    def set_listener(self, listener: BatchListener | None) -> None:
         """Call *listener* with each batch that ends; None removes it. It must return immediately."""
-        self._follower = listener
+        self._listener = listener
 
     def begin(self, query: str, number: int) -> None:
         """Start a batch; a batch that was not ended counts as incomplete."""
@@ -149,15 +149,14 @@ class BatchSteps:
                 return {}
             self._enter_step(known, REST)
             at = self._began
-            turns = tuple(StepSpan(step, at + began, at + ended) for step, began, ended in known.turns)
             times = (at + known.began, at + known.turned)
-            finished = FinishedBatch(query, known.number, *times, turns, records, known.steps)
+            finished = FinishedBatch(query, known.number, *times, tuple(known.turns), records, known.steps)
             if records is not None:
                 known.recent.append(finished)
             known.number = None
-            follower = self._follower
-        if follower is not None:
-            follower(finished)
+            listener = self._listener
+        if listener is not None:
+            listener(finished)
         return {step: _to_ms(seconds) for step, seconds in finished.steps.items()}
 
     def _current(self, query: str) -> _QuerySteps | None:
@@ -201,8 +200,8 @@ class BatchSteps:
 
     def _enter_step(self, query: _QuerySteps, step: str) -> None:
         now = self._clock()
-        if len(query.turns) < TURNS and now > query.turned:
-            query.turns.append((query.step, query.turned, now))
+        if len(query.turns) < MAX_TURNS and now > query.turned:
+            query.turns.append(StepSpan(query.step, self._began + query.turned, self._began + now))
         query.steps[query.step] = query.steps.get(query.step, 0.0) + now - query.turned
         query.step, query.turned = step, now
 
@@ -264,12 +263,12 @@ def watch_write(sink: str, *, by_spark: bool = False) -> Iterator[None]:
         yield
         return
     watch.begin_write(sink, by_spark=by_spark)
+    well = False
     try:
         yield
-    except BaseException:
-        watch.end_write(well=False)
-        raise
-    watch.end_write(well=True)
+        well = True
+    finally:
+        watch.end_write(well=well)
 
 
 def report_progress() -> None:

@@ -12,33 +12,77 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Any, Final
 
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from router.errors import RouterError
 from router.evaluation.outputs import DEAD_LETTER, Tally
+from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.state.database import StateDatabase
-from router.state.ledger import DefinitionAtEndpoint, Sighting, read_sightings, write_sightings
-
-if TYPE_CHECKING:
-    from router.evaluation.plan import Plan
+from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, read_sightings, write_sightings
 
 EVERY_SECONDS: Final = 60.0
 """Interval at which repeated occurrences are saved."""
+MAX_NAMED: Final = 100
+"""Definitions that never occurred, and sources without a record, that are named; `xrouter routes` has all."""
 _log = get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrences:
-    """Coverage of one source: last record in seconds since 1970 (None: never), expected and unseen definitions."""
+class CoverageView:
+    """The coverage of sources and definitions at one time."""
 
-    last: int | None
-    expected: int
-    unseen: int
+    def __init__(self, known: Mapping[DefinitionAtEndpoint, Sighting]) -> None:
+        self._known = known
+        self._last: dict[str, int] = {}
+        self._expected: dict[str, list[int]] = {}
+        for place, each in known.items():
+            if place.message:
+                expected = self._expected.setdefault(place.endpoint, [0, 0])
+                expected[0] += 1
+                expected[1] += each.first is None
+                if each.last is not None:
+                    self._last[place.message] = max(each.last, self._last.get(place.message, 0))
+
+    def count_definitions(self, endpoint: str) -> tuple[int, int]:
+        """Return how many definitions a source expects, and how many of them never occurred there."""
+        expected, unseen = self._expected.get(endpoint, (0, 0))
+        return expected, unseen
+
+    def source_to_json(self, endpoint: str) -> dict[str, Any]:
+        """Return the last record of a source, and the numbers of expected and unseen definitions."""
+        sighting = self._known.get(DefinitionAtEndpoint(endpoint))
+        expected, unseen = self.count_definitions(endpoint)
+        last = None if sighting is None else instant_of(sighting.last)
+        return {"last_record": last, "definitions": expected, "unseen": unseen}
+
+    def definition_to_json(self, message: str) -> dict[str, Any]:
+        """Return the time of the last record of a definition, at any source."""
+        return {"last_record": instant_of(self._last.get(message))}
+
+    def unseen_to_json(self) -> dict[str, Any]:
+        """Return the definitions and sources that never occurred, the longest expected first."""
+        unseen = sorted((each.since, place, each.epoch) for place, each in self._known.items() if each.first is None)
+        definitions = [
+            {"endpoint": place.endpoint, "definition": place.message, "since": instant_of(since), "epoch": epoch}
+            for since, place, epoch in unseen
+            if place.message
+        ]
+        sources = [
+            {"endpoint": place.endpoint, "since": instant_of(since), "epoch": epoch}
+            for since, place, epoch in unseen
+            if not place.message
+        ]
+        return {
+            "expected": sum(expected for expected, _ in self._expected.values()),
+            "unseen": len(definitions),
+            "silent": len(sources),
+            "unseen_definitions": definitions[:MAX_NAMED],
+            "silent_endpoints": sources[:MAX_NAMED],
+        }
 
 
 class Coverage(Collector):
@@ -122,18 +166,6 @@ class Coverage(Collector):
         with self._lock:
             return dict(self._known)
 
-    def by_source(self) -> dict[str, Occurrences]:
-        """Return the coverage of each source."""
-        with self._lock:
-            known = dict(self._known)
-        expected = Counter(place.endpoint for place in known if place.message)
-        unseen = Counter(place.endpoint for place, each in known.items() if place.message and each.first is None)
-        return {
-            place.endpoint: Occurrences(each.last, expected[place.endpoint], unseen[place.endpoint])
-            for place, each in known.items()
-            if not place.message
-        }
-
     def _save_changes(self, chosen: set[DefinitionAtEndpoint] | None = None) -> None:
         """Save all changes, or only those of *chosen* places. If the disk fails, they are saved later."""
         with self._writing:
@@ -162,9 +194,13 @@ class Coverage(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the current figures; endpoints that share a label are summed."""
-        shared: dict[str, list[Occurrences]] = {}
-        for endpoint, each in self.by_source().items():
-            shared.setdefault(self._label(endpoint), []).append(each)
+        known = self.all_sightings()
+        view = CoverageView(known)
+        shared: dict[str, list[tuple[int, int, int]]] = {}
+        for place, each in known.items():
+            if not place.message:
+                figures = (each.last or 0, *view.count_definitions(place.endpoint))
+                shared.setdefault(self._label(place.endpoint), []).append(figures)
         text = "When the last record of a source was written; 0 is never."
         last = GaugeMetricFamily("xrouter_source_last_record_timestamp_seconds", text, labels=["endpoint"])
         text = "Definitions that a source expects."
@@ -172,9 +208,10 @@ class Coverage(Collector):
         text = "Definitions that a source expects, and that never occurred there."
         unseen = GaugeMetricFamily("xrouter_source_unseen_definitions", text, labels=["endpoint"])
         for label, some in shared.items():
-            last.add_metric([label], max(each.last or 0 for each in some))
-            expected.add_metric([label], sum(each.expected for each in some))
-            unseen.add_metric([label], sum(each.unseen for each in some))
+            lasts, numbers, unseen_numbers = zip(*some, strict=True)
+            last.add_metric([label], max(lasts))
+            expected.add_metric([label], sum(numbers))
+            unseen.add_metric([label], sum(unseen_numbers))
         yield from (last, expected, unseen)
 
 

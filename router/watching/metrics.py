@@ -33,7 +33,7 @@ from router.settings.model import find_certificates
 from router.watching.backlogs import Backlogs
 from router.watching.coverage import Coverage, ThroughputLog
 from router.watching.shadow import ShadowMetrics
-from router.watching.status import RouterStatus
+from router.watching.status import MAX_TEXT, RouterStatus
 
 if TYPE_CHECKING:
     from router.state.state import Account
@@ -157,15 +157,14 @@ class RelationMetrics:
 # Schema ids of bodies by definition: a metric, and a warning if a definition has several ids that decide nothing
 # (MATCHING.md#schema-ids).
 
-SERIES: Final = 1000
-"""Maximum pairs of definition and id with their own series."""
 _log = get_logger()
 
 
 class SchemaIdMetrics:
     """Counts schema ids by definition. Thread-safe."""
 
-    def __init__(self, registry: CollectorRegistry, cap: int = SERIES) -> None:
+    def __init__(self, registry: CollectorRegistry, cap: int) -> None:
+        """*cap* is the maximum of pairs of definition and id with their own series."""
         self._pairs = CappedLabels(cap)
         self._lock = threading.Lock()
         self._first: dict[str, str] = {}
@@ -278,8 +277,6 @@ class CatalogMetrics:
 
 FADE_SECONDS: Final = 600.0
 """How long an error is shown after the sink works again."""
-MAX_PROBLEM: Final = 500
-"""Maximum characters of an error's text."""
 SECONDS_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -333,7 +330,7 @@ class SinkMetrics:
     def set_problem(self, sink: str, problem: str) -> None:
         """Set the last error of a sink; an empty *problem* means that it works again."""
         if problem:
-            self._problems[sink] = SinkProblem(self._now(), problem[:MAX_PROBLEM])
+            self._problems[sink] = SinkProblem(self._now(), problem[:MAX_TEXT])
         elif (known := self._problems.get(sink)) is not None and not known.over:
             self._problems[sink] = replace(known, over=True)
 
@@ -434,9 +431,8 @@ _CATALOG_TEXTS: Final = {
 """The figures of ``/readyz`` on catalogs."""
 
 
-DEFINITIONS: Final = 1000
-"""Default maximum of definitions with their own series."""
-ENDPOINTS: Final = 1000
+MAX_SERIES: Final = 1000
+"""Maximum endpoints, definitions, and schema ids with their own series."""
 LATENCY_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
     *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
@@ -456,17 +452,10 @@ _RELOAD_RESULTS: Final = ("accepted", "refused")
 class Metrics:
     """The metrics of one router. Counts of a batch are added once, when all its sinks have it.
 
-    The series of known ``sinks`` and ``endpoints`` exist from the start, at 0; see :meth:`init_series`.
+    The series of ``sinks`` exist from the start, at 0; see :meth:`init_series`.
     """
 
-    def __init__(
-        self,
-        sinks: Iterable[str] = (),
-        endpoints: Iterable[str] = (),
-        *,
-        definitions: int = DEFINITIONS,
-        endpoint_cap: int = ENDPOINTS,
-    ) -> None:
+    def __init__(self, sinks: Iterable[str] = (), *, max_series: int = MAX_SERIES) -> None:
         # A series for the time of creation would double all series, and Prometheus detects restarts without it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=True)
@@ -475,9 +464,8 @@ class Metrics:
         self._lock = threading.Lock()
         self._listening: tuple[str, Callable[[], None]] | None = None
         self._notified_early = False
-        self._definition_labels = CappedLabels(definitions)
-        self._by_definition: dict[str, Counter] = {}
-        self._endpoint_labels = CappedLabels(endpoint_cap)
+        self._definition_labels = CappedLabels(max_series)
+        self._endpoint_labels = CappedLabels(max_series)
         self.backlogs = Backlogs(self._endpoint_labels.label_for)
         """The backlogs of sources."""
         self.coverage = Coverage(self._endpoint_labels.label_for)
@@ -486,7 +474,7 @@ class Metrics:
         """The metrics of sinks."""
         self.shadow = ShadowMetrics(self.registry, self._endpoint_labels.label_for)
         """The metrics of the shadow catalog."""
-        self._schema_ids = SchemaIdMetrics(self.registry)
+        self._schema_ids = SchemaIdMetrics(self.registry, max_series)
         self.catalog_state = CatalogMetrics(self.registry)
         """The metrics of the active catalog."""
         self.flow = ThroughputLog()
@@ -494,7 +482,7 @@ class Metrics:
         self._resumed: set[str] = set()
         self._make_flow()
         self._make_state()
-        self.init_series(sinks, endpoints)
+        self.init_series(sinks)
 
     def _make_flow(self) -> None:
         registry, make = self.registry, _Maker(self.registry)
@@ -594,17 +582,7 @@ class Metrics:
         for endpoint, count in tally.ties.items():
             self._ties.labels(self._endpoint_labels.label_for(endpoint)).inc(count)
         for (_, message), count in tally.definitions.items():
-            self._definition_counter(message).inc(count)
-
-    def _definition_counter(self, message: str) -> Counter:
-        """Return the cached counter of a definition."""
-        known = self._by_definition.get(message)
-        if known is None:
-            label = self._definition_labels.label_for(message)
-            known = self._definitions.labels(label)
-            if label == message:
-                self._by_definition[message] = known
-        return known
+            self._definitions.labels(self._definition_labels.label_for(message)).inc(count)
 
     def _count_records(self, records: Mapping[tuple[str, str, str], int]) -> None:
         for (endpoint, outcome, reason), count in records.items():

@@ -5,18 +5,15 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from bindings.gateways import GatewayError
 from bindings.http.monitor import MetricsServer
 from bindings.http.request import Reply, RequestHead
 from bindings.http.server import AcceptedRequest
 from router.errors import ConfigError
-from router.watching.metrics import StatusCollector
-
-if TYPE_CHECKING:
-    from router.watching.metrics import Metrics
-    from router.watching.status import RouterStatus
+from router.watching.metrics import Metrics, StatusCollector
+from router.watching.status import RouterStatus
 
 
 class ExtraPages(Protocol):

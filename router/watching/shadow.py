@@ -6,24 +6,21 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Counter as CounterMetric
 
 from catalog.model import Finding
 from router.evaluation.comparing import CHANGED, DIFFERENCE_LABELS, FAILED, MAX_GROUPS, OTHERS, SAME
-from router.watching.status import format_now
-
-if TYPE_CHECKING:
-    from router.evaluation.outputs import Tally
+from router.evaluation.outputs import Tally
+from router.watching.status import SHOWN_FINDINGS, format_now
 
 LEFT_OUT: Final = "left-out"
 """The result of records that only the active catalog evaluated."""
 RESULTS: Final = (SAME, CHANGED, LEFT_OUT, FAILED)
 SHOWN: Final = 50
 """Maximum pairs of outcomes that are shown, those with the most records."""
-FINDINGS: Final = 20
 
 ShadowState = Literal["loading", "judging", "active", "set-aside"]
 """``active``: it equals the active catalog, so nothing differs. ``set-aside``: a batch failed only with it."""
@@ -155,7 +152,7 @@ class ShadowMetrics:
                 "source": list(self._sources),
                 "state": self._state,
                 "reason": self._reason,
-                "findings": [asdict(finding) for finding in self._findings[:FINDINGS]],
+                "findings": [asdict(finding) for finding in self._findings[:SHOWN_FINDINGS]],
                 "before": None if known is None else known.before,
                 "after": None if known is None else known.after,
                 "definitions": since.definitions,

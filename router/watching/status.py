@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from catalog.comparing import CatalogChange, CatalogDiff
+import msgspec
+
+from catalog.comparing import CatalogDiff
 from catalog.model import Finding
 from router.watching.batches import BatchSteps
 
@@ -22,14 +24,16 @@ Reason = str | Callable[[], str]
 QueryState = Literal["starting", "running", "held", "overdue", "stopped", "failed"]
 STALE_SECONDS: Final = 120.0
 """Time without a heartbeat after which the supervisor counts as stuck; even slow reloads are shorter."""
-FINDINGS: Final = 20
+SHOWN_FINDINGS: Final = 20
 """Maximum findings of a rejected catalog, and references of a pending one, that are shown; the log has all."""
 AWAY_SECONDS: Final = 15.0
 """Time after which an unresponsive source makes the router not ready."""
-EPOCHS: Final = 30
+MAX_EPOCHS: Final = 30
 """Maximum active and rejected catalogs that are remembered."""
-CHANGES: Final = 100
+MAX_CHANGES: Final = 100
 """Maximum changes of one catalog that are remembered; the rest is counted."""
+MAX_TEXT: Final = 500
+"""Maximum characters of an error, and of a value before or after a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,38 +61,46 @@ class _GatewayStatus:
         return cls(up, before.since if before is not None and before.up == up else format_now(), reason)
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogEvent:
-    """A catalog that became active as ``epoch``, or was rejected ``times`` in a row for its findings."""
+def _make_history_entry(epoch: str | None, definitions: int | None, refused: Sequence[Finding] = ()) -> dict[str, Any]:
+    """Return a catalog that became active as *epoch*, or that was rejected for its findings, as JSON."""
+    return {
+        "at": format_now(),
+        "result": "refused" if epoch is None else "active",
+        "epoch": epoch,
+        "definitions": definitions,
+        "difference": None,
+        "findings": [asdict(finding) for finding in refused[:SHOWN_FINDINGS]],
+        "findings_total": len(refused),
+        "times": 1,
+    }
 
-    at: str
-    epoch: str | None = None
-    definitions: int = 0
-    findings: tuple[Finding, ...] = ()
-    total: int = 0
-    times: int = 1
+
+def _difference_to_json(difference: CatalogDiff) -> dict[str, Any]:
+    """Return the changes of a catalog against the previous one: counts, and the first changes."""
+    wrong = sum(not each.compatible for each in difference.changes)
+    changes = [each.to_json() for each in difference.changes[:MAX_CHANGES]]
+    return {
+        "before": difference.before,
+        "compatible": not wrong,
+        "incompatible": wrong,
+        "total": len(difference.changes),
+        "changes": [change | {side: _cut_value(change[side]) for side in ("before", "after")} for change in changes],
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogDifference:
-    """The changes of a catalog against the previous one, of epoch ``before``: counts, and the first changes."""
-
-    before: str
-    total: int
-    incompatible: int
-    changes: tuple[CatalogChange, ...]
+def _cut_value(value: Any) -> Any:
+    """Return a value, truncated as text or JSON if it is too long."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8", "backslashreplace")
+    return value if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
 
 
 class RouterStatus:
     """The status of one router, as its parts report it. ``clock`` returns monotonic seconds."""
 
-    def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, stale_seconds: float = STALE_SECONDS, routes: bool = True
-    ) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, routes: bool = True) -> None:
         """``routes`` is False for a process that runs only gateways, without queries."""
         self._clock = clock
         self._routes = routes
-        self._stale_seconds = stale_seconds
         self._lock = threading.Lock()
         self._queries: dict[str, _QueryStatus] = {}
         self._gateways: dict[str, _GatewayStatus] = {}
@@ -104,8 +116,8 @@ class RouterStatus:
         self._draining = False
         self._warming = False
         self._beaten: float | None = None
-        self._history: deque[CatalogEvent] = deque(maxlen=EPOCHS)
-        self._differences: OrderedDict[str, CatalogDifference] = OrderedDict()
+        self._history: deque[dict[str, Any]] = deque(maxlen=MAX_EPOCHS)
+        self._differences: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.steps = BatchSteps()
         """The times of the queries' batches."""
 
@@ -151,7 +163,7 @@ class RouterStatus:
         """Set the active catalog, and clear the findings of rejected ones."""
         with self._lock:
             if self._catalog is None or self._catalog["epoch"] != epoch:
-                self._history.append(CatalogEvent(format_now(), epoch, definitions))
+                self._history.append(_make_history_entry(epoch, definitions))
             self._catalog = {"epoch": epoch, "definitions": definitions, "since": format_now()}
             self._refused, self._refused_since = (), ""
             self._stale = ""
@@ -166,32 +178,26 @@ class RouterStatus:
         with self._lock:
             self._refused, self._refused_since = tuple(findings), format_now()
             self._stale = ""
-            shown, times = self._refused[:FINDINGS], 1
-            if self._history and self._history[-1].epoch is None and self._history[-1].findings == shown:
-                times += self._history.pop().times
-            self._history.append(CatalogEvent(format_now(), None, 0, shown, len(self._refused), times))
-
-    @property
-    def catalog_events(self) -> list[CatalogEvent]:
-        """The last active and rejected catalogs, oldest first."""
-        with self._lock:
-            return list(self._history)
+            entry = _make_history_entry(None, None, self._refused)
+            last = self._history[-1] if self._history else {}
+            if last.get("result") == "refused" and last["findings"] == entry["findings"]:
+                entry["times"] += self._history.pop()["times"]
+            self._history.append(entry)
 
     def add_difference(self, difference: CatalogDiff) -> None:
         """Add the changes of a catalog, before or after it becomes active."""
-        wrong = sum(not each.compatible for each in difference.changes)
-        shown = CatalogDifference(difference.before, len(difference.changes), wrong, difference.changes[:CHANGES])
+        shown = _difference_to_json(difference)
         with self._lock:
             self._differences[difference.after] = shown
             self._differences.move_to_end(difference.after)
-            while len(self._differences) > EPOCHS:
+            while len(self._differences) > MAX_EPOCHS:
                 self._differences.popitem(last=False)
 
-    @property
-    def differences(self) -> dict[str, CatalogDifference]:
-        """The changes of the last catalogs, by epoch."""
+    def history_to_json(self) -> list[dict[str, Any]]:
+        """Return the last active and rejected catalogs, newest first; the newest entry of an epoch has its changes."""
         with self._lock:
-            return dict(self._differences)
+            history, differences = list(self._history), dict(self._differences)
+        return [entry | {"difference": differences.pop(entry["epoch"], None)} for entry in reversed(history)]
 
     def set_awaited(self, references: Sequence[str]) -> None:
         """Set the unreachable references of a pending catalog; empty if it is not pending.
@@ -234,7 +240,7 @@ class RouterStatus:
         """
         with self._lock:
             silent = 0.0 if self._beaten is None or self._draining else self._clock() - self._beaten
-        if silent <= self._stale_seconds:
+        if silent <= STALE_SECONDS:
             return True, {"healthy": True, "reasons": []}
         reason = f"the supervisor of the queries has been silent for {silent:.0f} s; restart the router"
         return False, {"healthy": False, "reasons": [reason]}
@@ -267,7 +273,7 @@ class RouterStatus:
     def _list_reasons(self) -> list[str]:
         reasons = ["the router is draining"] if self._draining else []
         if self._catalog is None:
-            waits = f"unreachable references: {', '.join(self._awaited[:FINDINGS])}"
+            waits = f"unreachable references: {', '.join(self._awaited[:SHOWN_FINDINGS])}"
             reasons.append(_append_reason("no catalog is active", waits if self._awaited else ""))
         if self._stale:
             reasons.append(self._stale)
@@ -294,11 +300,11 @@ class RouterStatus:
 
     def _catalog_to_json(self) -> dict[str, Any]:
         answer = dict(self._catalog or {"epoch": None, "definitions": 0, "since": None})
-        answer["refused"] = [asdict(finding) for finding in self._refused[:FINDINGS]]
+        answer["refused"] = [asdict(finding) for finding in self._refused[:SHOWN_FINDINGS]]
         answer["refused_findings"] = len(self._refused)
         answer["refused_since"] = self._refused_since or None
         answer["held"] = self._held
-        answer["awaited"] = list(self._awaited[:FINDINGS])
+        answer["awaited"] = list(self._awaited[:SHOWN_FINDINGS])
         answer["doubted"] = list(self._doubts)
         return answer
 

@@ -149,7 +149,7 @@ class Line:
     """One query of a router over the inbox, without its stream: batches are handed in."""
 
     def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, generation: generations.Generation) -> None:
-        self.metrics = Metrics(plan.settings.sinks, [])
+        self.metrics = Metrics(plan.settings.sinks)
         plans = PlanCache(spark, state.batches, plan, self.metrics, lambda _: plan)
         plans.activate(plan)
         self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, RouterStatus())

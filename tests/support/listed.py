@@ -413,7 +413,7 @@ class Process:
     def __init__(self, state: StateFolder, plan: Plan, world: World, generation: Generation) -> None:
         self.loaded = ListPlan(plan, world)
         self.plans = cast(Any, SimpleNamespace(active=plan, current=self.current, pinned=self.current))
-        self.metrics = Metrics(plan.settings.sinks, [])
+        self.metrics = Metrics(plan.settings.sinks)
         self.status = RouterStatus()
         self.pipeline = Pipeline(INBOX, "inbox", generation, state, self.plans, self.metrics, self.status)
 

@@ -187,7 +187,7 @@ class Line:
     """One query of a router over the inbox, without its stream: batches are handed in."""
 
     def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, generation: Generation) -> None:
-        self.metrics = Metrics(plan.settings.sinks, [])
+        self.metrics = Metrics(plan.settings.sinks)
         self.status = RouterStatus()
         plans = PlanCache(spark, state.batches, plan, self.metrics, lambda _: plan)
         plans.activate(plan)

@@ -252,7 +252,8 @@ RULES: Final = Path(__file__).resolve().parents[2] / "deploy" / "prometheus-rule
 @cache
 def families() -> tuple[Metric, ...]:
     """Return all metrics, as they are when everything has happened once."""
-    metrics, status = Metrics(["s"], ["/endpoints/e"]), RouterStatus()
+    metrics, status = Metrics(["s"]), RouterStatus()
+    metrics.init_series(endpoints=["/endpoints/e"])
     status.gateway("http", True)
     status.inbox("")
     status.set_catalog("e", 0)

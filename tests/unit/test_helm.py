@@ -137,7 +137,7 @@ def watch(request: pytest.FixtureRequest) -> Iterator[str]:
     status.note_heartbeat()
     server: HttpServer
     if request.param == "router":
-        server = MonitorServer("127.0.0.1", 0, Metrics([], []), status)
+        server = MonitorServer("127.0.0.1", 0, Metrics(), status)
     else:
         server = create_metrics_server("127.0.0.1", 0, (), lambda: True)
     server.start()

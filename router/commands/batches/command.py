@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,6 @@ from rich.table import Table
 
 from router.commands.arguments import ConfigArgument, OutputFormat, Yes
 from router.commands.batches.unfinished import (
-    SinkCompletion,
     UnfinishedBatch,
     fetch_router_queries,
     find_sink_completions,
@@ -22,7 +20,7 @@ from router.commands.batches.unfinished import (
 )
 from router.errors import RouterError
 from router.evaluation.plan import compile_plan
-from router.settings import Settings, load_settings
+from router.settings import load_settings
 from router.state.state import StateFolder
 from router.terminal import WIDE, print_json_lines, print_text, terminal, to_text
 
@@ -35,9 +33,7 @@ def show(config: ConfigArgument, format: Annotated[OutputFormat, typer.Option(he
     settings = load_settings(config)
     live_queries = fetch_router_queries(settings)
     with StateFolder.beside(Path(settings.state)) as state:
-        batches = [
-            _batch_to_json(each, settings, state, config, live_queries) for each in list_unfinished_batches(state)
-        ]
+        batches = [_batch_to_json(each, state, config, live_queries) for each in list_unfinished_batches(state)]
     if format == "json":
         print_json_lines([{"running": live_queries is not None, "batches": batches}])
         return
@@ -69,7 +65,7 @@ def park(
             hint = "while a router is running, only a blocked batch can be moved; see `batches show`"
             raise RouterError(f"batch {known[query].batch} of {query} is being written", hint=hint)
         if query in known and not yes:
-            _print_batch(_batch_to_json(known[query], settings, state, config, live_queries), config)
+            _print_batch(_batch_to_json(known[query], state, config, live_queries), config)
             typer.confirm("Move what its sinks do not have to the dead letters?", abort=True)
         batch = order_parking(state, query)
     when = "at its next attempt" if live_queries is not None else "at its next start"
@@ -77,10 +73,13 @@ def park(
 
 
 def _batch_to_json(
-    batch: UnfinishedBatch, settings: Settings, state: StateFolder, config: Path, running: Mapping[str, Any] | None
+    batch: UnfinishedBatch, state: StateFolder, config: Path, running: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     query = (running or {}).get(batch.query, {})
     reason = query.get("reason") or (batch.hold.reason if batch.hold else "")
+    # Its pinned plan says which sinks there are.
+    document = state.batches.plan(batch.plan) if batch.plan else None
+    plan = None if document is None else compile_plan(document, environ=os.environ, base=config.resolve().parent)
     return {
         "query": batch.query,
         "batch": batch.batch,
@@ -91,17 +90,9 @@ def _batch_to_json(
         "reason": reason,
         "parked": batch.park is not None,
         "records": batch.records,
-        "ranges": [asdict(each) for each in batch.ranges],
-        "sinks": [asdict(each) for each in _find_sinks(batch, settings, state, config)],
+        "ranges": list(batch.ranges),
+        "sinks": [] if plan is None else find_sink_completions(batch, plan),
     }
-
-
-def _find_sinks(batch: UnfinishedBatch, settings: Settings, state: StateFolder, config: Path) -> list[SinkCompletion]:
-    """Return which sinks have a batch, by its pinned plan; empty if it is not pinned."""
-    document = state.batches.plan(batch.plan) if batch.plan else None
-    if document is None:
-        return []
-    return find_sink_completions(batch, compile_plan(document, environ=os.environ, base=config.resolve().parent))
 
 
 def _print_batch(batch: Mapping[str, Any], config: Path) -> None:

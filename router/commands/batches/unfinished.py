@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import httpx
 
 from bindings.inbox.format import parse_offset
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxError
-from router.commands.top import metrics_address
+from router.commands.top import ANSWER_SECONDS, metrics_address
 from router.errors import RouterError, SinkError
 from router.evaluation.plan import Plan
 from router.reading import generations
@@ -27,25 +27,14 @@ from router.sources import INBOX
 from router.state.state import Hold, Park, StateFolder
 from router.writing.staging import commit_app_id
 
-ANSWER_SECONDS: Final = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRange:
-    """The records of a batch in one partition: ``start`` (inclusive) to ``end`` (exclusive); None is unknown."""
-
-    source: str
-    start: str | None
-    end: str
-    records: int | None
-
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedBatch:
     """One batch that Spark has planned and not committed.
 
     ``plan`` is the id of its pinned plan, None before its first write; ``since`` is when it was pinned, else planned.
-    ``hold`` is why it is blocked, ``park`` the order to move it to the dead letters.
+    ``hold`` is why it is blocked, ``park`` the order to move it to the dead letters. ``ranges`` are its records by
+    partition: from ``start`` (inclusive) to ``end`` (exclusive) of a ``source``; None is unknown.
     """
 
     query: str
@@ -55,22 +44,13 @@ class UnfinishedBatch:
     since: datetime | None
     hold: Hold | None
     park: Park | None
-    ranges: tuple[PartitionRange, ...]
+    ranges: tuple[dict[str, Any], ...]
 
     @property
     def records(self) -> int | None:
         """Its number of records; None if unknown for any partition."""
-        counts = [each.records for each in self.ranges]
+        counts = [each["records"] for each in self.ranges]
         return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
-
-
-@dataclass(frozen=True, slots=True)
-class SinkCompletion:
-    """Whether a sink has its events of a batch; None if unknown, for the reason in ``detail``."""
-
-    sink: str
-    has: bool | None
-    detail: str = ""
 
 
 def list_unfinished_batches(state: StateFolder) -> list[UnfinishedBatch]:
@@ -99,24 +79,30 @@ def _read_unfinished_batch(state: StateFolder, query: str, generation: Generatio
     )
 
 
-def find_sink_completions(batch: UnfinishedBatch, plan: Plan) -> list[SinkCompletion]:
-    """Return which sinks have their events of a batch, by the router's notes or the sinks themselves."""
-    finished_sinks = batch.hold.taken if batch.hold else ()
-    return [_find_completion(name, batch, plan, recorded=name in finished_sinks) for name in plan.routes.event_sinks]
+def find_sink_completions(batch: UnfinishedBatch, plan: Plan) -> list[dict[str, Any]]:
+    """Return which sinks have their events of a batch, by the router's notes or the sinks themselves.
+
+    ``has`` is None if that is unknown, for the reason in ``detail``.
+    """
+    completions = []
+    for name in plan.routes.event_sinks:
+        has, detail = _find_completion(name, batch, plan)
+        completions.append({"sink": name, "has": has, "detail": detail})
+    return completions
 
 
-def _find_completion(name: str, batch: UnfinishedBatch, plan: Plan, *, recorded: bool) -> SinkCompletion:
-    if recorded:
-        return SinkCompletion(name, True, "recorded by the router")
+def _find_completion(name: str, batch: UnfinishedBatch, plan: Plan) -> tuple[bool | None, str]:
+    if batch.hold is not None and name in batch.hold.taken:
+        return True, "recorded by the router"
     settings = plan.settings.sinks[name]
     if settings.unknown_commit_reason:
-        return SinkCompletion(name, None, settings.unknown_commit_reason)
+        return None, settings.unknown_commit_reason
     try:
         sink = open_sink(name, settings, "events", plan.catalog, plan.create_frames())
         has = sink.has_commit(Commit(commit_app_id(batch.generation, name), batch.batch))
     except SinkError as error:
-        return SinkCompletion(name, None, str(error))
-    return SinkCompletion(name, has, "" if has else "no commit of the batch; perhaps it has no records for this sink")
+        return None, str(error)
+    return has, "" if has else "no commit of the batch; perhaps it has no records for this sink"
 
 
 def order_parking(state: StateFolder, query: str) -> UnfinishedBatch:
@@ -146,7 +132,7 @@ def fetch_router_queries(settings: Settings) -> Mapping[str, Any] | None:
     return queries
 
 
-def _iter_ranges(state: StateFolder, query: str, generation: Generation, batch: int) -> Iterator[PartitionRange]:
+def _iter_ranges(state: StateFolder, query: str, generation: Generation, batch: int) -> Iterator[dict[str, Any]]:
     starts, ends = bounds(generation, batch)
     if query == INBOX and "partitions" in ends:
         yield from _iter_inbox(state, starts, ends)
@@ -156,12 +142,15 @@ def _iter_ranges(state: StateFolder, query: str, generation: Generation, batch: 
             start = starts.get(topic, {}).get(number)
             known = start is not None and start >= 0
             if not known or end != start:
-                yield PartitionRange(
-                    f"{topic}-{number}", str(start) if known else None, str(end), end - start if known else None
-                )
+                yield {
+                    "source": f"{topic}-{number}",
+                    "start": str(start) if known else None,
+                    "end": str(end),
+                    "records": end - start if known else None,
+                }
 
 
-def _iter_inbox(state: StateFolder, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[PartitionRange]:
+def _iter_inbox(state: StateFolder, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         view = InboxView(state.inbox)
         known = parse_offset(starts, view.layout.inbox) if starts else {}
@@ -170,8 +159,11 @@ def _iter_inbox(state: StateFolder, starts: Mapping[str, Any], ends: Mapping[str
             start = known[number] if number in known else view.first_position(number)
             if start != end:
                 count = view.count_rows(number, start, end)
-                yield PartitionRange(
-                    f"inbox-{number}", f"{start.segment}:{start.row}", f"{end.segment}:{end.row}", count
-                )
+                yield {
+                    "source": f"inbox-{number}",
+                    "start": f"{start.segment}:{start.row}",
+                    "end": f"{end.segment}:{end.row}",
+                    "records": count,
+                }
     except (InboxError, OSError) as error:
         raise RouterError(f"the inbox of {state.root} cannot be read: {error}", hint="see the router's log") from error

@@ -18,7 +18,7 @@ import typer
 
 from bindings.envelope import build_attribute_part
 from bindings.events import encode_event
-from bindings.protocols import BINDINGS, Binding
+from bindings.protocols import BINDINGS
 from catalog.definitions.candidates import schema_key_of
 from catalog.documents.fetching import Fetcher
 from catalog.findings import Declarations, DocumentError, Findings, to_one_line
@@ -28,9 +28,9 @@ from catalog.load import finding_to_json, load
 from catalog.model import Catalog, Definition, Endpoint, Finding, Property, PropertyType, Severity
 from catalog.parsing.pointers import lines_of_findings
 from router.commands.arguments import AllowAddresses, LoginsOption, Sources, make_fetcher
-from router.errors import ConfigError, RouterError, hint_near
+from router.errors import GOOD, USAGE, WRONG, ConfigError, RouterError, hint_near
 from router.matching.records import RecordMatcher
-from router.terminal import Terminal, plural, print_json, print_text, terminal, to_text
+from router.terminal import MAX_LISTED, Terminal, plural, print_json, print_text, terminal, to_text
 
 # Findings as SARIF 2.1.0 (OASIS), which code hosts and editors show beside the affected lines.
 
@@ -109,11 +109,6 @@ def artifact_uri(file: str, folder: Path) -> str:
         return path.resolve().as_uri()
 
 
-CLEAN: Final = 0
-ERRORS: Final = 1
-UNREADABLE: Final = 2
-FOLDED_ABOVE: Final = 20
-"""Findings of one rule in one file that text output shows; others are counted."""
 ALL_RULES: Final = "all"
 _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -128,7 +123,7 @@ def _explain_rule(rule: str | None) -> None:
         raise RouterError(f"unknown rule {rule}", hint=hint)
     chosen = table.values() if rule == ALL_RULES else [table[rule]]
     print_text("\n\n".join(explain_rule(each) for each in chosen))
-    raise typer.Exit(CLEAN)
+    raise typer.Exit(GOOD)
 
 
 def check(
@@ -141,7 +136,7 @@ def check(
         typer.Option("--format", help="`json` prints one list, `sarif` a SARIF 2.1.0 log."),
     ] = "text",
     everything: Annotated[
-        bool, typer.Option("--all", help=f"Text: show more than {FOLDED_ABOVE} findings of one rule in one file.")
+        bool, typer.Option("--all", help=f"Text: show more than {MAX_LISTED} findings of one rule in one file.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also if there are warnings.")] = False,
     allow: AllowAddresses = None,
@@ -164,13 +159,13 @@ def check(
     Example: xrouter check catalog.xreg.json --config router.yaml
     """
     findings, status = collect_findings(sources, config, allow or (), logins)
-    if strict and status == CLEAN and any(finding.severity == "warning" for finding in findings):
-        status = ERRORS
+    if strict and status == GOOD and any(finding.severity == "warning" for finding in findings):
+        status = WRONG
     if format == "json":
         print_json([*map(finding_to_json, findings)])
     elif format == "sarif":
         print_json(make_sarif_log(findings, lines_of_findings(findings), Path.cwd(), exit_code=status))
-    elif status == UNREADABLE:
+    elif status == USAGE:
         for each in findings:
             print_text(f"xrouter: error: {each.message}" + (f"\nhint: {each.hint}" if each.hint else ""), err=True)
     else:
@@ -193,7 +188,7 @@ def collect_findings(
         catalog = load(sources, fetcher=_make_fetcher(config, allow, logins), declarations=declarations)
     except DocumentError as error:
         finding = Finding(error.file, error.pointer, "error", "unreadable-document", str(error), error.hint)
-        return [finding], UNREADABLE
+        return [finding], USAGE
     findings = list(catalog.findings)
     overlapping = tuple(find_overlaps(catalog))
     if overlapping:
@@ -206,7 +201,7 @@ def collect_findings(
 
         findings = findings_with_settings(findings, config, catalog, declarations, sources)
     severities = {finding.severity for finding in findings}
-    return sorted(findings), ERRORS if "error" in severities else CLEAN
+    return sorted(findings), WRONG if "error" in severities else GOOD
 
 
 def _make_fetcher(config: Path | None, allow: Sequence[str], logins: Path | None) -> Fetcher:
@@ -226,11 +221,11 @@ def _print_findings(findings: Sequence[Finding], *, everything: bool) -> None:
         shown: Counter[str] = Counter()
         for each in members:
             shown[each.rule] += 1
-            if everything or shown[each.rule] <= FOLDED_ABOVE:
+            if everything or shown[each.rule] <= MAX_LISTED:
                 _print_finding(console, each, lines.get((file, each.pointer)))
         for rule, number in shown.items():
-            if not everything and number > FOLDED_ABOVE:
-                more = f"… and {number - FOLDED_ABOVE} more of [{rule}]"
+            if not everything and number > MAX_LISTED:
+                more = f"… and {number - MAX_LISTED} more of [{rule}]"
                 console.print(to_text((f"  {more} (--all shows all)", "dim")))
     counts = {kind: sum(each.severity == kind for each in findings) for kind in _COLOURS}
     console.print(", ".join(plural(number, kind) for kind, number in counts.items()))
@@ -292,18 +287,14 @@ def make_example_record(overlap: Overlap) -> dict[str, Any]:
     record: dict[str, Any] = {"protocol": binding.protocol}
     if overlap.event:
         event = {**_REQUIRED, **attributes}
-        if binding.binary and not _requires_structured(binding, overlap):
+        content_type = overlap.values.get(f"p.{binding.rule.content_type}", "")
+        if binding.binary and not content_type.lower().startswith(_STRUCTURED):
             parts += [build_attribute_part(binding.rule, *each) for each in event.items()]
         else:
             record["body"] = encode_event(event, None).decode()
             if binding.binary:
                 parts += [build_attribute_part(binding.rule, "datacontenttype", _STRUCTURED)]
     return {**record, "native": binding.build(parts)}
-
-
-def _requires_structured(binding: Binding, overlap: Overlap) -> bool:
-    """Whether the required native content type is that of structured events."""
-    return overlap.values.get(f"p.{binding.rule.content_type}", "").lower().startswith(_STRUCTURED)
 
 
 def _make_property(name: str, overlap: Overlap) -> Property:

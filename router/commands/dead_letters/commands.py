@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import typer
 from rich.padding import Padding
@@ -40,15 +39,16 @@ from router.dead_letters.reading import (
 )
 from router.dead_letters.redaction import Redaction, load_catalog_and_marks, make_redactor
 from router.dead_letters.retention import RetentionLimits, purge
-from router.errors import RouterError, StateError
+from router.errors import INTERRUPTED, RouterError, StateError
 from router.logs import configure_logs
 from router.matching.explanation import RecordExplanation
 from router.settings import load_settings
 from router.settings.checks import iter_retention_warnings
 from router.settings.routes import REASONS
 from router.settings.values import parse_duration
-from router.state.ledger import HistoryEntry, LedgerEntry, LetterLedger, Standing, instant
+from router.state.ledger import HistoryEntry, LedgerEntry, LetterLedger, PendingReplay, Standing, instant
 from router.terminal import (
+    MAX_LISTED,
     WIDE,
     Terminal,
     plural,
@@ -64,7 +64,6 @@ from router.terminal import (
 if TYPE_CHECKING:
     from router.replay.batches import ReplayOutcome, Summary
     from router.replay.replay import ReplayOptions, ReplayResult
-    from router.state.ledger import PendingReplay
 
 # ``xrouter dead-letters list``: counts of dead letters, and the newest ones.
 
@@ -78,17 +77,6 @@ _WIDE_COLUMNS: Final = 120
 """Minimum columns of a terminal for one line per dead letter."""
 _INDENT: Final = 2
 _REASON: Final = max(map(len, REASONS))
-_CASES: Final = 20
-"""Maximum lines of a table of counts; the rest is summed."""
-
-
-class ByOption(StrEnum):
-    """What dead letters are counted by."""
-
-    reason = "reason"
-    endpoint = "endpoint"
-    nearest = "nearest"
-    none = "none"
 
 
 def list_letters(
@@ -103,9 +91,6 @@ def list_letters(
         typer.Option("--standing", help="Status: open, replayed, parked, or all."),
     ] = "open",
     limit: Annotated[int, typer.Option(min=0, help="How many of the newest to list.")] = 20,
-    by: Annotated[
-        list[ByOption] | None, typer.Option("--by", help="Group counts by this; repeatable; `none`: no counts.")
-    ] = None,
     reveal: Reveal = False,
     format: JsonLines = "text",
 ) -> None:
@@ -119,13 +104,11 @@ def list_letters(
     selection = build_filter(
         reasons=reason, endpoints=endpoint, messages=message, since=since, until=until, standings=standings
     )
-    groupings = [cast(GroupBy, each.value) for each in by or ()] or list(get_args(GroupBy))
     _, marks = load_catalog_and_marks(settings)
     redactor = make_redactor(marks, reveal=reveal)
     letters = read_dead_letters(settings, bodies=redactor.redacts_bodies)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
-        kinds = () if ByOption.none in (by or ()) else groupings
-        page = list_dead_letters(letters, ledger, selection, redactor, kinds, limit)
+        page = list_dead_letters(letters, ledger, selection, redactor, get_args(GroupBy), limit)
     if format == "json":
         print_json_lines(_iter_json_objects(page))
     elif not page.total:
@@ -177,7 +160,7 @@ def _print_page(page: DeadLetterCounts) -> None:
     console = terminal()
     for by, counts in page.counts.items():
         table = Table(by, "letters")
-        shown = counts.most_common(_CASES)
+        shown = counts.most_common(MAX_LISTED)
         for value, number in shown:
             table.add_row(sanitize(value), str(number))
         if len(counts) > len(shown):
@@ -206,9 +189,6 @@ def _print_narrow(console: Terminal, page: DeadLetterCounts) -> None:
 
 
 # ``xrouter dead-letters replay``: route dead letters again, or preview their outcomes.
-
-INTERRUPTED: Final = 130
-"""Exit code of an interrupted replay; the next replay finishes it."""
 
 
 def replay(
@@ -454,17 +434,23 @@ def _history_entry_to_json(entry: HistoryEntry) -> dict[str, Any]:
 def _print_letter(shown: ShownLetter) -> None:
     letter = shown.letter
     _print_table(f"dead letter {letter.id}", ("", "value"), _iter_facts(shown))
+    columns = ("property", "expected", "found")
     for near in letter.nearest:
         rows = [
-            tuple(_format_side(each.get(member)) for member in ("property", "expected", "found"))
-            for each in _list_mismatches(near)
+            tuple("-" if each.get(name) is None else sanitize(str(each[name])) for name in columns)
+            for each in near.get("mismatches") or ()
         ]
-        _print_table(f"nearest: {near.get('message')}", ("property", "expected", "found"), rows)
+        _print_table(f"nearest: {near.get('message')}", columns, rows)
     _print_table("native record", ("property", "value"), iter_values(letter.native))
     _print_table("body", ("body",), ([line] for line in format_body(letter.body)))
     if shown.history:
         rows = [
-            (format_time(each.at), each.what, "-" if each.replay is None else str(each.replay), _format_reason(each))
+            (
+                format_time(each.at),
+                each.what,
+                "-" if each.replay is None else str(each.replay),
+                sanitize(f"{each.reason}: {each.detail}") if each.reason else "-",
+            )
             for each in shown.history
         ]
         _print_table("history", ("when", "what", "replay", "why"), rows)
@@ -490,18 +476,6 @@ def _iter_facts(shown: ShownLetter) -> Iterator[Row]:
     if shown.blocked_letters:
         yield "waiting behind it", f"{shown.blocked_letters} of the same key"
     yield "sink", letter.sink
-
-
-def _list_mismatches(near: Any) -> list[Any]:
-    return [each for each in near.get("mismatches") or () if isinstance(each, dict)]
-
-
-def _format_side(value: Any) -> str:
-    return "-" if value is None else sanitize(str(value))
-
-
-def _format_reason(entry: HistoryEntry) -> str:
-    return sanitize(f"{entry.reason}: {entry.detail}") if entry.reason else "-"
 
 
 def _print_table(title: str, columns: tuple[str, ...], rows: Iterable[Sequence[str]]) -> None:

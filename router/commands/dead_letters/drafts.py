@@ -10,7 +10,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -282,21 +282,21 @@ class Bundle:
 class FrequencyTable:
     """Counts and samples records by kind; the same records in the same order give the same table."""
 
-    def __init__(self, max_sampled: int = MAX_SAMPLED, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self) -> None:
         self.left_out: Counter[str] = Counter()
         self._counts: Counter[RecordKind] = Counter()
         self._samples: dict[RecordKind, list[Traits]] = {}
-        self._max_sampled, self._max_bytes, self._bytes_left = max_sampled, max_bytes, max_bytes
+        self._bytes_left = MAX_BYTES
 
     def add(self, traits: Traits) -> None:
         """Count a record, and keep it if there is room; each kind keeps one, unless that takes twice the memory."""
         kind = _find_kind(traits)
-        if kind not in self._samples and (len(self._samples) >= MAX_KINDS or self._bytes_left <= -self._max_bytes):
+        if kind not in self._samples and (len(self._samples) >= MAX_KINDS or self._bytes_left <= -MAX_BYTES):
             self.left_out[TOO_MANY_KINDS] += 1
             return
         self._counts[kind] += 1
         sample = self._samples.setdefault(kind, [])
-        if not sample or (len(sample) < self._max_sampled and self._bytes_left > 0):
+        if not sample or (len(sample) < MAX_SAMPLED and self._bytes_left > 0):
             sample.append(traits)
             headers = len(msgspec.json.encode(traits.record.native))
             self._bytes_left -= 2_000 + 3 * (headers + len(traits.record.body or b""))
@@ -405,8 +405,6 @@ def _json_type(value: Any) -> str:
 
 # The draft of a bundle.
 
-MAX_PROPERTIES: Final = 32
-MAX_LITERAL: Final = 128
 _MIN_FIXED: Final = 5
 """Minimum records for a constant value to be required, outside of addresses."""
 _MIN_SHARE: Final = 0.05
@@ -453,10 +451,6 @@ class Draft:
         """Whether any property has a required value; else the draft matches everything."""
         return any(each.value is not None for each in self.properties)
 
-    def rename(self, messageid: str) -> Draft:
-        """Return the draft with another id."""
-        return replace(self, messageid=messageid)
-
     def to_json(self, schemaxid: str | None) -> dict[str, Any]:
         """Return the message as JSON; *schemaxid* is the xid of its data schema, if any.
 
@@ -495,7 +489,7 @@ def draft_definition(bundle: Bundle) -> Draft:
         bundle,
         name[:100].strip(".-") or ("event" if kind.event else "message"),
         address,
-        tuple(asked[:MAX_PROPERTIES]),
+        tuple(asked),
         None if not media or media.startswith("application/cloudevents") else media,
         _draft_body_schema(bundle.records) if "json" in media else None,
     )
@@ -546,7 +540,7 @@ def _iter_other_properties(bundle: Bundle, known: set[str]) -> Iterator[DraftPro
 
 
 def _is_literal(text: str) -> bool:
-    if len(text) > MAX_LITERAL or _UNSAFE.search(text) or text.lower() in _FLAGS:
+    if _UNSAFE.search(text) or text.lower() in _FLAGS:
         return False  # of a flag the other value may occur later
     return not any(map(looks_like_id, split_words(text).words)) and any(character.isalnum() for character in text)
 

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from catalog.convert import convert
 from catalog.documents.documents import Document, read_documents
 from catalog.documents.fetching import Fetcher
 from catalog.findings import Declarations, Findings
@@ -63,7 +62,7 @@ from router.settings.catalogs import make_catalog_fetcher
 from router.state.ledger import LetterLedger
 from router.terminal import print_table, print_text
 
-# The catalog that drafts are added to: alone, with a fragment as one more source, and merged with it.
+# The catalog that drafts are added to: alone, and with a fragment as one more source.
 
 
 class BaseCatalog:
@@ -73,10 +72,10 @@ class BaseCatalog:
         DocumentError: a source cannot be read.
     """
 
-    def __init__(self, sources: Sequence[str | Path], fetcher: Fetcher | None = None) -> None:
-        """Load *sources*; *fetcher* is required if they or their references are not local."""
-        self._fetcher = fetcher if fetcher is not None else Fetcher(network=False)
-        self._documents: list[Document] = read_documents(sources, Findings(), fetcher=self._fetcher)
+    def __init__(self, sources: Sequence[str | Path], fetcher: Fetcher) -> None:
+        """Load *sources* and what they refer to."""
+        self._fetcher = fetcher
+        self._documents: list[Document] = read_documents(sources, Findings(), fetcher=fetcher)
         self.declarations = Declarations()
         self.catalog: Catalog = build_catalog(self._documents, Findings(), self.declarations, self._fetcher)
         self._known = {(each.rule, each.file, each.pointer) for each in self.catalog.findings}
@@ -106,30 +105,6 @@ class BaseCatalog:
             if each.severity != "info" and (each.rule, each.file, each.pointer) not in self._known
         ]
 
-    def merge_fragment(
-        self, fragment: Mapping[str, Any], attached: Mapping[str, Sequence[str]]
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return the catalog merged with the fragment as an xRegistry 1.0-rc4 document.
-
-        Endpoints list the groups in *attached*. The second value has the xids of entities left out because of errors.
-        """
-        converted = convert(self.catalog, self.declarations)
-        document = dict(converted.document)
-        for collection, nested in (("messagegroups", "messages"), ("schemagroups", "schemas"), ("endpoints", "")):
-            there: dict[str, Any] = dict(document.get(collection, {}))
-            for name, entity in fragment.get(collection, {}).items():
-                known = there.get(name, {})
-                there[name] = {**entity, **known}
-                if nested:
-                    there[name][nested] = {**known.get(nested, {}), **entity.get(nested, {})}
-            document |= {collection: there} if there else {}
-        for xid, groups in attached.items():
-            name = xid.rpartition("/")[2]
-            endpoint = document["endpoints"][name]
-            listed = dict.fromkeys((*endpoint.get("messagegroups", ()), *groups))
-            document["endpoints"] = {**document["endpoints"], name: {**endpoint, "messagegroups": list(listed)}}
-        return document, converted.left_out
-
 
 # The group of a draft: if possible, a message group that its endpoint already lists.
 #
@@ -147,8 +122,7 @@ class Placement:
     """The group of the drafts of one endpoint, with the group's defaults of envelope and protocol.
 
     The fragment declares the endpoint if it is ``new``, and the endpoint must be changed to list the group if that is
-    ``unlisted``. ``others`` are other endpoints of the same protocol that list the group, and so will accept the drafts
-    as well.
+    ``unlisted``.
     """
 
     endpoint: str
@@ -157,7 +131,6 @@ class Placement:
     unlisted: bool
     envelope: str | None
     protocol: str | None
-    others: tuple[str, ...] = ()
 
 
 def choose_placement(endpoint: str, protocol: str, basis: BaseCatalog, wanted: str | None = None) -> Placement:
@@ -177,16 +150,11 @@ def choose_placement(endpoint: str, protocol: str, basis: BaseCatalog, wanted: s
         declared = groups.get(group)
         return declared is None or (declared.envelope in (None, CLOUDEVENTS) and declared.protocol in (None, protocol))
 
-    def sharing(group: str) -> tuple[str, ...]:
-        several = basis.catalog.endpoints.values() if known is not None and group in listed else ()
-        return tuple(
-            each.xid
-            for each in several
-            if known is not None and each is not known and group in each.messagegroups
-            if each.protocol in (None, known.protocol)
-        )
+    def count_endpoints(group: str) -> int:
+        others = basis.catalog.endpoints.values()
+        return sum(group in each.messagegroups and each.protocol in (None, protocol) for each in others)
 
-    fitting = sorted(filter(fits, listed), key=lambda group: len(sharing(group)))
+    fitting = sorted(filter(fits, listed), key=count_endpoints)
     if wanted is not None:
         match = _GROUP.fullmatch(f"/messagegroups/{wanted.removeprefix('/messagegroups/')}")
         if match is None:
@@ -211,7 +179,6 @@ def choose_placement(endpoint: str, protocol: str, basis: BaseCatalog, wanted: s
         unlisted=known is not None and group not in (*listed, *missing),
         envelope=declared.envelope if declared is not None else CLOUDEVENTS,
         protocol=declared.protocol if declared is not None else protocol,
-        others=sharing(group),
     )
 
 
@@ -238,7 +205,7 @@ def place_drafts(
         placement = placements[draft.bundle.kind[:2]]
         names = itertools.chain([draft.messageid], (f"{draft.messageid}.{number}" for number in itertools.count(2)))
         chosen = next(name for name in names if f"{placement.group}/messages/{name}".lower() not in taken)
-        placed.append(PlacedDraft(draft.rename(chosen), placement))
+        placed.append(PlacedDraft(replace(draft, messageid=chosen), placement))
         taken.add(placed[-1].xid.lower())
     return placed
 
@@ -287,8 +254,6 @@ def _add_endpoint(endpoints: dict[str, dict[str, Any]], placement: Placement, gr
 DRAFTABLE: Final = frozenset({"no-match", "no-candidates"})
 FEWEST: Final = 3
 """Default minimum of dead letters per draft."""
-MAX_TRIED: Final = 2_000
-"""Maximum records of one draft that are tried."""
 UNMATCHED: Final = "whose draft would not match them"
 UNRECOGNIZABLE: Final = "that have nothing in common to be recognised by"
 
@@ -312,7 +277,7 @@ class SuggestedDraft:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """All drafts, their fragment, and notes about them.
+    """All drafts and their fragment.
 
     ``attached`` has groups by endpoint that the endpoint must list before the drafts take effect. ``left_out`` counts
     dead letters without a draft, by reason. ``findings`` are lint errors and warnings that only the catalog with the
@@ -324,7 +289,6 @@ class Suggestion:
     attached: Mapping[str, Sequence[str]] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
     findings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def suggest(
@@ -364,16 +328,11 @@ def suggest(
         if not any(useless):
             break
         kept = [bundle for bundle, why in zip(kept, useless, strict=True) if not why]
-    notes = [
-        f"{', '.join(each.others)} lists {each.group} too, and will expect these messages"
-        for each in dict.fromkeys(each.placement for each in placed)
-        if each.others
-    ]
     findings = [
         f"{each.severity} {each.rule} at {each.pointer}: {each.message}" for each in basis.new_findings(catalog)
     ]
     drafts = [_to_suggested(each, trial) for each, trial in zip(placed, trials, strict=True)]
-    return Suggestion(tuple(drafts), fragment, attached, dict(+left_out), tuple(findings), tuple(notes))
+    return Suggestion(tuple(drafts), fragment, attached, dict(+left_out), tuple(findings))
 
 
 def _count_unmatched(records: Iterable[Record], catalog: Catalog, table: FrequencyTable, hides: Hides) -> None:
@@ -425,7 +384,7 @@ def _try_drafts(placed: Sequence[PlacedDraft], catalog: Catalog) -> list[Counter
     trials: list[Counter[tuple[str, str]]] = []
     for each in placed:
         trial: Counter[tuple[str, str]] = Counter()
-        lines = [encode_record_line(traits.record) for traits in each.draft.bundle.records[:MAX_TRIED]]
+        lines = [encode_record_line(traits.record) for traits in each.draft.bundle.records]
         for start in range(0, len(lines), CHUNK):
             for outcome in matcher.decide(list(lines[start : start + CHUNK])):
                 reason = outcome.get("reason", outcome["outcome"])
@@ -484,9 +443,6 @@ def suggest_definitions(
     message: Messages = None,
     since: Since = None,
     until: Until = None,
-    sink: Annotated[
-        list[str] | None, typer.Option("--sink", metavar="NAME", help="Only dead letters of this sink; repeatable.")
-    ] = None,
     group: Annotated[
         str | None, typer.Option(metavar="NAME", help="Message group of the drafts; by default one of the endpoint.")
     ] = None,
@@ -495,9 +451,6 @@ def suggest_definitions(
         DocumentFormat | None, typer.Option("--format", help="By default from the suffix of --output, else yaml.")
     ] = None,
     output: OutputFile = None,
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Write the whole catalog including the drafts, as one document.")
-    ] = False,
     force: Force = False,
 ) -> None:
     """Draft message definitions for open dead letters that match none, as a fragment to add to the catalog.
@@ -516,20 +469,15 @@ def suggest_definitions(
     basis = BaseCatalog(settings.catalog.source, make_catalog_fetcher(settings))
     redactor = Redactor(parse_marks(settings.dead_letters.redact) | find_marks(basis.declarations, basis.catalog))
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
-        records = _iter_records(read_dead_letters(settings, sinks=sink or ()), ledger, selection)
+        records = _iter_records(read_dead_letters(settings), ledger, selection)
         suggestion = suggest(records, basis, group=group, fewest=fewest, hides=redactor.hides)
     if suggestion.drafts:
-        document, left_out = suggestion.fragment, tuple[str, ...]()
-        if merge:
-            document, left_out = basis.merge_fragment(suggestion.fragment, suggestion.attached)
-        for xid in left_out:
-            print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
-        write_text(format_document(document, choose_document_format(form, output, "yaml")), output)
+        write_text(format_document(suggestion.fragment, choose_document_format(form, output, "yaml")), output)
     aside = output is None
     if suggestion.drafts:
         title = f"{len(suggestion.drafts)} drafts"
         print_table(_COLUMNS, map(_make_row, suggestion.drafts), title=title, err=aside)
-    for line in _iter_lines(suggestion, settings, output, merge=merge):
+    for line in _iter_lines(suggestion, settings, output):
         print_text(sanitize(line), err=aside)
 
 
@@ -544,20 +492,16 @@ def _make_row(each: SuggestedDraft) -> tuple[str, ...]:
     return each.xid, str(each.letters), f"{each.matched:.1%}", sanitize(each.address, 80) or "-", properties
 
 
-def _iter_lines(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> Iterator[str]:
+def _iter_lines(suggestion: Suggestion, settings: Settings, output: Path | None) -> Iterator[str]:
     for each in suggestion.drafts:
         yield from (f"{each.xid}: {note}" for note in each.notes)
     yield from (f"lint: {finding}" for finding in suggestion.findings)
-    yield from suggestion.notes
     for why, count in sorted(suggestion.left_out.items()):
         yield f"{count} letters left out: {why}"
     if not suggestion.drafts:
         yield "no letters to draft a definition from"
         return
     place = str(output) if output is not None else "the document"
-    if merge:
-        yield f"{place} is the whole catalog with the drafts; review it, and let catalog.source name it instead"
-        return
     yield f"to use {place}, review it and add it to catalog.source: {' '.join(map(str, settings.catalog.source))}"
     for xid, groups in sorted(suggestion.attached.items()):
-        yield f"{xid} has to list {', '.join(groups)} in its messagegroups; --merge writes a catalog in which it does"
+        yield f"{xid} has to list {', '.join(groups)} in its messagegroups"

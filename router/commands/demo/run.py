@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -31,6 +30,8 @@ from catalog.model import Catalog
 from catalog.record import Record
 from router.commands.emit.command import open_destination
 from router.commands.emit.producer import MessageProducer, join_as_batch
+from router.commands.top import ANSWER_SECONDS
+from router.commands.wait import POLL_SECONDS
 from router.errors import RouterError
 from router.sinks.jsonlines import format_instant
 from router.sinks.tables.head import open_dataset
@@ -38,11 +39,9 @@ from router.terminal import Terminal, to_text
 
 # ``xrouter run`` in a separate process, at ports that are free.
 
-START_SECONDS: Final = 90.0
-STOP_SECONDS: Final = 60.0
-HTTP_SECONDS: Final = 5.0
+PATIENCE_SECONDS: Final = 90.0
+"""How long the router may take to start, to route all records, and to stop."""
 LOG_NAME: Final = "router.log"
-_POLL_SECONDS: Final = 0.2
 _ALLOWED: Final = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", "XROUTER_DEBUG"})
 """Variables that are not settings; all other ``XROUTER_...`` are removed, since they would change the demo."""
 
@@ -72,7 +71,7 @@ class RouterProcess:
 
     def fetch_samples(self) -> list[tuple[str, Mapping[str, str], float]]:
         """Return all samples of its metrics: name, labels, value."""
-        with urlopen(self.metrics, timeout=HTTP_SECONDS) as answer:
+        with urlopen(self.metrics, timeout=ANSWER_SECONDS) as answer:
             text = answer.read().decode("utf-8")
         families = text_string_to_metric_families(text)
         return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
@@ -89,13 +88,13 @@ class RouterProcess:
                 raise self.make_error(f"the router ended with exit code {self._process.returncode}")
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         return True
 
     def is_ready(self) -> bool:
         """Whether it listens and its queries run."""
         try:
-            with urlopen(self.metrics.removesuffix("/metrics") + "/readyz", timeout=HTTP_SECONDS) as answer:
+            with urlopen(self.metrics.removesuffix("/metrics") + "/readyz", timeout=ANSWER_SECONDS) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False
@@ -116,7 +115,7 @@ class RouterProcess:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(STOP_SECONDS)
+            return self._process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
@@ -292,7 +291,6 @@ def _print_sum(console: Terminal, results: DemoResult) -> None:
 
 CATALOG: Final = "market.xreg.json"
 CONFIG: Final = "router.yaml"
-ROUTE_SECONDS: Final = 60.0
 RECORDS: Final = "xrouter_records_total"
 SHOWN: Final = (RECORDS, "xrouter_gateway_acknowledged_total", "xrouter_catalog_definitions")
 
@@ -322,12 +320,12 @@ def _collect_results(console: Terminal, folder: Path) -> DemoResult:
     console.print(to_text("Starting the router: ", ("xrouter run router.yaml", "bold"), " ..."))
     router = RouterProcess(folder / CONFIG)
     try:
-        if not router.wait_for(router.is_ready, START_SECONDS):
-            raise router.make_error(f"the router was not ready after {START_SECONDS:g} s")
+        if not router.wait_for(router.is_ready, PATIENCE_SECONDS):
+            raise router.make_error(f"the router was not ready after {PATIENCE_SECONDS:g} s")
         console.print(f"It listens for HTTP at {router.http} and serves metrics at {router.metrics}\n")
         _send_steps(console, router, planned)
         wanted = sum(step.records for step in planned)
-        if not router.wait_for(lambda: _count_routed(router) >= wanted, ROUTE_SECONDS):
+        if not router.wait_for(lambda: _count_routed(router) >= wanted, PATIENCE_SECONDS):
             cause = router.find_in_log('"level": "error"') or "the log has no error"
             few = f"Only {_count_routed(router):g} of {wanted} records have an outcome: {cause}"
             console.print(to_text((few, "red")))
@@ -369,11 +367,8 @@ def _read_rows(table: Path) -> tuple[Row, ...]:
 @contextmanager
 def _demo_folder(keep: Path | None) -> Iterator[Path]:
     if keep is None:
-        temporary = Path(tempfile.mkdtemp(prefix="xrouter-demo-"))
-        try:
-            yield temporary
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix="xrouter-demo-", ignore_cleanup_errors=True) as temporary:
+            yield Path(temporary)
         return
     try:
         keep.mkdir(parents=True, exist_ok=True)

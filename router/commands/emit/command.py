@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from difflib import get_close_matches
@@ -28,6 +28,7 @@ from catalog.values import parse_whole_number
 from router.commands.arguments import BaseUri, CatalogOption, LoginsOption, load_usable, make_fetcher, parse_name_values
 from router.commands.emit.producer import MODES, EmitError, MessageProducer, encode_record_line, require_match
 from router.errors import BrokerUnreachable, RouterError, SinkError, hint_near
+from router.logs import shorten_list
 from router.schemaids.framing import declared_id
 from router.settings.sinks.contract import RemoteSink
 from router.settings.sinks.kafka import KafkaSink
@@ -42,6 +43,7 @@ from router.terminal import terminal
 CHUNK: Final = 100
 """Maximum records in flight, some of which may be accepted after one is rejected."""
 _SECONDS: Final = 30.0
+"""How long to wait for a target."""
 _HINT: Final = "check the address and the login; records before the failure may have been accepted"
 
 
@@ -132,7 +134,6 @@ class BrokerTarget:
             raise RouterError(f"{self._shown}: {error}", hint="correct --to") from error
 
 
-HTTP_SECONDS: Final = 30.0
 BUSY_SECONDS: Final = 60.0
 """How long to retry a target that returns 503."""
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;=-._~%"
@@ -187,7 +188,7 @@ def open_destination(target: str | None, output: BinaryIO, endpoint: Endpoint | 
         yield _LineDestination(output)
         output.flush()
     elif protocol_of_url(target) == "HTTP":
-        with httpx.Client(timeout=HTTP_SECONDS) as client:
+        with httpx.Client(timeout=_SECONDS) as client:
             yield _HttpDestination(client, target)
     else:
         broker = BrokerTarget(target, endpoint)
@@ -258,17 +259,13 @@ def _part_text(part: Part | None) -> str | None:
 
 # Finding definitions and endpoints by xid, or by an unambiguous part of their name.
 
-_SHOWN: Final = 5
-
 
 class UnknownName(RouterError):
     """A name that is unknown or ambiguous in the catalog; exit code 1."""
 
 
 def find_xid(name: str, xids: Iterable[str], what: str) -> str:
-    """Return the xid that a name refers to: an xid, ``ID``, ``GROUP/ID``, or the end of an id after a dot.
-
-    The first of these forms with a match counts; letter case is ignored if there is no exact match.
+    """Return the xid that a name refers to: an xid, an id, ``GROUP/ID``, or the end of an id after a dot.
 
     Raises:
         UnknownName: none or several entities match; the message names them *what*.
@@ -276,17 +273,25 @@ def find_xid(name: str, xids: Iterable[str], what: str) -> str:
     known = tuple(xids)
     if name in known:
         return name
-    for way in _NAMINGS:
-        for wanted, names in ((name, way), (name.lower(), lambda xid, way=way: [each.lower() for each in way(xid)])):
-            called = [xid for xid in known if wanted in names(xid)]
-            if len(called) == 1:
-                return called[0]
-            if called:
-                more = f" and {len(called) - _SHOWN} more" if len(called) > _SHOWN else ""
-                text = f"several {what}s are called {name}: {', '.join(called[:_SHOWN])}{more}"
-                raise UnknownName(text, hint="give more of the name, or the xid")
-    similar = _find_similar(name, known)
-    hint = f"did you mean {similar[0]}?" if similar else "`xrouter catalog list` shows what there is"
+    ends: dict[str, list[str]] = {}
+    for xid in known:
+        parts = xid.strip("/").split("/")
+        words = parts[-1].split(".")
+        for end in (f"{parts[1]}/{parts[-1]}", *(".".join(words[start:]) for start in range(len(words)))):
+            ends.setdefault(end, []).append(xid)
+
+    def find_by_end(end: str) -> list[str]:
+        found = ends.get(end, [])
+        return [xid for xid in found if xid.endswith(f"/{end}")] or found
+
+    called = find_by_end(name)
+    if len(called) == 1:
+        return called[0]
+    if called:
+        text = f"several {what}s are called {name}: {shorten_list(called)}"
+        raise UnknownName(text, hint="give more of the name, or the xid")
+    similar = get_close_matches(name, ends, 1)
+    hint = f"did you mean {find_by_end(similar[0])[0]}?" if similar else "`xrouter catalog list` shows what there is"
     raise UnknownName(f"the catalog has no {what} {name}", hint=hint_near(name, known, hint))
 
 
@@ -309,33 +314,6 @@ def _has_protocol(spoken: str | None, definition: Definition, asked: str | None)
     if asked is None:
         return binding_of(spoken or "") is not None
     return binding_of(spoken or definition.protocol or "") is binding_of(asked)
-
-
-def _split_xid(xid: str) -> Sequence[str]:
-    return xid.strip("/").split("/")
-
-
-def _names_by_id(xid: str) -> Iterable[str]:
-    return (_split_xid(xid)[-1],)
-
-
-def _names_by_group(xid: str) -> Iterable[str]:
-    parts = _split_xid(xid)
-    return (f"{parts[1]}/{parts[-1]}",) if len(parts) > 2 else ()
-
-
-def _names_by_suffix(xid: str) -> Iterable[str]:
-    """Yield the rest of the id after each dot."""
-    parts = _split_xid(xid)[-1].split(".")
-    return (".".join(parts[start:]) for start in range(1, len(parts)))
-
-
-_NAMINGS: Final[tuple[Callable[[str], Iterable[str]], ...]] = (_names_by_id, _names_by_group, _names_by_suffix)
-
-
-def _find_similar(name: str, xids: Sequence[str]) -> list[str]:
-    ids = {end: xid for xid in xids for end in (*_names_by_id(xid), *_names_by_suffix(xid))}
-    return [ids[each] for each in get_close_matches(name, ids, 1)]
 
 
 _PROGRESS_FROM: Final = 100

@@ -59,11 +59,6 @@ def random_value(kind: PropertyType, random: random.Random, now: str) -> str:
     }.get(kind, word)
 
 
-def random_event_id(random: random.Random) -> str:
-    """Return an id in the form of a version 4 UUID."""
-    return str(uuid.UUID(int=random.getrandbits(128), version=4))
-
-
 def choose_content_type(definition: Definition, family: str | None) -> str:
     """Return the content type of a definition's data: declared, implied by its schema's family, else JSON.
 
@@ -232,7 +227,7 @@ class MessageProducer:
     def _make_attribute(self, name: str, prop: Property | None, now: str) -> str:
         kind = prop.type if prop else "string"
         if name == "id" and kind in ("string", "any"):
-            return random_event_id(self._random)
+            return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         if name == "type" and kind in ("string", "any"):
             return self.definition.messageid
         if name == "source" and kind in ("urireference", "uritemplate", "string", "uri", "any"):

@@ -181,7 +181,6 @@ def iter_event_faults(given: EventsSettings) -> Iterator[Fault]:
         for field in sorted(set(_OF_ROUTERS) & each.to.model_fields_set):
             yield f"{key}.{field}", "applies only to sinks of the router; remove it"
         yield from each.to.faults(key, events=True, letters=False)
-        yield from each.to.login_faults(key)
         yield from iter_remote_faults(key, each.to)
         if getattr(each.to, "qos", 1) == 0:
             yield f"{key}.qos", "is 0, which no broker confirms; use 1"

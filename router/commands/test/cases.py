@@ -21,16 +21,12 @@ import jsonschema_rs
 from catalog.documents.fetching import CASES
 from catalog.findings import DocumentError
 from catalog.parsing.pointers import lines_of, to_pointer
-from catalog.parsing.regular import open_input
+from catalog.parsing.regular import read_input
 from catalog.parsing.texts import parse_text
 from router.errors import RouterError, hint_near
 
 LINES: Final = (".jsonl", ".ndjson")
 SUFFIXES: Final = (".yaml", ".yml", ".json", *LINES)
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of one file."""
-MAX_CASES: Final = 100_000
-"""Cases of one call."""
 MAX_PROBLEMS: Final = 50
 """Maximum errors that are shown."""
 ROUTING_MEMBERS: Final = ("endpoint", "route", "sinks", "topics")
@@ -87,10 +83,10 @@ def read_cases(paths: Iterable[Path]) -> list[CaseFile]:
     Raises:
         CasesUnreadable: a file cannot be read or is not a case file, or there are no cases.
     """
-    reader = _CaseReader()
-    found = [reader.read_file(path) for given in paths for path in _list_case_files(given)]
-    if reader.problems:
-        raise CasesUnreadable(reader.problems[:MAX_PROBLEMS])
+    problems: list[str] = []
+    found = [_read_file(path, problems) for given in paths for path in _list_case_files(given)]
+    if problems:
+        raise CasesUnreadable(problems[:MAX_PROBLEMS])
     if not any(file.cases for file in found):
         raise CasesUnreadable([f"there are no cases; give files, or folders with files such as NAME{CASES}.yaml"])
     return found
@@ -151,98 +147,82 @@ def _list_case_files(given: Path) -> list[Path]:
     ]
 
 
-class _CaseReader:
-    """Reads case files and collects their errors."""
+def _read_file(path: Path, problems: list[str]) -> CaseFile:
+    """Read one file; skip what is not a case, and add it to *problems*."""
+    head: Mapping[str, Any] = {}
+    cases: list[Case] = []
+    data = b""
+    try:
+        if path.suffix.lower() not in SUFFIXES:
+            raise DocumentError(f"{path} is not a case file: its name must end in one of {', '.join(SUFFIXES)}")
+        data = read_case_bytes(path)
+        if path.suffix.lower() in LINES:
+            head, cases = _read_lines(path, data, problems)
+        else:
+            head, cases = _read_document(path, data, problems)
+    except DocumentError as error:
+        problems.append(str(error))
+    base = path.parent
+    catalog = tuple(_resolve_source(base, each) for each in _to_strings(head.get("catalog")))
+    config = base / str(head["config"]) if head.get("config") else None
+    return CaseFile(path, data, catalog, config, tuple(cases))
 
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self._left = MAX_CASES
 
-    def read_file(self, path: Path) -> CaseFile:
-        """Read one file; skip and report what is not a case."""
-        head: Mapping[str, Any] = {}
-        cases: list[Case] = []
-        data = b""
+def _read_document(path: Path, data: bytes, problems: list[str]) -> tuple[Mapping[str, Any], list[Case]]:
+    parsed = parse_text(str(path), data)
+    notes = [(place.pointer, "occurs twice") for place in parsed.duplicates]
+    tree = parsed.tree
+    if not isinstance(tree, dict):
+        raise DocumentError(f"{path} is not a map with the member cases")
+    given = tree.get("cases", [])
+    notes += iter_faults({**tree, "cases": [] if isinstance(given, list) else given})
+    given = given if isinstance(given, list) else []
+    cases: list[Case] = []
+    for number, form in enumerate(given):
+        pointer = f"/cases/{number}"
+        faults = [(pointer + at, fault) for at, fault in iter_faults(form, "case")]
+        notes += faults
+        if not faults:
+            cases.append(_make_case(form, pointer, number, None))
+    if notes:
+        lines = lines_of(str(path), data, {pointer for pointer, _ in notes})
+        problems += (f"{_format_location(path, lines.get(at))}: {at or '/'} {fault}" for at, fault in notes)
+    return tree, cases
+
+
+def _read_lines(path: Path, data: bytes, problems: list[str]) -> tuple[Mapping[str, Any], list[Case]]:
+    head: Mapping[str, Any] = {}
+    cases: list[Case] = []
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        if len(problems) >= MAX_PROBLEMS:
+            break
         try:
-            if path.suffix.lower() not in SUFFIXES:
-                raise DocumentError(f"{path} is not a case file: its name must end in one of {', '.join(SUFFIXES)}")
-            data = read_bounded(path)
-            if path.suffix.lower() in LINES:
-                head, cases = self._read_lines(path, data)
-            else:
-                head, cases = self._read_document(path, data)
-        except DocumentError as error:
-            self.problems.append(str(error))
-        base = path.parent
-        catalog = tuple(_resolve_source(base, each) for each in _to_strings(head.get("catalog")))
-        config = base / str(head["config"]) if head.get("config") else None
-        return CaseFile(path, data, catalog, config, tuple(cases))
-
-    def _read_document(self, path: Path, data: bytes) -> tuple[Mapping[str, Any], list[Case]]:
-        parsed = parse_text(str(path), data)
-        notes = [(place.pointer, "occurs twice") for place in parsed.duplicates]
-        tree = parsed.tree
-        if not isinstance(tree, dict):
-            raise DocumentError(f"{path} is not a map with the member cases")
-        given = tree.get("cases", [])
-        notes += iter_faults({**tree, "cases": [] if isinstance(given, list) else given})
-        given = given if isinstance(given, list) else []
-        self._count_cases(path, len(given))
-        cases: list[Case] = []
-        for number, form in enumerate(given):
-            pointer = f"/cases/{number}"
-            faults = [(pointer + at, fault) for at, fault in iter_faults(form, "case")]
-            notes += faults
-            if not faults:
-                cases.append(_make_case(form, pointer, number, None))
-        if notes:
-            lines = lines_of(str(path), data, {pointer for pointer, _ in notes})
-            self.problems += (f"{_format_location(path, lines.get(at))}: {at or '/'} {fault}" for at, fault in notes)
-        return tree, cases
-
-    def _read_lines(self, path: Path, data: bytes) -> tuple[Mapping[str, Any], list[Case]]:
-        head: Mapping[str, Any] = {}
-        cases: list[Case] = []
-        for number, line in enumerate(data.split(b"\n"), 1):
-            if not line.strip():
-                continue
-            if len(self.problems) >= MAX_PROBLEMS:
-                break
-            try:
-                form = parse_text(f"{path}.json", line.strip()).tree
-            except DocumentError:
-                self.problems.append(f"{_format_location(path, number)}: is not a JSON object")
-                continue
-            begins = not cases and not head and isinstance(form, dict) and bool(form) and form.keys() <= _HEAD
-            faults = list(iter_faults(form) if begins else iter_faults(form, "case"))
-            self.problems += (f"{_format_location(path, number)}: {at or '/'} {fault}" for at, fault in faults)
-            if begins:
-                head = form
-            elif not faults:
-                self._count_cases(path, 1)
-                cases.append(_make_case(form, "", len(cases), number))
-        return head, cases
-
-    def _count_cases(self, path: Path, number: int) -> None:
-        self._left -= number
-        if self._left < 0:
-            raise DocumentError(f"{path}: there are more than {MAX_CASES} cases in all; test fewer files at a time")
+            form = parse_text(f"{path}.json", line.strip()).tree
+        except DocumentError:
+            problems.append(f"{_format_location(path, number)}: is not a JSON object")
+            continue
+        begins = not cases and not head and isinstance(form, dict) and bool(form) and form.keys() <= _HEAD
+        faults = list(iter_faults(form) if begins else iter_faults(form, "case"))
+        problems += (f"{_format_location(path, number)}: {at or '/'} {fault}" for at, fault in faults)
+        if begins:
+            head = form
+        elif not faults:
+            cases.append(_make_case(form, "", len(cases), number))
+    return head, cases
 
 
-def read_bounded(path: Path) -> bytes:
-    """Return a file of at most :data:`MAX_BYTES`.
+def read_case_bytes(path: Path) -> bytes:
+    """Return the bytes of a file of cases or expectations.
 
     Raises:
-        DocumentError: it cannot be read, or is larger.
+        DocumentError: it cannot be read, or is too large.
     """
     try:
-        with open_input(path) as file:
-            data = file.read(MAX_BYTES + 1)
+        return read_input(path)
     except OSError as error:
         raise DocumentError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
-    if len(data) > MAX_BYTES:
-        raise DocumentError(f"{path} has more than {MAX_BYTES} bytes; split it")
-    return data
 
 
 def _make_case(form: Mapping[str, Any], pointer: str, number: int, line: int | None) -> Case:

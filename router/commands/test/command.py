@@ -53,7 +53,7 @@ from router.commands.test.runner import (
     run_cases,
 )
 from router.dead_letters.redaction import find_marks, make_redactor, parse_marks
-from router.errors import RouterError, hint_near
+from router.errors import GOOD, USAGE, WRONG, RouterError, hint_near
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import property_name
 from router.settings import Settings, load_settings
@@ -64,12 +64,9 @@ from router.terminal import Terminal, plural, print_json, print_text, terminal, 
 # Coverage: which definitions, templates and constraints of a catalog cases exercise.
 #
 # A record that matches a definition exercises the definition, its constraints on values that the record has, and its
-# templates that set attributes of the event. Rejections are counted separately: a record exercises one if it fails to
-# match only because of that property.
+# templates that set attributes of the event.
 
-KINDS: Final = ("definitions", "templates", "constraints", "rejections")
-DEFAULT_KINDS: Final = KINDS[:3]
-"""Kinds that a minimum without a kind applies to; few catalogs have a case for each rejection."""
+KINDS: Final = ("definitions", "templates", "constraints")
 _WHOLE: Final = 100.0
 
 
@@ -126,7 +123,6 @@ class CaseCoverage:
             for key, constraint in (*(target.event or ()), *(target.native or ())):
                 item = _make_item(target.xid, key, constraint)
                 self.shares[_coverage_kind(constraint)].all.add(item)
-                self.shares["rejections"].all.add(item)
 
     def add_outcomes(self, matcher: Matcher, batches: Iterable[MatchOutcomes]) -> None:
         """Add the items that the rows of batches exercise."""
@@ -134,7 +130,6 @@ class CaseCoverage:
             facts = outcomes.facts
             for row, winner in enumerate(outcomes.winners.tolist()):
                 if winner < 0:
-                    self._count_rejection(outcomes, row)
                     continue
                 target = matcher.targets[winner]
                 self.shares["definitions"].exercised.add(CoveredItem(target.xid))
@@ -153,14 +148,6 @@ class CaseCoverage:
             if key in filled and constraint.kind == "template":
                 item = _make_item(matcher.targets[target].xid, key, constraint)
                 self.shares["templates"].exercised.add(item)
-
-    def _count_rejection(self, outcomes: MatchOutcomes, row: int) -> None:
-        """Add a rejection if a dead letter fails only one constraint of a definition."""
-        for near in outcomes.nearest.get(row, ()):
-            mismatches = near["mismatches"]
-            if len(mismatches) == 1:
-                item = CoveredItem(near["message"], mismatches[0]["property"], str(mismatches[0]["expected"]))
-                self.shares["rejections"].exercised.add(item)
 
     def find_shortages(self, min_coverage: Mapping[str, float]) -> list[str]:
         """Return a text for each kind whose coverage is below the minimum."""
@@ -247,7 +234,8 @@ def locate_results(results: Iterable[CaseResult]) -> list[LocatedResult]:
     located: list[LocatedResult] = []
     for _, members in groupby(results, key=lambda result: result.file.path):
         group = list(members)
-        places = [(each.case, pointer) for each in group for pointer in _list_pointers(each)]
+        places = [(each.case, each.case.pointer) for each in group]
+        places += [(each.case, wrong.pointer) for each in group for wrong in each.differences]
         lines = group[0].file.find_lines(places)
         for each in group:
             own = tuple(lines.get((each.case, wrong.pointer)) for wrong in each.differences)
@@ -305,10 +293,6 @@ def iter_annotations(failed: Iterable[LocatedResult], shortages: Iterable[str]) 
         yield f"::error title=coverage::{_escape_data(text)}"
 
 
-def _list_pointers(result: CaseResult) -> tuple[str, ...]:
-    return (result.case.pointer, *(each.pointer for each in result.differences))
-
-
 def _count_results(results: Sequence[LocatedResult]) -> dict[str, str]:
     failed = sum(not each.result.passed for each in results)
     return {"tests": str(len(results)), "failures": str(failed), "errors": "0", "skipped": "0"}
@@ -322,13 +306,9 @@ def _escape_property(text: str) -> str:
     return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-PASSED: Final = 0
-FAILED: Final = 1
-UNREADABLE: Final = 2
 LETTERS: Final = "dead-letters"
 """Argument for a router's dead letters; a file with this name is written ``./dead-letters``."""
 STANDARD_INPUT: Final = "-"
-_GITHUB: Final = "GITHUB_ACTIONS"
 
 
 @dataclass(slots=True)
@@ -382,15 +362,11 @@ def test(
         typer.Option(
             "--min-coverage",
             metavar="[KIND=]PERCENT",
-            help=f"Minimum percentage. KIND: {', '.join(KINDS)}; by default the first three; repeatable.",
+            help=f"Minimum percentage. KIND: {', '.join(KINDS)}; by default all; repeatable.",
         ),
     ] = None,
     junit_file: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write results as JUnit XML.")
-    ] = None,
-    github: Annotated[
-        bool | None,
-        typer.Option("--github/--no-github", help=f"Annotate failures in GitHub; by default if {_GITHUB} is `true`."),
     ] = None,
     recorded: Annotated[
         str | None,
@@ -428,16 +404,16 @@ def test(
     except CasesUnreadable as error:
         for problem in error.problems:
             print_text(f"xrouter: error: {problem}", err=True)
-        raise typer.Exit(UNREADABLE) from error
+        raise typer.Exit(USAGE) from error
     failed = locate_results(result for result in results if not result.passed)
     shortages = covered.find_shortages(min_coverage)
     if junit_file is not None:
         write_file(make_junit_report(locate_results(results)), junit_file)
     _print_report(failed, len(results), seconds, covered, shortages, format, detailed=coverage)
-    if github if github is not None else os.environ.get(_GITHUB) == "true":
+    if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in iter_annotations(failed, shortages):
             print_text(line, err=format == "json")
-    raise typer.Exit(FAILED if failed or shortages else PASSED)
+    raise typer.Exit(WRONG if failed or shortages else GOOD)
 
 
 def _run_files(files: Sequence[CaseFile], options: _Sources, covered: CaseCoverage) -> tuple[list[CaseResult], float]:
@@ -451,13 +427,13 @@ def _run_files(files: Sequence[CaseFile], options: _Sources, covered: CaseCovera
         if config is None:
             _refuse_routes(members)
         evaluator, _ = options.make_evaluator(sources, config)
-        run = run_cases(members, evaluator)
-        seconds += run.seconds
+        results, batches, spent = run_cases(members, evaluator)
+        seconds += spent
         covered.add_candidates(evaluator.matcher)
-        covered.add_outcomes(evaluator.matcher, run.evaluated.batches)
-        for result in run.results:
+        covered.add_outcomes(evaluator.matcher, batches)
+        for result in results:
             by_file.setdefault(result.file.path, []).append(result)
-    return [result for results in by_file.values() for result in results], seconds
+    return [result for each in by_file.values() for result in each], seconds
 
 
 def _refuse_routes(files: Sequence[CaseFile]) -> None:
@@ -506,7 +482,7 @@ def _parse_min_coverage(given: Sequence[str]) -> dict[str, float]:
             percent = -1.0
         if not 0 <= percent <= 100:
             raise typer.BadParameter(f"--min-coverage {number!r} is not a number from 0 to 100")
-        min_coverage.update(dict.fromkeys((kind,) if mark else DEFAULT_KINDS, percent))
+        min_coverage.update(dict.fromkeys((kind,) if mark else KINDS, percent))
     return min_coverage
 
 
@@ -522,16 +498,16 @@ def _add_cases(paths: Sequence[Path], source: str, options: _Sources, *, count: 
     if settings is not None:
         marks |= parse_marks(settings.dead_letters.redact)
     with _open_records(source, settings) as records:
-        recorded = record_cases(records, evaluator, make_redactor(marks, reveal=reveal), count)
-    if not recorded.cases:
-        print_text("no cases: there are no records" if not recorded.hidden else _hidden_note(recorded.hidden), err=True)
-        raise typer.Exit(FAILED)
-    write_file(format_cases(make_head(sources, config, output), recorded.cases, output), output)
+        cases, hidden = record_cases(records, evaluator, make_redactor(marks, reveal=reveal), count)
+    if not cases:
+        print_text("no cases: there are no records" if not hidden else _hidden_note(hidden), err=True)
+        raise typer.Exit(WRONG)
+    write_file(format_cases(make_head(sources, config, output), cases, output), output)
     if output.suffix.lower() not in LINES:
         write_file(read_case_schema().decode("utf-8"), output.parent / SCHEMA_COPY)
-    print_text(f"{output}: {plural(len(recorded.cases), 'case')} recorded")
-    if recorded.hidden:
-        print_text(_hidden_note(recorded.hidden))
+    print_text(f"{output}: {plural(len(cases), 'case')} recorded")
+    if hidden:
+        print_text(_hidden_note(hidden))
 
 
 def _hidden_note(number: int) -> str:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -62,19 +62,6 @@ class EvaluatedCases:
     outcomes: list[dict[str, Any]] = field(default_factory=list)
     batches: list[MatchOutcomes] = field(default_factory=list)
     rows: dict[int, list[tuple[MatchOutcomes, int]]] = field(default_factory=dict)
-
-
-class CaseEvaluator(Protocol):
-    """Evaluates records."""
-
-    catalog: Catalog
-
-    @property
-    def matcher(self) -> Matcher:
-        """The matcher used."""
-
-    def evaluate(self, lines: Sequence[bytes]) -> EvaluatedCases:
-        """Return the outcomes of records, each a line of JSON; a line that is not a record is ``undecodable``."""
 
 
 class CatalogEvaluator:
@@ -175,6 +162,9 @@ class RouterEvaluator:
         return {"route": number, "sinks": list(settings.routes[number].to)}
 
 
+CaseEvaluator = CatalogEvaluator | RouterEvaluator
+
+
 def _event_attributes(decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
     """Return the attributes of the outgoing event: those set for sinks, else those received."""
     given = decided.columns["attributes"][row].as_py()
@@ -257,17 +247,10 @@ class CaseResult:
         return not self.differences
 
 
-@dataclass(frozen=True, slots=True)
-class CaseRun:
-    """The results of cases in order, the outcomes of their records, and the time in seconds."""
-
-    results: tuple[CaseResult, ...]
-    evaluated: EvaluatedCases
-    seconds: float
-
-
-def run_cases(files: Iterable[CaseFile], evaluator: CaseEvaluator) -> CaseRun:
-    """Run the cases of files that share a catalog."""
+def run_cases(
+    files: Iterable[CaseFile], evaluator: CaseEvaluator
+) -> tuple[list[CaseResult], list[MatchOutcomes], float]:
+    """Run the cases of files that share a catalog; return their results, the matched batches, and the seconds."""
     cases = [(file, case) for file in files for case in file.cases]
     started = time.perf_counter()
     evaluated = evaluator.evaluate([case.record for _, case in cases])
@@ -276,7 +259,7 @@ def run_cases(files: Iterable[CaseFile], evaluator: CaseEvaluator) -> CaseRun:
         for (_, case), outcome in zip(cases, evaluated.outcomes, strict=True)
     ]
     seconds = time.perf_counter() - started
-    results = tuple(
+    results = [
         CaseResult(
             file,
             case,
@@ -285,8 +268,8 @@ def run_cases(files: Iterable[CaseFile], evaluator: CaseEvaluator) -> CaseRun:
             evaluated.outcomes[number],
         )
         for number, ((file, case), wrong) in enumerate(zip(cases, mismatches, strict=True))
-    )
-    return CaseRun(results, evaluated, seconds)
+    ]
+    return results, evaluated.batches, seconds
 
 
 def _explain_failure(matcher: Matcher, evaluated: EvaluatedCases, number: int, case: Case) -> str:
@@ -355,25 +338,19 @@ def _describe_reason(outcome: Mapping[str, Any]) -> str:
 
 DEFAULT_COUNT: Final = 100
 """Default number of records to create cases from."""
-MAX_LINE: Final = 64 * 1024 * 1024
 RECORDS_HINT: Final = "records are lines as `xrouter emit` writes and `xrouter match` reads them, or cases"
 SCHEMA_COPY: Final = ".cases.schema.json"
 """File name of the schema beside case files; files with a leading dot are not read as catalogs or cases."""
 _EXPECTED_MEMBERS: Final = ("outcome", "reason", "message", "context", "cloudevent", "endpoint", "sinks", "topics")
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCases:
-    """Cases in their JSON form, and the number of records skipped because sensitive values decide their outcome."""
-
-    cases: tuple[dict[str, Any], ...]
-    hidden: int
-
-
 def record_cases(
     records: Iterable[Record], evaluator: CaseEvaluator, redactor: Redactor, count: int = DEFAULT_COUNT
-) -> RecordedCases:
-    """Return cases for the first *count* records."""
+) -> tuple[list[dict[str, Any]], int]:
+    """Return cases for the first *count* records in their JSON form, and how many records are left out.
+
+    Those are left out whose outcome depends on sensitive values.
+    """
     given = list(itertools.islice(records, count))
     shown = [_redact_record(each, redactor) for each in given]
     lines = encode_records(shown)
@@ -386,40 +363,29 @@ def record_cases(
     for each, was, now, elsewhere in zip(shown, before, evaluated.outcomes, moved, strict=True):
         if _outcome_key(was) != _outcome_key(now):
             continue
-        label = _make_label(now)
+        label = str(now.get("reason") or now.get("message", "batch").rpartition("/")[2])
         names[label] += 1
         form = {"name": f"{label} {names[label]}", "record": each.to_json(), "expect": _to_expectation(now, elsewhere)}
         cases.append(form)
-    return RecordedCases(tuple(cases), len(given) - len(cases))
+    return cases, len(given) - len(cases)
 
 
 def iter_records(file: BinaryIO, name: str) -> Iterator[Record]:
     """Yield native records from lines as ``emit`` writes and ``match`` reads them; empty lines are skipped.
 
     Raises:
-        RouterError: a line is not a record, or longer than ``MAX_LINE``; names the line.
+        RouterError: a line is not a record; names the line.
     """
-    for number, line in iter_record_lines(file, name):
+    for number, line in iter_record_lines(file):
         try:
             yield parse_record(line)
         except RecordError as error:
             raise RouterError(f"{name}:{number}: {error}", hint=RECORDS_HINT) from error
 
 
-def iter_record_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
-    """Yield number and text of each line that is not empty.
-
-    Raises:
-        RouterError: a line is longer than ``MAX_LINE``; names the line.
-    """
-    for number in itertools.count(1):
-        line = file.readline(MAX_LINE + 1)
-        if not line:
-            return
-        if len(line) > MAX_LINE:
-            raise RouterError(f"{name}:{number}: a line of more than {MAX_LINE} bytes is no record", hint=RECORDS_HINT)
-        if line.strip():
-            yield number, line
+def iter_record_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of each line that is not empty."""
+    return ((number, line) for number, line in enumerate(file, 1) if line.strip())
 
 
 def make_head(catalog: Sequence[str], config: Path | None, output: Path) -> dict[str, Any]:
@@ -464,10 +430,6 @@ def _outcome_key(outcome: Mapping[str, Any]) -> Any:
         (each["outcome"], each.get("message"), each.get("reason"), each.get("route"))
         for each in outcome.get("events", [outcome])
     ]
-
-
-def _make_label(outcome: Mapping[str, Any]) -> str:
-    return str(outcome.get("reason") or outcome.get("message", "batch").rpartition("/")[2])
 
 
 def _to_expectation(outcome: Mapping[str, Any], elsewhere: Mapping[str, Any]) -> dict[str, Any]:

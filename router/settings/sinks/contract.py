@@ -105,10 +105,6 @@ class SinkSettings(Section):
         if not self.pairs:
             yield "cannot accept request-reply pairs; name a table (format: delta) or a Kafka topic"
 
-    def login_faults(self, key: str) -> Iterator[Fault]:
-        """Yield contradictions in logins, certificates and their addresses."""
-        yield from ()
-
     @abstractmethod
     def destination(self, filled: TemplateFiller, *, letters: bool) -> str:
         """Return where records go, with the known variables filled in."""

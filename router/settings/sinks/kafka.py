@@ -24,7 +24,7 @@ from router.settings.routes import (
 )
 from router.settings.sinks.contract import Fault, RemoteSink, TemplateFiller
 from router.settings.sinks.messages import ENDPOINT_TEXT, EXCLUDES_ENDPOINT, MOST_TEXT
-from router.settings.spark import check_brokers, iter_kafka_login_faults, iter_option_faults, make_kafka_client
+from router.settings.spark import iter_client_faults, make_kafka_client
 from router.settings.values import ENDPOINT, LineageForm, Options, Section, Size, plain_options
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         return self.options
 
     def faults(self, key: str, *, events: bool, letters: bool) -> Iterator[Fault]:
-        """Yield missing and superfluous keys, invalid templates, and options that only the router may set."""
+        """Yield missing and superfluous keys, invalid templates, and what is wrong with login, options and brokers."""
         missing = () if self.endpoint is not None else ("bootstrap_servers", "topic")
         yield from ((f"{key}.{name}", "is required; add it") for name in missing if not getattr(self, name))
         surplus = () if self.endpoint is None else ("topic", "key")
@@ -157,17 +157,12 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
             yield from ((f"{key}.{name}", "requires framing: confluent; add it") for name in chosen)
         elif self.mode == "structured":
             yield f"{key}.framing", "requires mode: binary; use that, or framing: none"
-        yield from iter_option_faults(f"{key}.options", self.options)
+        yield from iter_client_faults(key, self, "options", self.options, self.bootstrap_servers)
 
     def pair_faults(self) -> Iterator[str]:
         """Yield why it cannot accept request-reply pairs: variables need an event."""
         if self.endpoint or "{" in self.topic:
             yield "cannot accept request-reply pairs; set brokers, and a topic without placeholders"
-
-    def login_faults(self, key: str) -> Iterator[Fault]:
-        """Yield contradictions in login and brokers."""
-        yield from iter_kafka_login_faults(key, self, "options", self.options)
-        yield from check_brokers(f"{key}.bootstrap_servers", self.bootstrap_servers, self, self.options)
 
     def check(self, name: str, endpoint: Endpoint | None) -> None:
         """Check that brokers are known."""

@@ -17,7 +17,15 @@ from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Publisher
 from catalog.model import Endpoint
 from router.errors import SinkError
-from router.settings.catalogs import PLAIN_TEXT, TlsSettings, iter_cleartext_faults, to_path, to_tls
+from router.settings.catalogs import (
+    PLAIN_TEXT,
+    TlsSettings,
+    iter_cleartext_faults,
+    iter_login_choices,
+    iter_login_faults,
+    to_path,
+    to_tls,
+)
 from router.settings.routes import (
     MISSING_TEXT,
     TABLE_VARIABLES,
@@ -103,7 +111,7 @@ class MessageSink(RemoteSink):
         return self.timeout.total_seconds()
 
     def faults(self, key: str, *, events: bool, letters: bool) -> Iterator[Fault]:
-        """Yield what is wrong with destination and addresses."""
+        """Yield what is wrong with destination, login and addresses."""
         field = f"{key}.{self.template_field}"
         if not self.has_template and self.endpoint is None:
             yield field, "is required; add it, or set endpoint"
@@ -114,6 +122,7 @@ class MessageSink(RemoteSink):
                 parse_address(self.template, self.sending)
             except NameTemplateError as error:
                 yield field, str(error)
+        yield from iter_login_faults(key, self.username, self.password is not None)
         yield from self.address_faults(key)
 
     def address_faults(self, key: str) -> Iterator[Fault]:
@@ -127,11 +136,6 @@ class MessageSink(RemoteSink):
     def has_template(self) -> bool:
         """Whether the settings have a destination."""
         return getattr(self, self.template_field) is not None
-
-
-def find_login_methods(sink: MessageSink, *ways: str) -> tuple[str, ...]:
-    """Return which of several ways to log in a sink uses; more than one is a fault."""
-    return tuple(name for name in ways if getattr(sink, name) is not None)
 
 
 def iter_uri_faults(key: str, uri: str, schemes: tuple[str, ...]) -> Iterator[Fault]:
@@ -164,8 +168,9 @@ class AmqpSink(MessageSink):
     )
     node: str | None = Field(None, description="Node (queue, topic), or a template such as events/{messagegroup}.")
 
-    def login_faults(self, key: str) -> Iterator[Fault]:
-        """Yield addresses without TLS where tls is set."""
+    def address_faults(self, key: str) -> Iterator[Fault]:
+        """Yield what is wrong with addresses, also those without TLS where tls is set."""
+        yield from super().address_faults(key)
         yield from iter_cleartext_faults(f"{key}.uri", self.uri, self.tls)
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
@@ -219,7 +224,7 @@ class HttpSink(MessageSink):
 
     def address_faults(self, key: str) -> Iterator[Fault]:
         """Yield what is wrong with the URL, and headers that events set."""
-        if len(find_login_methods(self, "username", "bearer")) > 1:
+        if self.username is not None and self.bearer is not None:
             yield f"{key}.bearer", "and username both make an Authorization header; keep one"
         if self.url is not None:
             yield from iter_uri_faults(f"{key}.url", self.url.partition("{")[0], self.schemes)
@@ -347,9 +352,7 @@ class NatsSink(MessageSink):
     def address_faults(self, key: str) -> Iterator[Fault]:
         """Yield what is wrong with addresses, and ways to log in that exclude each other."""
         yield from super().address_faults(key)
-        ways = find_login_methods(self, "username", "token", "credentials", "seed")
-        if len(ways) > 1:
-            yield f"{key}.{ways[1]}", f"and {ways[0]} are two ways to log in; keep one"
+        yield from iter_login_choices(key, self, "username", "token", "credentials", "seed")
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client; JetStream drops a duplicate within its window."""

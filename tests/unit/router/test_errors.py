@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import router.errors as errors
-from router.errors import EXIT_CODES, ConfigError, RouterError, SinkError, exit_code_for
+from router.errors import EXIT_CODES, ConfigError, RouterError, SinkError
 
 
 def test_table_is_complete_and_distinct() -> None:
@@ -17,5 +17,4 @@ def test_codes_and_text() -> None:
     error = SinkError("lake", "cannot write\nhere", hint="free space")
     assert (error.exit_code, error.message, error.hint) == (8, "sink lake: cannot write here", "free space")
     assert str(error) == "sink lake: cannot write here (free space)"
-    assert exit_code_for(ConfigError("x")) == 3
-    assert exit_code_for(ValueError()) == 1
+    assert ConfigError("x").exit_code == 3

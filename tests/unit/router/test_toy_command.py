@@ -23,5 +23,5 @@ def test_a_command_is_one_entry(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_without_the_entry_there_is_no_such_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run_command_line(["greet", "Ada"]) == cli.USAGE
+    assert cli.run_command_line(["greet", "Ada"]) == 2
     assert "No such command" in capsys.readouterr().err

@@ -24,7 +24,8 @@ from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint,
 from catalog.protocols.properties import ROLES, ChannelOption, Role, channel_options, option_key
 from router.errors import ConfigError
 from router.intake.intake import BrokerConnection, group_connections
-from router.settings import AmqpSink, MqttSink, settings_from_dict
+from router.settings import settings_from_dict
+from router.settings.sinks.messages import AmqpSink, MqttSink
 from router.sinks.messages.sink import RoutedEvent
 from router.sources import Source, make_source_client, resolve_sources
 from tests.support.cases import read_cases

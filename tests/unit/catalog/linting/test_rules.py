@@ -11,9 +11,9 @@ from typing import get_args
 
 import pytest
 
-from catalog.linting.attributes import explain_rule, load_rules, render_rules_page
+from catalog.linting.attributes import explain_rule, load_rules
 from catalog.model import Severity
-from tests.support.rules_page import PAGE
+from tests.support.rules_page import PAGE, render_rules_page
 
 ROOT = Path(__file__).parents[4]
 SOURCES = [path for room in ("catalog", "router") for path in sorted((ROOT / room).rglob("*.py"))]

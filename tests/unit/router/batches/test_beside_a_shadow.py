@@ -73,7 +73,7 @@ class Plans:
 
 
 def pipeline_of(plans: Plans, state: StateFolder, generation: Generation) -> tuple[Pipeline, Metrics]:
-    metrics = Metrics(plans.active.settings.sinks, [])
+    metrics = Metrics(plans.active.settings.sinks)
     made = Pipeline(INBOX, "inbox", generation, state, cast(Any, plans), metrics, RouterStatus())
     return made, metrics
 

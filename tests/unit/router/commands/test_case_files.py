@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from router.commands.test.runner import iter_differences
-from tests.support.cases import VALVE, XRouter, runner, valve, written
 
 COMPARED: list[tuple[str, Any, Any, list[str]]] = [
     ("only what is written counts", {"message": "m"}, {"message": "m", "context": {"a": "1"}}, []),
@@ -41,15 +39,3 @@ COMPARED: list[tuple[str, Any, Any, list[str]]] = [
 )
 def test_what_is_compared(expected: Any, found: Any, pointers: list[str]) -> None:
     assert [each.pointer for each in iter_differences(expected, found, "")] == pointers
-
-
-@pytest.fixture
-def xrouter(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> XRouter:
-    """``xrouter(*arguments)`` runs ``test`` and gives exit code, standard output and standard error."""
-    return runner(capsys, monkeypatch)
-
-
-def test_the_number_of_cases_is_bounded(xrouter: XRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("router.commands.test.cases.MAX_CASES", 2)
-    many = written(tmp_path / "c.cases.yaml", [{"record": valve(), "expect": {"message": VALVE}}] * 3)
-    assert "more than 2 cases" in xrouter(many)[2]

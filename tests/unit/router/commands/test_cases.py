@@ -69,10 +69,10 @@ def test_a_thousand_cases_take_less_than_a_second(tmp_path: Path) -> None:
     files = read_cases([written(tmp_path / "many.cases.jsonl", cases)])
     judging = CatalogEvaluator(load([GREENHOUSE]))
     started = time.process_time()
-    run = run_cases(files, judging)
+    results, _, _ = run_cases(files, judging)
     taken = time.process_time() - started
-    assert len(run.results) == 1000
-    assert all(result.passed for result in run.results)
+    assert len(results) == 1000
+    assert all(result.passed for result in results)
     assert taken < 1
 
 
@@ -110,14 +110,16 @@ def test_a_template_that_fills_an_attribute_is_exercised(xrouter: XRouter, tmp_p
     shares = reported(xrouter, path)["coverage"]
     source = {"message": SALE, "property": "envelopemetadata.source", "expected": "/stores/{store}/tills/{till}"}
     assert source not in shares["templates"]["missing"]
-    assert source in shares["rejections"]["missing"]
 
 
 def test_reports_for_machines_that_build(xrouter: XRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {"name": "100%, of\x07 <a>", "record": valve("\x1bx"), "expect": {"message": VALVE}}
     path = written(tmp_path / "a.cases.yaml", [{"record": valve(), "expect": {"message": VALVE}}, wrong])
     report = tmp_path / "report.xml"
-    status, out, _ = xrouter(path, "--junit", report, "--github")
+    monkeypatch.setenv("GITHUB_ACTIONS", "false")
+    assert "::error " not in xrouter(path)[1]
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    status, out, _ = xrouter(path, "--junit", report)
     assert status == 1
     top = ElementTree.parse(report).getroot()
     assert top.attrib == {"tests": "2", "failures": "1", "errors": "0", "skipped": "0"}
@@ -129,9 +131,6 @@ def test_reports_for_machines_that_build(xrouter: XRouter, tmp_path: Path, monke
     line = path.read_text().split("\n").index(f"    message: {VALVE}", 15) + 1
     assert commands[0].startswith(f"::error file={path},line={line},title=100%25%2C of\\x07 <a>::")
     assert "\x1b" not in out
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    assert "::error " in xrouter(path)[1]
-    assert "::error " not in xrouter(path, "--no-github")[1]
     _, out, err = xrouter(path, "--format", "json")
     assert json.loads(out)["failed"] == 1
     assert err.startswith("::error ")

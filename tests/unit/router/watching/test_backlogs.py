@@ -60,7 +60,8 @@ def test_figures_that_nobody_brings_up_to_date_go() -> None:
 
 
 def test_endpoints_past_the_cap_are_one_series_and_known_only_together() -> None:
-    metrics = Metrics(endpoints=[A], endpoint_cap=1)
+    metrics = Metrics(max_series=1)
+    metrics.init_series(endpoints=[A])
     metrics.backlogs.update("kafka-1", {A: Backlog(1), "/endpoints/x": Backlog(2), "/endpoints/y": Backlog(3)})
     found = figures(metrics.backlogs)
     assert (found[("source_lag_records", A)], found[("source_lag_records", "other")]) == (1, 5)

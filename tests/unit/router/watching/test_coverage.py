@@ -5,13 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.state.database import StateDatabase
-from router.state.ledger import DefinitionAtEndpoint, Sighting, sightings_in
-from router.watching.coverage import EVERY_SECONDS, Coverage
+from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, sightings_in
+from router.watching.coverage import EVERY_SECONDS, Coverage, CoverageView
 from router.watching.metrics import Metrics
 from tests.support.shop import plan
 
@@ -49,6 +50,10 @@ def process(clock: Clock, root: Path | None = None) -> Coverage:
     return coverage
 
 
+def view(coverage: Coverage, endpoint: str) -> dict[str, Any]:
+    return CoverageView(coverage.all_sightings()).source_to_json(endpoint)
+
+
 def never(coverage: Coverage) -> set[DefinitionAtEndpoint]:
     return {place for place, each in coverage.all_sightings().items() if each.first is None}
 
@@ -79,7 +84,7 @@ def test_what_is_expected_is_unseen_until_it_occurs_where_it_is_expected(clock: 
     assert coverage.all_sightings()[DefinitionAtEndpoint(A, ONE)] == Sighting(
         first.epoch, first.since, first.first, 1_700_000_010
     )
-    assert coverage.by_source()[A].unseen == 1 and coverage.by_source()[B].last is None
+    assert view(coverage, A)["unseen"] == 1 and view(coverage, B)["last_record"] is None
 
 
 def test_dead_letters_are_records_of_their_endpoint_and_of_no_definition(clock: Clock) -> None:
@@ -105,7 +110,7 @@ def test_a_reload_forgets_what_goes_and_begins_what_comes(clock: Clock) -> None:
     assert known[DefinitionAtEndpoint(A, THREE)] == Sighting(after.epoch, 1_700_000_100)
     coverage.follow(before)
     assert coverage.all_sightings()[DefinitionAtEndpoint(A, ONE)] == Sighting(before.epoch, 1_700_000_100)
-    assert coverage.by_source()[A].unseen == 1
+    assert view(coverage, A)["unseen"] == 1
 
 
 def test_it_goes_on_through_restarts_and_a_first_occurrence_survives_a_kill(clock: Clock, tmp_path: Path) -> None:
@@ -149,7 +154,7 @@ def test_a_clock_that_goes_back_takes_nothing_back(clock: Clock) -> None:
     coverage.add_batch(batch((A, ONE)))
     clock.now -= 1000
     coverage.add_batch(batch((A, ONE)))
-    assert coverage.by_source()[A].last == 1_700_000_000
+    assert view(coverage, A)["last_record"] == instant_of(1_700_000_000)
 
 
 def test_a_batch_that_comes_again_after_a_crash_is_seen_though_it_counts_once() -> None:
@@ -161,7 +166,7 @@ def test_a_batch_that_comes_again_after_a_crash_is_seen_though_it_counts_once() 
 
 
 def test_there_is_a_series_for_each_source_and_none_for_definitions() -> None:
-    metrics = Metrics(endpoint_cap=1, definitions=0)
+    metrics = Metrics(max_series=1)
     metrics.init_series(endpoints=[A])
     metrics.coverage.follow(plan(*(f"m{number}" for number in range(50))))
     metrics.outcomes(batch((B, "/messagegroups/g/messages/m1")))

@@ -28,7 +28,8 @@ def value(metrics: Metrics, sample: str, **labels: str) -> float | None:
 
 
 def test_names_and_labels_are_those_of_the_contract() -> None:
-    metrics = Metrics(["lake"], ["/endpoints/a"])
+    metrics = Metrics(["lake"])
+    metrics.init_series(endpoints=["/endpoints/a"])
     decided = sum_tallies(['{"arrivals": [], "spilled": 0, "bytes": 0, "ties": [["/endpoints/a", 2]]}'], ())
     decided.add(
         Tally.from_json(

@@ -98,18 +98,9 @@ def test_a_file_that_goes_beside_the_catalog(xrouter: Any, config: Path, name: s
     assert xrouter(config, "--output", draft, "--force")[0] == 0
 
 
-def test_merge_writes_the_whole_catalog(xrouter: Any, config: Path) -> None:
-    merged = config.parent / "merged.json"
-    status, out, _ = xrouter(config, "--group", "Fleet", "--output", merged, "--merge")
-    assert status == 0 and "the whole catalog" in out
-    catalog = load([merged])
-    assert len(catalog.definitions) == 7
-    assert catalog.endpoints[unmatched.PLANT].messagegroups == ("/messagegroups/Plant", "/messagegroups/Fleet")
-
-
 def test_an_endpoint_that_has_to_change_is_told(xrouter: Any, config: Path) -> None:
     _, _, err = xrouter(config, "--group", "Fleet")
-    assert "/endpoints/plant has to list /messagegroups/Fleet in its messagegroups; --merge writes" in err
+    assert "/endpoints/plant has to list /messagegroups/Fleet in its messagegroups" in err
 
 
 def test_filters_and_standings(xrouter: Any, config: Path) -> None:
@@ -119,11 +110,6 @@ def test_filters_and_standings(xrouter: Any, config: Path) -> None:
     with LetterLedger.open(config.parent / "state") as ledger:
         replayed(ledger, [f"{number:032x}" for number in range(60)], datetime.now(UTC))
     assert "no letters to draft a definition from" in xrouter(config)[2]
-
-
-def test_a_sink_that_takes_no_letters_is_refused(xrouter: Any, config: Path) -> None:
-    status, _, err = xrouter(config, "--sink", "out")
-    assert status == 3 and "has no dead letters" in err
 
 
 def test_what_settings_mark_as_sensitive_is_not_told(xrouter: Any, config: Path) -> None:

@@ -103,8 +103,10 @@ def test_kinds_have_gaps_for_ids_and_for_many_words(topics: list[str], addresses
     assert sum(each.letters for each in bundles) == len(topics)
 
 
-def test_a_sample_is_bounded_and_counts_all() -> None:
-    table = FrequencyTable(max_sampled=10, max_bytes=100_000)
+def test_a_sample_is_bounded_and_counts_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.commands.dead_letters.drafts.MAX_SAMPLED", 10)
+    monkeypatch.setattr("router.commands.dead_letters.drafts.MAX_BYTES", 100_000)
+    table = FrequencyTable()
     for number in range(1000):
         table.add(traits(f"a/{number}"))
         table.add(traits(f"b/{number}/c", b"x" * 5_000))
@@ -112,8 +114,9 @@ def test_a_sample_is_bounded_and_counts_all() -> None:
     assert [len(each.records) for each in table.list_bundles()] == [6, 6]
 
 
-def test_kinds_of_large_records_do_not_take_ever_more_memory() -> None:
-    table = FrequencyTable(max_bytes=100_000)
+def test_kinds_of_large_records_do_not_take_ever_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.commands.dead_letters.drafts.MAX_BYTES", 100_000)
+    table = FrequencyTable()
     for number in range(100):
         table.add(traits(f"{name(number)}/x", b"x" * 5_000))
     assert table.left_out[TOO_MANY_KINDS] == 100 - sum(each.letters for each in table.list_bundles()) > 80

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from catalog.convert import to_json_text
 from catalog.documents.documents import Document
+from catalog.documents.fetching import Fetcher
 from catalog.findings import Findings
 from catalog.load import build_catalog
 from catalog.model import PROTOCOLS
@@ -80,7 +81,7 @@ def test_any_records_give_a_fragment_that_loads_without_errors(
     file = tmp_path_factory.getbasetemp() / "suggest-robustness.json"
     if not file.exists():
         file.write_text(CATALOG)
-    found = suggest([*records, *records], BaseCatalog([file]), fewest=least)
+    found = suggest([*records, *records], BaseCatalog([file], Fetcher(network=False)), fewest=least)
 
     text = to_json_text(found.fragment)
     alone = build_catalog([Document("drafts", parse_text("drafts", text.encode()).tree)], Findings())

@@ -13,7 +13,8 @@ from bindings.sending import Outbound
 from catalog.load import load
 from catalog.model import Catalog
 from router.errors import SinkError
-from router.settings import NatsSink, load_settings
+from router.settings import load_settings
+from router.settings.sinks.messages import NatsSink
 from router.sinks.contract import check_endpoints
 from router.sinks.messages.definitions import make_composer
 from router.sinks.messages.sink import HeaderForwarder, RoutedEvent, UnsendableMessage

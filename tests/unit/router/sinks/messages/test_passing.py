@@ -16,7 +16,8 @@ from bindings.mqtt import publisher
 from bindings.nats.binding import build_header_block
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
-from router.settings import HttpSink, KafkaSink, MqttSink
+from router.settings import KafkaSink
+from router.settings.sinks.messages import HttpSink, MqttSink
 from router.sinks.messages.definitions import make_header_forwarder
 from router.sinks.messages.sink import HeaderForwarder, Mode, RoutedEvent, build_message
 

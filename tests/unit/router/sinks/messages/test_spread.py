@@ -10,8 +10,9 @@ import pytest
 
 from bindings.protocols import BINDINGS, sending_of
 from bindings.sending import MessageRefusal, Outbound
-from router.settings import KafkaSink, MqttSink
+from router.settings import KafkaSink
 from router.settings.routes import parse_address
+from router.settings.sinks.messages import MqttSink
 from router.sinks.contract import Commit
 from router.sinks.messages.definitions import make_destination_key
 from router.sinks.messages.sink import MESSAGE, ConfirmedSink, DestinationCap, TemplateComposer, get_destination_cap

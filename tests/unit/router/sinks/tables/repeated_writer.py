@@ -6,7 +6,7 @@ import sys
 
 import pyarrow as pa
 
-from router.settings import JsonLinesSink, TableSink
+from router.settings.sinks.messages import JsonLinesSink, TableSink
 from router.sinks import Commit, open_sink
 from router.sinks.jsonlines import WIDE
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from router.errors import SinkError
 from router.rendering.texts import INSTANT
-from router.settings import JsonLinesSink, TableSink
+from router.settings.sinks.messages import JsonLinesSink, TableSink
 from router.sinks import Commit, open_sink
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, WIDE_WITH_AMBIGUOUS, StandardOutputSink, render_event_lines
 from router.sinks.tables.delta import DeltaSink
