@@ -408,7 +408,11 @@ def origin_headers() -> Column:
     """Return the headers of a row of Spark's Kafka source, followed by its origin, for the fallback topic."""
     from pyspark.sql import functions as F
 
-    values = (F.col("topic"), *(F.col(name).cast("string") for name in _ORIGIN[1:3]), _unix_millis().cast("string"))
+    values = (
+        F.col("topic"),
+        *(F.col(name).cast("string") for name in _ORIGIN[1:3]),
+        F.unix_millis("timestamp").cast("string"),
+    )
     ours = F.array(*(header_column(name, value) for name, value in zip(_NAMES, values, strict=True)))
     return F.concat(F.coalesce("headers", F.array().cast(HEADERS_TYPE)), ours)
 
@@ -422,7 +426,7 @@ def restore_origin(rows: DataFrame) -> DataFrame:
 
     count = len(_ORIGIN)
     ours = F.when(F.size("headers") >= count, F.slice("headers", -count, count))
-    timestamp = _unix_millis() if needs_milliseconds(rows, "kafka") else F.col("timestamp")
+    timestamp = F.unix_millis("timestamp") if needs_milliseconds(rows, "kafka") else F.col("timestamp")
     marked = rows.withColumns({"timestamp": timestamp, "ours": ours})
     texts = [F.try_validate_utf8(F.get("ours", F.lit(place))["value"].cast("string")) for place in range(count)]
     numbers = [text.try_cast(kind) for text, kind in zip(texts[1:], ("int", "bigint", "bigint"), strict=True)]
@@ -439,12 +443,6 @@ def restore_origin(rows: DataFrame) -> DataFrame:
         *(F.when(is_ours, value).otherwise(F.col(name)).alias(name) for name, value in origin.items()),
         F.when(is_ours, original).otherwise(F.col("headers")).alias("headers"),
     )
-
-
-def _unix_millis() -> Column:
-    from pyspark.sql import functions as F
-
-    return F.unix_millis("timestamp")
 
 
 # The records that a real-time query sends, and their counts, in expressions that Spark's real-time mode supports.

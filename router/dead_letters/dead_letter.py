@@ -210,14 +210,14 @@ def format_body(body: bytes | None, max_length: int = BODY_SHOWN) -> list[str]:
     return [_format_hex_line(shown, start) for start in range(0, len(shown), _WIDTH)] + more
 
 
-def body_to_json(body: bytes | None, max_length: int | None = None) -> dict[str, Any]:
+def body_to_json(body: bytes | None) -> dict[str, Any]:
     """Return a body as a JSON member, ``body`` for UTF-8 text, else ``body_base64``; empty without a body."""
     if body is None:
         return {}
     try:
-        return {"body": body[:max_length].decode("utf-8")}
+        return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body[:max_length]).decode("ascii")}
+        return {"body_base64": base64.b64encode(body).decode("ascii")}
 
 
 def _is_text(body: bytes) -> bool:

@@ -140,8 +140,8 @@ class Redactor:
     def _redact_body(self, body: bytes | None, secrets: list[str]) -> tuple[bytes | None, bool]:
         """Return the redacted body, and whether all of it is hidden."""
         marks = self._marks
-        if body is None or not self.redacts_bodies:
-            return body, False
+        if body is None:
+            return None, False
         try:
             tree = json.loads(body, parse_float=_NumberWithText)
         except (ValueError, RecursionError):

@@ -148,9 +148,8 @@ class RetentionThread:
     by the end of the process leaves each table consistent, and the next one completes it.
     """
 
-    def __init__(self, settings: Settings, *, interval: float = INTERVAL_SECONDS) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._interval = interval
         self._stop = threading.Event()
         self._thread = Background("dead-letter-retention", self._purge_periodically)
 
@@ -176,4 +175,4 @@ class RetentionThread:
                     _log.info("dead letters removed", sink=removed.sink, letters=removed.letters, bytes=removed.bytes)
             except (RouterError, OSError) as error:
                 _log.warning("dead letters could not be removed; will retry", problem=str(error))
-            self._stop.wait(self._interval)
+            self._stop.wait(INTERVAL_SECONDS)

@@ -358,7 +358,6 @@ FIRST_SAMPLE_ROWS: Final = 100
 """Rows of the first sample, before its cost is known."""
 MIN_SAMPLE_ROWS: Final = 50
 """Minimum rows of a sample, if there are as many."""
-MAX_SAMPLE_ROWS: Final = 5_000
 CountKey = tuple[str, str, str, str]
 """Endpoint, result or difference, and the outcomes of both catalogs."""
 _RANDOM: Final = np.random.default_rng(0)
@@ -383,7 +382,7 @@ class ShadowBudget:
         if self._seconds <= 0:
             return 0
         affordable = FIRST_SAMPLE_ROWS if self._row_seconds is None else int(self._seconds / self._row_seconds)
-        rows = min(remaining, affordable, MAX_SAMPLE_ROWS)
+        rows = min(remaining, affordable)
         return rows if rows >= min(remaining, MIN_SAMPLE_ROWS) else 0
 
     def spend(self, seconds: float, rows: int) -> None:

@@ -47,6 +47,7 @@ PLAUSIBLE: Final = 1 << 24
 MAX_COUNTED: Final = 1_000
 """Most ids of one Arrow batch that are counted separately."""
 MAX_SHOWN: Final = 3
+"""Most definitions whose id or schema rejects a body that a dead letter names."""
 _KAFKA: Final = protocol_number(KAFKA)
 
 

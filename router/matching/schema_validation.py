@@ -26,13 +26,11 @@ from router.matching.channels import Channel
 from router.matching.index.classes import BoolArray, IntArray
 from router.matching.index.index import MatchIndex, OverlapFinder
 from router.matching.record_columns import Payload, RecordColumns
-from router.matching.schema_ids import SchemaIdFilter
+from router.matching.schema_ids import MAX_SHOWN, SchemaIdFilter
 
 Validation = Literal["never", "ambiguous", "always"]
 DATA: Final = "data"
 """What a mismatch calls the body, where others name a property."""
-MAX_SCHEMAS: Final = 3
-"""Most rejecting schemas that a dead letter names."""
 NAMED: Final = 5
 """Most violations that the detail of a dead letter names."""
 MAX_NAMED: Final = 20_000
@@ -268,9 +266,9 @@ def is_decided_by_schema(target: MatchCandidate) -> bool:
 
 def rejection_detail(rejected: Rejections) -> str:
     """Return the detail of a dead letter that schemas rejected: their first violations."""
-    shown = sorted(rejected)[:MAX_SCHEMAS]
+    shown = sorted(rejected)[:MAX_SHOWN]
     listed = [f"{xid}: {list_faults(rejected[xid], max(1, NAMED // len(shown)))}" for xid in shown]
-    more = f"; and {len(rejected) - MAX_SCHEMAS} more" if len(rejected) > MAX_SCHEMAS else ""
+    more = f"; and {len(rejected) - MAX_SHOWN} more" if len(rejected) > MAX_SHOWN else ""
     return "; ".join(listed) + more
 
 
@@ -283,7 +281,7 @@ def list_faults(faults: Sequence[SchemaFault], max_named: int = NAMED) -> str:
 def schema_mismatches(rejected: Rejections, targets: Sequence[MatchCandidate]) -> list[dict[str, Any]]:
     """Return the rejecting definitions in the form of ``nearest``, with MAX_FAULTS violations in all."""
     definitions = {target.xid: target.definition for target in targets if target.xid in rejected}
-    shown = sorted(rejected)[:MAX_SCHEMAS]
+    shown = sorted(rejected)[:MAX_SHOWN]
     return [
         {
             "message": xid,

@@ -231,18 +231,18 @@ def _kafka_native_texts(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
         ',"timestamp":',
         numbers[2],
         pc.if_else(has_headers, concat_texts(',"headers":[', listed, "]"), ""),
-        nulls_to_empty(_bytes_member("key", pc.struct_field(raw, "key"))),
+        nulls_to_empty(_key_member(pc.struct_field(raw, "key"))),
         "}",
     )
     return texts, headers.rows_with(np.flatnonzero(lists.flatten().field("key").is_null()))
 
 
-def _bytes_member(name: str, values: pa.BinaryArray) -> pa.StringArray:
-    """Render a member that is text or base64, after a comma; null for null."""
+def _key_member(values: pa.BinaryArray) -> pa.StringArray:
+    """Render the member with the key, text or base64, after a comma; null for null."""
     texts, broken = decode_texts(values)
-    members = concat_texts(f',"{name}":"', escape_json(texts), '"')
+    members = concat_texts(',"key":"', escape_json(texts), '"')
     encoded = encode_base64(values.take(pa.array(broken)))
-    return replace_rows(members, broken, concat_texts(f',"{name}_base64":"', encoded, '"'))
+    return replace_rows(members, broken, concat_texts(',"key_base64":"', encoded, '"'))
 
 
 def _header_values(values: pa.BinaryArray) -> pa.StringArray:
@@ -476,7 +476,7 @@ def event_columns(kind: SourceKind, raw: pa.StructArray, given: pa.ListArray, pl
     :func:`router.rendering.texts.render_event` renders it.
     """
     attributes = read_attributes(kind, raw, given, place)
-    standard = _standard_columns(attributes)
+    standard = {name: attribute_values(attributes, name) for name in (*ATTRIBUTE_COLUMNS, "time")}
     times = standard["time"]
     columns = [
         *(standard[name] for name in ATTRIBUTE_COLUMNS),
@@ -493,11 +493,6 @@ def event_columns(kind: SourceKind, raw: pa.StructArray, given: pa.ListArray, pl
     records = zip(*(array.take(at).to_pylist() for array in (raw, given, place)), strict=True)
     exact = [render_event(*parts_of_raw(row, kind, number), own) for row, own, number in records]
     return replace_rows(events, rows, pa.array(exact, EVENT_TYPE))
-
-
-def _standard_columns(attributes: Attributes) -> dict[str, pa.StringArray]:
-    """Return the attributes with a separate column, by name."""
-    return {name: attribute_values(attributes, name) for name in (*ATTRIBUTE_COLUMNS, "time")}
 
 
 def attribute_values(attributes: Attributes, name: str) -> pa.StringArray:

@@ -24,7 +24,7 @@ from router.batches.plans import LoadedPlan, PlanCache
 from router.batches.splitting import BatchPart
 from router.batches.waiting import pauses
 from router.dead_letters.dead_letter import DeadLetter, rows_of
-from router.dead_letters.reading import DeadLetterFilter
+from router.dead_letters.reading import DeadLetterFilter, get_standing, join_ledger_entries
 from router.errors import SinkError, find_lost_registry
 from router.evaluation.evaluator import INBOX_COLUMNS, evaluate
 from router.evaluation.plan import Plan
@@ -105,7 +105,7 @@ class ReplayedBatch(Batch):
         """
         tried = [letter for letter in self.letters if letter.id not in self.held]
         settled = list(self._outcomes(tried, self.rejections.details))
-        finish(self.ledger, self.plan, self.pending, settled, self.summary)
+        finish_batch(self.ledger, self.plan, self.pending, settled, self.summary)
         routed = {outcome.letter for outcome in settled if outcome.reason is None}
         self.summary.routed.update(each.message for each in self.decisions if each.letter in routed)
         self.summary.held += len(self.held)
@@ -134,7 +134,7 @@ class Replayer:
         """
         summary.gone += len(pending.letters) - len(letters)
         if not letters:
-            finish(self.ledger, plan, pending, (), summary)
+            finish_batch(self.ledger, plan, pending, (), summary)
             return
         self.plans.activate(plan)
         for pause in pauses():
@@ -162,7 +162,7 @@ class Replayer:
         ReplayedBatch(id, outcomes, loaded.writer, self.ledger, loaded.plan, pending, letters, keys, summary).write()
 
 
-def finish(
+def finish_batch(
     ledger: LetterLedger, plan: Plan, pending: PendingReplay, outcomes: Sequence[Outcome], summary: Summary
 ) -> None:
     """Commit a batch to the ledger, and park dead letters that failed too often."""
@@ -203,7 +203,7 @@ def _outcomes_of(
             yield Outcome(letter.id)
 
 
-# What would become of dead letters under the catalog and settings of now: by the plan of ``run``, without Spark.
+# The outcomes of a replay with the current catalog and settings: by the plan of ``run``, without Spark.
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +217,13 @@ class ReplayOutcome:
     detail: str = ""
 
 
-def verdicts(plan: Plan, letters: Sequence[DeadLetter]) -> list[ReplayOutcome]:
+def evaluate_letters(plan: Plan, letters: Sequence[DeadLetter]) -> list[ReplayOutcome]:
     """Evaluate dead letters with a plan; return one outcome each, in their order.
 
-    ``sinks`` are all of the route; which of them a replay leaves out, since they have the record, is not said here.
+    ``sinks`` are all sinks of the route, also those that have the record already.
 
     Raises:
-        RouterError: the record of a letter cannot be taken apart.
+        RouterError: the record of a letter is invalid.
     """
     if not letters:
         return []
@@ -244,7 +244,7 @@ def verdicts(plan: Plan, letters: Sequence[DeadLetter]) -> list[ReplayOutcome]:
     return results
 
 
-def with_waiting(judged: Sequence[ReplayOutcome], turns: ReplayOrder) -> Iterator[ReplayOutcome]:
+def hold_back_waiting(judged: Sequence[ReplayOutcome], turns: ReplayOrder) -> Iterator[ReplayOutcome]:
     """Yield the outcomes of a batch, including those that would wait behind others; count the rest as replayed."""
     lasting = [each.letter for each in judged if each.reason is not None]
     keys = turns.order.keys_of_letters(each.letter for each in judged)
@@ -258,9 +258,8 @@ def with_waiting(judged: Sequence[ReplayOutcome], turns: ReplayOrder) -> Iterato
         yield each
 
 
-# Which dead letters a replay takes, in what batches, and which sinks each of them still lacks.
+# The dead letters that a replay selects, their batches, and the sinks that lack each record.
 
-CHUNK: Final = 500
 MAX_BATCH_BYTES: Final = 64 * 2**20
 """Bytes of bodies at which a batch is closed, whatever its number of dead letters."""
 
@@ -301,31 +300,27 @@ class Selection:
 
     def choose(self, letters: Iterable[DeadLetter]) -> Iterator[SelectedDeadLetter]:
         """Yield the dead letters to replay, in order, at most ``limit``."""
-        return itertools.islice(self._choose(iter(letters)), self.limit)
+        return itertools.islice(self._choose(letters), self.limit)
 
-    def _choose(self, letters: Iterator[DeadLetter]) -> Iterator[SelectedDeadLetter]:
-        while some := list(itertools.islice(letters, CHUNK)):
-            entries = self.ledger.entries(letter.id for letter in some)
-            for letter in some:
-                entry = entries.get(letter.id)
-                if self.only is not None and letter.id not in self.only:
-                    continue
-                if not self.wanted.matches(letter, entry.standing if entry else "open"):
-                    continue
-                if self.wanted.ids:
-                    self.seen.add(letter.id)
-                if self._standing(entry) in ("open", "parked" if self.parked else "open"):
-                    yield SelectedDeadLetter(letter, missing_sinks(self.ledger, letter, entry))
-                else:
-                    self.skipped[self._standing(entry)] += 1
+    def _choose(self, letters: Iterable[DeadLetter]) -> Iterator[SelectedDeadLetter]:
+        for letter, entry in join_ledger_entries(letters, self.ledger):
+            if self.only is not None and letter.id not in self.only:
+                continue
+            if not self.wanted.matches(letter, get_standing(entry)):
+                continue
+            if self.wanted.ids:
+                self.seen.add(letter.id)
+            if self._standing(entry) in ("open", "parked" if self.parked else "open"):
+                yield SelectedDeadLetter(letter, missing_sinks(self.ledger, letter, entry))
+            else:
+                self.skipped[self._standing(entry)] += 1
 
     def _standing(self, entry: LedgerEntry | None) -> str:
-        if entry is None:
-            return "open"
-        if entry.standing == "open" and self.most is not None and entry.attempts >= self.most:
+        standing = get_standing(entry)
+        if entry is not None and standing == "open" and self.most is not None and entry.attempts >= self.most:
             self.ledger.park([entry.letter], datetime.now(UTC))
             return "parked"
-        return entry.standing
+        return standing
 
 
 def missing_sinks(ledger: LetterLedger, letter: DeadLetter, entry: LedgerEntry | None) -> tuple[str, ...]:
@@ -341,7 +336,9 @@ def missing_sinks(ledger: LetterLedger, letter: DeadLetter, entry: LedgerEntry |
     return parse_sinks(letter.detail) if letter.reason == SINK_REJECTED and not only_waits(letter.detail) else ()
 
 
-def batches(chosen: Iterable[SelectedDeadLetter], size: int, turns: ReplayOrder | None = None) -> Iterator[ReplayBatch]:
+def group_letters(
+    chosen: Iterable[SelectedDeadLetter], size: int, turns: ReplayOrder | None = None
+) -> Iterator[ReplayBatch]:
     """Group dead letters into batches of at most *size*, each for the same sinks and with unique positions.
 
     A batch of few large letters is closed earlier (:data:`MAX_BATCH_BYTES`).

@@ -32,10 +32,10 @@ from router.replay.batches import (
     ReplayOutcome,
     Selection,
     Summary,
-    batches,
+    evaluate_letters,
+    group_letters,
+    hold_back_waiting,
     missing_sinks,
-    verdicts,
-    with_waiting,
 )
 from router.settings import Settings, load_settings
 from router.sinks import check_endpoints
@@ -113,8 +113,8 @@ def dry_run(settings: Settings, wanted: DeadLetterFilter, options: ReplayOptions
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         selection = Selection(ledger, wanted, options.parked, options.limit)
         turns = ReplayOrder(ledger.order)
-        for batch in batches(selection.choose(read_dead_letters(settings)), CHUNK, turns):
-            for verdict in with_waiting(verdicts(plan, batch.letters), turns):
+        for batch in group_letters(selection.choose(read_dead_letters(settings)), CHUNK, turns):
+            for verdict in hold_back_waiting(evaluate_letters(plan, batch.letters), turns):
                 left = tuple(name for name in verdict.sinks if not batch.sinks or name in batch.sinks)
                 yield ReplayOutcome(verdict.letter, verdict.message, left, verdict.reason, verdict.detail)
         yield from (ReplayOutcome(letter, None, (), HELD) for letter in sorted(turns.left))
@@ -236,7 +236,7 @@ class _Run:
         """Replay a selection; return the dead letters that were skipped because of an earlier one."""
         turns = ReplayOrder(self.ledger.order)
         letters = read_dead_letters(self.settings) if self.letters is None else self.letters
-        for batch in batches(selection.choose(letters), self.options.size, turns):
+        for batch in group_letters(selection.choose(letters), self.options.size, turns):
             if self.stop.is_set():
                 raise ReplayInterrupted
             self.plan = self.plan or current_plan(self.settings)
@@ -321,7 +321,7 @@ class SingleReplays:
 
     def verdict(self, plan: Plan, letter: DeadLetter) -> dict[str, Any]:
         """Return the outcome of replaying a dead letter with *plan*; ``sinks`` are those that lack its record."""
-        (verdict,) = verdicts(plan, [letter])
+        (verdict,) = evaluate_letters(plan, [letter])
         with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
             without = missing_sinks(ledger, letter, ledger.entries([letter.id]).get(letter.id))
         return {

@@ -371,8 +371,7 @@ class Outcomes:
         known = self._staged.get(share)
         if known is not None:
             return known
-        if self._judge is None:
-            raise ValueError("these outcomes have no plan in the workers that write them")
+        assert self._judge is not None
         staging = SinkRows.for_batch(self._batch, self._plan, share)
         self._staged.add([share], collect_results(staging.stage_outcomes(self._rows, self._judge)))
         staged = self._staged.get(share)
@@ -443,8 +442,7 @@ class Outcomes:
 
     def publish_all(self, sinks: Sequence[str]) -> None:
         """Have Spark write events and dead letters to Kafka sinks of one cluster, as :meth:`publish_events`."""
-        if self._outgoing is None:
-            raise ValueError("these outcomes have no records for one write to all sinks")
+        assert self._outgoing is not None
         self._save(self._outgoing, self._kafka_settings(dead_letter_sinks(self._plan.settings)[0]), ",".join(sinks))
 
     def iter_spilled(self) -> Iterator[tuple[str, bytes]]:

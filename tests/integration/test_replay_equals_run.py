@@ -24,7 +24,7 @@ from router.dead_letters.reading import read_dead_letters
 from router.evaluation.evaluator import Kind
 from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.plan import Plan
-from router.replay.batches import verdicts
+from router.replay.batches import evaluate_letters
 from router.settings import settings_from_dict
 from router.watching.metrics import Metrics
 from router.writing.staging import BatchId
@@ -223,7 +223,9 @@ def test_a_replay_gives_what_the_record_would_have_given(spark: SparkSession, ki
     assert table(tmp_path / "three") == table(tmp_path / "two")
     assert {row["id"] for row in table(tmp_path / "three") if row["type"] == "made"} == MAPPED[kind]
     told = {row["position"]: row["message"] for row in table(tmp_path / "three")}
-    assert [verdict.message for verdict in verdicts(now, letters)] == [told[letter.position] for letter in letters]
+    assert [verdict.message for verdict in evaluate_letters(now, letters)] == [
+        told[letter.position] for letter in letters
+    ]
 
 
 def test_letters_keep_their_record_in_its_own_form() -> None:

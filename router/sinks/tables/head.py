@@ -7,7 +7,6 @@ timestamps, row tracking, clustering, widened types or column defaults, although
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -143,11 +142,6 @@ def _file_key(file: Action) -> tuple[str, str]:
     return file["path"], f"{vector.get('storageType', '')}{vector.get('pathOrInlineDv', '')}{vector.get('offset', '')}"
 
 
-def may_change_table(action: Action) -> bool:
-    """Whether an action may change the table's definition, or how to write it."""
-    return not action.keys() <= _ADDING
-
-
 def _iter_file_actions(file: Path, kind: str, below: int | None = None) -> Iterator[Any]:
     """Yield the actions of a kind in a Parquet file of a checkpoint; with *below*, only of files with fewer bytes."""
     content = pq.ParquetFile(file)
@@ -197,10 +191,9 @@ def make_durable(uri: str, version: int) -> None:
     folder = local_folder(uri)
     if folder is None:
         return
-    entry = folder / "_delta_log" / f"{version:020d}.json"
-    # Split at line feeds only: texts in statistics may contain other line separators of Unicode.
-    actions = [json.loads(line) for line in entry.read_bytes().split(b"\n") if line]
-    added = [folder / unquote(action["add"]["path"]) for action in actions if "add" in action]
+    log = TableLog(folder)
+    entry = log.entry_path(version)
+    added = [folder / unquote(action["add"]["path"]) for action in log.read_actions(version) if "add" in action]
     folders = {file.parent for file in added}
     for file in (*added, entry, *folders, folder, entry.parent):
         sync_path(file)
@@ -232,9 +225,7 @@ def make_checkpoint_durable(uri: str, version: int) -> None:
 
 
 LEFT_TO_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-"""Options for commits of delta-rs without checkpoints: upkeep writes them later, durably.
-The state of a table's log up to ``version``. ``table`` may be older; later entries only changed its files.
-"""
+"""Options for commits of delta-rs without checkpoints: upkeep writes them later, durably."""
 _ROW_IDS: Final = "delta.rowTracking"
 
 
@@ -284,8 +275,9 @@ class TableHead:
             OSError: nothing was added.
         """
         files = tuple(files)
-        for folder in {folder for file in files for folder in self._iter_folders(file.path)}:
-            sync_path(folder)
+        # Up to the table's folder, since partition folders may be new.
+        for folder in {parent for file in files for parent in Path(file.path).parents}:
+            sync_path(self._folder / folder)
         parameters = {"mode": "Append", "partitionBy": msgspec.json.encode(self._partitions).decode()}
         actions: list[Action] = [self._make_transaction(commit.app, commit.version)]
         if metadata is not None:
@@ -343,7 +335,7 @@ class TableHead:
                 actions = self._log.read_actions(known + 1)
             except (FileNotFoundError, msgspec.DecodeError):
                 return None
-            changes = [each for each in actions if may_change_table(each)]
+            changes = [each for each in actions if not each.keys() <= _ADDING]
             if any(_drop_empty(each.get("metaData", {})) != self.metadata for each in changes):
                 return None
             for action in actions:
@@ -393,10 +385,6 @@ class TableHead:
 
     def _make_transaction(self, app: str, number: int) -> Action:
         return {"txn": {"appId": app, "version": number, "lastUpdated": time.time_ns() // 1_000_000}}
-
-    def _iter_folders(self, path: str) -> Iterator[Path]:
-        """Yield a file's folders up to the table's folder: partition folders may be new."""
-        yield from (self._folder / parent for parent in Path(path).parents)
 
 
 def _drop_empty(metadata: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from router.commands.check.command import collect_findings
+from router.dead_letters import retention
 from router.dead_letters.reading import read_dead_letters
 from router.dead_letters.retention import RemovalCount, RetentionLimits, RetentionThread, purge
 from router.errors import StateError
@@ -131,10 +132,11 @@ def test_a_batch_that_commits_meanwhile_is_not_in_the_way(tmp_path: Path) -> Non
     assert DeltaTable(str(tmp_path / "delta")).transaction_version("other") == 1
 
 
-def test_a_running_router_does_it_by_itself(tmp_path: Path) -> None:
+def test_a_running_router_does_it_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "INTERVAL_SECONDS", 0.05)
     settings = load_settings(settings_file(tmp_path, ("delta",), retention={"age": "1d"}))
     write_letters(settings, [row(1, failed=NOW - 10_000 * DAY)])
-    with RetentionThread(settings, interval=0.05):
+    with RetentionThread(settings):
         wait_until(lambda: not left(settings, "delta"), 30, "the first letter to be removed")
         write_letters(settings, [row(2, failed=NOW - 9_000 * DAY), row(3, failed=datetime.now(UTC))], 2)
         wait_until(lambda: left(settings, "delta") == [letter_id(3)], 30, "the second one to be removed")

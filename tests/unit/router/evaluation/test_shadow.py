@@ -18,7 +18,7 @@ from router.evaluation.comparing import (
     CHANGED,
     DIFFERENCE_LABELS,
     FAILED,
-    MAX_SAMPLE_ROWS,
+    FIRST_SAMPLE_ROWS,
     MAX_SAVED_SECONDS,
     MIN_SAMPLE_ROWS,
     SAME,
@@ -156,7 +156,7 @@ def test_few_rows_are_no_look_and_time_is_not_saved_up_for_ever() -> None:
     assert allowance.allowed_rows(10) == 0
     for _ in range(100):
         allowance.earn(1.0)
-    assert allowance.allowed_rows(20_000) <= MAX_SAMPLE_ROWS
+    assert allowance.allowed_rows(20_000) == FIRST_SAMPLE_ROWS
     allowance.spend(1.0, 100)
     assert allowance.allowed_rows(20_000) == int(MAX_SAVED_SECONDS / 0.01)
     allowance.spend(0.9, 90)

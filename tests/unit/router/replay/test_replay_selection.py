@@ -13,7 +13,7 @@ from router.dead_letters.dead_letter import DeadLetter, rows_of
 from router.dead_letters.reading import DeadLetterFilter, build_filter, parse_time_option
 from router.errors import RouterError, StateError
 from router.replay import batches as replaying
-from router.replay.batches import SelectedDeadLetter, Selection, batches, missing_sinks
+from router.replay.batches import SelectedDeadLetter, Selection, group_letters, missing_sinks
 from router.replay.replay import ReplayOptions
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
 from tests.support.ledger import attempted, replayed
@@ -95,10 +95,10 @@ def test_sinks_that_lack_a_record_are_those_named_last(tmp_path: Path) -> None:
 def test_batches_are_of_one_destination_and_have_no_position_twice() -> None:
     letters = [replace(LETTER, id=str(n), position=f"p-{n % 4}") for n in range(6)]
     chosen = [SelectedDeadLetter(letter, ("bus",) if n == 2 else ()) for n, letter in enumerate(letters)]
-    found = [(batch.sinks, [letter.id for letter in batch.letters]) for batch in batches(chosen, 3)]
+    found = [(batch.sinks, [letter.id for letter in batch.letters]) for batch in group_letters(chosen, 3)]
     assert found == [((), ["0", "1", "3"]), (("bus",), ["2"]), ((), ["4", "5"])]
     twice = [SelectedDeadLetter(replace(LETTER, id=name)) for name in "xy"]
-    assert [len(batch.letters) for batch in batches(twice, 3)] == [1, 1]
+    assert [len(batch.letters) for batch in group_letters(twice, 3)] == [1, 1]
 
 
 def test_a_batch_is_no_larger_than_a_second_of_the_rate() -> None:
@@ -109,10 +109,10 @@ def test_a_batch_is_no_larger_than_a_second_of_the_rate() -> None:
 
 def test_thousands_of_small_letters_are_one_batch_and_large_ones_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
     letters = [SelectedDeadLetter(replace(LETTER, id=str(n), position=f"p-{n}")) for n in range(5_480)]
-    assert [len(batch.letters) for batch in batches(letters, ReplayOptions().size)] == [5_480]
+    assert [len(batch.letters) for batch in group_letters(letters, ReplayOptions().size)] == [5_480]
     monkeypatch.setattr(replaying, "MAX_BATCH_BYTES", 100)
     large = [SelectedDeadLetter(replace(each.letter, body=b"x" * 40)) for each in letters[:7]]
-    assert [len(batch.letters) for batch in batches(large, ReplayOptions().size)] == [3, 3, 1]
+    assert [len(batch.letters) for batch in group_letters(large, ReplayOptions().size)] == [3, 3, 1]
 
 
 def test_a_letter_that_was_changed_where_it_lies_is_named() -> None:

@@ -13,7 +13,7 @@ import pytest
 from router.cli import run_command_line
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.retention import RetentionLimits, purge
-from router.replay.batches import SelectedDeadLetter, batches, missing_sinks
+from router.replay.batches import SelectedDeadLetter, group_letters, missing_sinks
 from router.state.ledger import HELD, LetterLedger, Outcome, PendingReplay, ReplayOrder, held_up, only_waits, waits_for
 from router.writing.outcomes import format_detail, parse_sinks
 from tests.support.ledger import replayed
@@ -84,7 +84,7 @@ def gathered(
         for letter in letters
     )
     found: list[list[str]] = []
-    for batch in batches(chosen, 2, turns):
+    for batch in group_letters(chosen, 2, turns):
         ids = [letter.id for letter in batch.letters]
         found.append(ids)
         held = held_up(ids, lasting.split(), ledger.order.keys_of_letters(ids))
