@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 from router.spark.connectors import fetch_jars
 from router.spark.session import DAEMON_CONF, skip_data_source_search, use_driver_pyspark
 from tests.support.apicurio import Apicurio
-from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
+from tests.support.brokers import GIVEN_VARIABLE, kafka_for_all
 from tests.support.cases import FULL, QUICK
 from tests.support.corpora import SHARED, SHARED_VARIABLE
 from tests.support.router import RouterProcess, router_options
@@ -108,8 +108,9 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """A real broker (``tests.support.brokers``); without one the test fails."""
-    with kafka_for_tests(tmp_path_factory.mktemp("kafka")) as bootstrap:
+    """A real broker (``tests.support.brokers``), one for all workers of a run; without one the test fails."""
+    folder = tmp_path_factory.getbasetemp()
+    with kafka_for_all(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) as bootstrap:
         yield Kafka(bootstrap)
 
 

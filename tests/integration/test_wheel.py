@@ -21,12 +21,9 @@ from packaging.requirements import Requirement
 
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.router import submit_options
+from tests.support.spark_versions import PACKAGES, ROOT, UV, build_wheel
 from tests.support.waiting import wait_until
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = ("catalog", "bindings", "registry", "router", "xrouter")
-UV: Final = Path(sys.executable).with_name("uv")
-BUILD: Final = ("--quiet", "--wheel", "--no-build-isolation", "--offline")
 SECONDS: Final = 500.0
 
 
@@ -75,16 +72,7 @@ def clean() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the sources."""
-    folder = tmp_path_factory.mktemp("sources")
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
-    out = tmp_path_factory.mktemp("wheel")
-    run(UV, "build", *BUILD, "--python", sys.executable, "-o", out, folder, cwd=folder)
-    [path] = out.glob("*.whl")
-    return path
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

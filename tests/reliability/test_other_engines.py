@@ -50,7 +50,9 @@ def of_deltalake() -> dict[str, Change]:
 
     def restore(folder: Path) -> None:
         table = DeltaTable(folder)
-        table.restore(table.version() - 1)
+        # It takes the first version, 0, for none.
+        if table.version() > 1:
+            table.restore(table.version() - 1)
 
     return {
         "compact": lambda folder: DeltaTable(folder).optimize.compact(),

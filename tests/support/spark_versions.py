@@ -52,7 +52,7 @@ def build_wheel(folder: Path) -> Path:
     """Build the wheel from a copy of the sources."""
     for name in PACKAGES:
         shutil.copytree(ROOT / name, folder / "sources" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "sources")
     _uv("build", "--wheel", "--no-build-isolation", "--offline", "-o", folder, folder / "sources")
     [wheel] = folder.glob("*.whl")
