@@ -20,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from router.spark.connectors import fetch_jars
 from router.spark.session import DAEMON_CONF, skip_data_source_search, use_driver_pyspark
+from router.state.state import StateFolder
 from tests.support.apicurio import Apicurio
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_all
 from tests.support.cases import FULL, QUICK
@@ -148,6 +149,13 @@ def topic_factory(kafka: Kafka) -> TopicFactory:
         return topic
 
     return make
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[StateFolder]:
+    """A state folder of its own."""
+    with StateFolder.open(tmp_path / "state") as opened:
+        yield opened
 
 
 @pytest.fixture
