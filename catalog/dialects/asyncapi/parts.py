@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, Final
 
 from catalog.parsing.texts import parse_text
@@ -47,8 +47,9 @@ class ProtocolBinding:
 
 
 TABLES: Final[Mapping[str, Mapping[str, Any]]] = parse_text(
-    "tables.yaml", Path(__file__).with_name("tables.yaml").read_bytes()
+    "tables.yaml", files("catalog.dialects.asyncapi").joinpath("tables.yaml").read_bytes()
 ).tree
+"""Also where executors of Spark have the package as an archive."""
 
 
 def _read_binding(row: Mapping[str, Any]) -> ProtocolBinding:
