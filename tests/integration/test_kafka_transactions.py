@@ -88,7 +88,8 @@ def test_what_is_aborted_or_open_is_not_routed(
     for each in range(20):
         aborted(200 + each, 1)
     rests(router)
-    assert router.total("xrouter_empty_offsets_total") > 50, "aborted records, and the markers of transactions"
+    # Aborted records, and the markers of transactions.
+    wait_until(lambda: router.total("xrouter_empty_offsets_total") > 50, LIMIT, said(router))
     one.begin(topic, of(40, 2))
     assert router.stop() == 0, router.log[-3000:]
     one.abort()
