@@ -62,7 +62,7 @@ check: install ## format, lint, types, quick unit tests and architecture tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -m "not full and not slow and not broker and not spark" -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/unit tests/test_architecture.py
+	$(BIN)/python -m pytest -q -m "not full and not slow and not broker and not spark" -n $$((2 * $(CORES))) --dist loadfile --no-loadscope-reorder tests/unit tests/test_architecture.py
 
 format: install ## format, and mend what the linter can
 	$(BIN)/ruff format .
