@@ -12,10 +12,10 @@ LOCK_DEV := deploy/requirements-dev.lock
 # Set PYTHON=/path/to/python3 to choose another; the first of these that runs and is new enough is taken.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
-# Test files that run at a time, each with brokers, a Spark session and routers of its own. Half of such a test's time is
-# waiting, so `make test` takes two for a core, where there are 3 GiB of memory for each; `make check` waits for nothing.
+# Test files that run at a time, each with brokers, a Spark session and routers of its own. Half of a test's time is
+# waiting, also of those that start nothing; so there are three for a core, where there are 3 GiB of memory for each.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-WORKERS ?= $(shell awk -v most=$$((2 * $(CORES))) '/^MemTotal/ { n = int($$2 / 3145728) } \
+WORKERS ?= $(shell awk -v most=$$((3 * $(CORES))) '/^MemTotal/ { n = int($$2 / 3145728) } \
 	END { print n < 1 ? 1 : n < most ? n : most }' /proc/meminfo)
 # Compiled modules are kept beside their sources, whatever the surroundings say: each start of a router, of its workers and
 # of those that run tests would compile all it imports anew.
@@ -62,7 +62,7 @@ check: install ## format, lint, types, quick unit tests and architecture tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -m "not full and not slow and not broker and not spark" -n $(CORES) --dist loadfile tests/unit tests/test_architecture.py
+	$(BIN)/python -m pytest -q -m "not full and not slow and not broker and not spark" -n $$((2 * $(CORES))) --dist loadfile --no-loadscope-reorder tests/unit tests/test_architecture.py
 
 format: install ## format, and mend what the linter can
 	$(BIN)/ruff format .

@@ -20,8 +20,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from router.spark.connectors import fetch_jars
 from router.spark.session import DAEMON_CONF, skip_data_source_search, use_driver_pyspark
+from router.state.state import StateFolder
 from tests.support.apicurio import Apicurio
-from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
+from tests.support.brokers import GIVEN_VARIABLE, kafka_for_all
 from tests.support.cases import FULL, QUICK
 from tests.support.corpora import SHARED, SHARED_VARIABLE
 from tests.support.router import RouterProcess, router_options
@@ -108,8 +109,9 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """A real broker (``tests.support.brokers``); without one the test fails."""
-    with kafka_for_tests(tmp_path_factory.mktemp("kafka")) as bootstrap:
+    """A real broker (``tests.support.brokers``), one for all workers of a run; without one the test fails."""
+    folder = tmp_path_factory.getbasetemp()
+    with kafka_for_all(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) as bootstrap:
         yield Kafka(bootstrap)
 
 
@@ -147,6 +149,13 @@ def topic_factory(kafka: Kafka) -> TopicFactory:
         return topic
 
     return make
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[StateFolder]:
+    """A state folder of its own."""
+    with StateFolder.open(tmp_path / "state") as opened:
+        yield opened
 
 
 @pytest.fixture

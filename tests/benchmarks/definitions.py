@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +32,7 @@ from router.settings import settings_from_dict
 from router.spark.session import open_spark_session
 from router.state.state import StateFolder
 from tests.benchmarks import kafka_passthrough, spark_by_hand, spark_filters
-from tests.benchmarks.machine import machine
+from tests.benchmarks.machine import machine, say
 from tests.benchmarks.streams import Cost, Run, Streams, Way, running
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
@@ -155,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--peer-batch", type=int, default=50_000)
     parser.add_argument("--peer-rounds", type=int, default=1)
     chosen = parser.parse_args(arguments)
-    _say(machine())
+    say(machine())
     with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
         _measure(chosen, Path(folder), bootstrap)
 
@@ -195,7 +194,7 @@ def _rounds(streams: Streams, variants: Sequence[Variant], warm: int, rounds: in
         for each in variants:
             cost = streams.whole(each, each.batch)
             counts = number >= warm
-            _say(f"{each.name} {cost.seconds:.1f} s{'' if counts else ' to warm up'}")
+            say(f"{each.name} {cost.seconds:.1f} s{'' if counts else ' to warm up'}")
             if counts:
                 costs[each.name].append(cost)
     return costs
@@ -224,7 +223,7 @@ def _report(variants: Sequence[Variant], costs: Mapping[str, list[Cost]]) -> Non
             beside = f"{seconds:>8.2f} and {cpu:.2f} times bare"
         base = base or (seconds, cpu)
         ratios = f"{seconds / base[0]:>8.2f} and {cpu / base[1]:.2f} of the first"
-        _say(f"{each.name:28}{figures}{beside}{ratios}   {each.records:,} records, batches of {each.batch:,}")
+        say(f"{each.name:28}{figures}{beside}{ratios}   {each.records:,} records, batches of {each.batch:,}")
 
 
 def _medians(costs: Sequence[Cost]) -> tuple[float, float]:
@@ -232,12 +231,6 @@ def _medians(costs: Sequence[Cost]) -> tuple[float, float]:
     return statistics.median(each.seconds for each in costs), statistics.median(
         each.cpu - each.compiler for each in costs
     )
-
-
-def _say(text: str) -> None:
-    """Write at once: a run takes minutes."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

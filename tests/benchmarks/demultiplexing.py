@@ -26,7 +26,7 @@ import yaml
 from confluent_kafka.admin import AdminClient
 
 from router.spark.connectors import fetch_jars
-from tests.benchmarks.machine import machine
+from tests.benchmarks.machine import machine, say
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import create_topics, produce
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--sparks", nargs="*", default=["3.5", INSTALLED])
     parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a program is stopped")
     chosen = parser.parse_args()
-    _say(machine())
+    say(machine())
     with tempfile.TemporaryDirectory() as name, kafka_for_tests(Path(name) / "kafka") as bootstrap:
         for definitions in chosen.definitions:
             _measure_all(Path(name) / str(definitions), bootstrap, definitions, chosen)
@@ -164,7 +164,7 @@ def _measure_all(folder: Path, bootstrap: str, definitions: int, chosen: argpars
         if not told:
             rows = rows_of(out)
             told = "the same rows" if rows == wanted else f"differs: {rows}"
-        _say(_line(name, definitions, chosen.records, figure, base) + f" | {told} |")
+        say(_line(name, definitions, chosen.records, figure, base) + f" | {told} |")
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([TOPIC])[TOPIC].result(60)
 
@@ -174,11 +174,6 @@ def _line(name: str, definitions: int, records: int, figure: Figure, base: Figur
     ratio = f"{figure.seconds / base.seconds:.2f}, {figure.cpu / base.cpu:.2f}" if not figure.fault else "-"
     cpu = f"{figure.cpu / records * 1e6:.1f}"
     return f"| {name} | {definitions:,} | {figure.seconds:.0f} | {rate} | {cpu} | {ratio}"
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import argparse
 import itertools
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +31,7 @@ from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
 from router.spark.session import open_spark_session
-from tests.benchmarks.machine import machine
+from tests.benchmarks.machine import machine, say
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import create_topics, ends, read_all
@@ -141,7 +140,7 @@ class Bench:
         for name, own in ((way, waits.keys() - rested), (f"{way}, rest", waits.keys() & rested)):
             if own:
                 figures = np.percentile(np.array([waits[number] for number in own]), PERCENTILES)
-                _say(f"{name:24}{rate:>10,}{len(own):>10,}" + "".join(f"{value:>9,.0f}" for value in figures))
+                say(f"{name:24}{rate:>10,}{len(own):>10,}" + "".join(f"{value:>9,.0f}" for value in figures))
 
     def _quiet(self, way: str) -> int:
         """Wait until nothing more arrives; return how many have."""
@@ -195,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-bare", action="store_true", help="leave Spark's own out")
     chosen = parser.parse_args(arguments)
     names = "".join(f"{name:>9}" for name in ("p50 ms", "p90", "p99", "most"))
-    _say(f"{machine()}\n{'way':24}{'records/s':>10}{'counted':>10}{names}")
+    say(f"{machine()}\n{'way':24}{'records/s':>10}{'counted':>10}{names}")
     with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
         bench = Bench(Path(folder), bootstrap, chosen)
         for trigger in chosen.triggers:
@@ -212,12 +211,6 @@ def _measure_bare(bench: Bench, folder: Path) -> None:
     with open_spark_session(settings, folder / "bare-state", sources) as spark:
         bench.measure("bare", partial(bench.bare, spark, processingTime="0 seconds"))
         bench.measure("bare-real-time", partial(bench.bare, spark, realTime=REAL_TIME))
-
-
-def _say(text: str) -> None:
-    """Write at once: a run takes minutes."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import xrouter
-from tests.benchmarks.machine import machine
+from tests.benchmarks.machine import machine, say
 
 DEFINITIONS: Final = 1_500
 _TEMPLATES: Final = {
@@ -88,20 +88,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--records", type=int, default=500, help="of each kind")
     parser.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args(arguments)
-    _say(machine())
-    _say(f"import xrouter: {import_seconds():.3f} s")
+    say(machine())
+    say(f"import xrouter: {import_seconds():.3f} s")
     started = time.perf_counter()
     catalog = xrouter.load(catalog_of(chosen.definitions))
-    _say(f"load {len(catalog.definitions)} definitions: {time.perf_counter() - started:.2f} s")
+    say(f"load {len(catalog.definitions)} definitions: {time.perf_counter() - started:.2f} s")
     for kind, records in iter_records(catalog, chosen.records):
         first = _microseconds_of_first(catalog, records[0])
         many = microseconds(catalog.match_many, [records] * chosen.rounds, chosen.rounds) / len(records)
         one = microseconds(catalog.match, records, chosen.rounds)
-        _say(f"{kind}: match {one:.0f} us, the first {first:,.0f} us; match_many {many:.0f} us a record")
+        say(f"{kind}: match {one:.0f} us, the first {first:,.0f} us; match_many {many:.0f} us a record")
     unknown: list[Mapping[str, Any]] = [
         {"protocol": "NATS", "native": {"subject": f"beds.{number}.none"}} for number in range(chosen.records)
     ]
-    _say(f"dead letter: match {microseconds(catalog.match, unknown, chosen.rounds):.0f} us")
+    say(f"dead letter: match {microseconds(catalog.match, unknown, chosen.rounds):.0f} us")
 
 
 def _microseconds_of_first(catalog: xrouter.LoadedCatalog, record: Mapping[str, Any]) -> float:
@@ -109,11 +109,6 @@ def _microseconds_of_first(catalog: xrouter.LoadedCatalog, record: Mapping[str, 
     outcome = catalog.match(record)
     assert outcome.is_routed, outcome
     return (time.perf_counter() - started) * 1e6
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, in one line: figures mean nothing without it."""
+"""What a benchmark ran on, in one line: figures mean nothing without it; and how it tells them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,3 +38,9 @@ def java() -> str:
         return "no Java"
     found = re.search(r'version "([^"]+)"', done.stderr)
     return f"Java {found[1]}" if found else "an unknown Java"
+
+
+def say(text: str) -> None:
+    """Write at once: a run takes minutes."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -45,7 +45,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from bindings.private_files import hold_lock
 from router.errors import ConnectorError
 from router.spark.connectors import cache_root, fetch_jars, find_java
-from tests.benchmarks.machine import machine
+from tests.benchmarks.machine import machine, say
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.code_lines import code_lines_of
@@ -428,7 +428,7 @@ class Bench:
             self._delete(task.topics)
             lines = code_lines_of(contestant.program or task.folder / "router.yaml")
             results.append(Result(contestant.name, kind, definitions, figures, lines, _verdict(fault, whole, sent)))
-            _say(f"{contestant.name}, {definitions} definitions: {_figures(figures)}; outcome: {results[-1].outcome}")
+            say(f"{contestant.name}, {definitions} definitions: {_figures(figures)}; outcome: {results[-1].outcome}")
         self._delete([topic])
         return results
 
@@ -439,9 +439,9 @@ class Bench:
             # The router's outcome is what others are compared with: it has to be whole.
             limit = ROUTER_SECONDS if contestant.program is None else chosen.limit
             samples = watch.follow(processes, chosen.records * self._laps, limit)
-        _say(f"{contestant.name} sent {samples[-1].sent:,} records in {time.monotonic() - began:.0f} s")
+        say(f"{contestant.name} sent {samples[-1].sent:,} records in {time.monotonic() - began:.0f} s")
         if samples[-1].sent < chosen.records * self._laps:
-            _say((task.folder / "log").read_text(errors="replace")[-1500:])
+            say((task.folder / "log").read_text(errors="replace")[-1500:])
         return rates(samples, chosen.records, chosen.warm, chosen.rounds), samples[-1].sent
 
     def _delete(self, topics: Sequence[str]) -> None:
@@ -522,18 +522,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             contestants[kind] = KINDS[kind]()
         except PeerMissing as missing:
-            _say(f"left out: {missing}")
+            say(f"left out: {missing}")
     with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
         results = Bench(Path(folder), bootstrap, chosen).run(contestants)
     size = f"{chosen.records:,} records a round, {chosen.warm} rounds to warm up, medians of {chosen.rounds}"
     lasted = f"load before: {waiting:.1f}; {time.monotonic() - began:.0f} s in all"
-    _say(f"\n{machine()}; {size}; {lasted}\n\n{table(results)}\n\n{LACKS}")
-
-
-def _say(text: str) -> None:
-    """Write at once: a run takes minutes."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    say(f"\n{machine()}; {size}; {lasted}\n\n{table(results)}\n\n{LACKS}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from tests.benchmarks.machine import machine
+from tests.benchmarks.machine import machine, say
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import create_topics, ends
@@ -38,7 +37,7 @@ def main() -> None:
     parser.add_argument("--log", action="store_true", help="print the log of each router")
     parser.add_argument("--trigger", default="0")
     chosen = parser.parse_args()
-    _say(machine())
+    say(machine())
     with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
         for definitions in chosen.definitions:
             for number in range(chosen.rounds):
@@ -61,14 +60,14 @@ def _round(folder: Path, bootstrap: str, name: str, definitions: int, chosen: ar
             else:
                 router.start()
             figures = f"{time.monotonic() - began:6.2f} s, {_cpu_seconds(router.pid):5.1f} s of CPU"
-            _say(f"{definitions:7,} definitions, {'first out' if way == 'waiting' else 'ready':9} {figures}")
+            say(f"{definitions:7,} definitions, {'first out' if way == 'waiting' else 'ready':9} {figures}")
             if way == "ready":
                 took = [_batch(bootstrap, topic, router, number, definitions) for number in range(BATCHES)]
-                _say("        batches of 200, ms of time and of CPU: " + ", ".join(took))
+                say("        batches of 200, ms of time and of CPU: " + ", ".join(took))
         finally:
             router.stop()
         if chosen.log:
-            _say(router.log)
+            say(router.log)
 
 
 def _batch(bootstrap: str, topic: str, router: RouterProcess, number: int, definitions: int) -> str:
@@ -118,11 +117,6 @@ def _settings(folder: Path, bootstrap: str, topic: str, definitions: int, trigge
         # Not the short-lived JVM of the tests: this one is measured.
         "spark": {"conf": {"spark.driver.extraJavaOptions": ""}},
     }
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 UNEQUAL: Final = ("id",)
 EACH: Final = 4
-"""One of so many rules and protocols goes through Spark in every run."""
+"""One of so many rules and protocols goes through Spark in every run, and one of so many records by itself."""
 RULES: Final = read_rules()
 SUITE: Final = suite_of(RULES)
 
@@ -94,10 +94,11 @@ def test_match(places: list[int]) -> None:
     hold(places, matched())
 
 
-def test_a_record_by_itself_has_the_outcome_that_it_has_in_columns() -> None:
-    for place, alone in enumerate(by_match(catalog(), SUITE.samples, together=1)):
-        together = [_comparable(each) for each in matched()[place]]
-        assert [_comparable(each) for each in alone] == together, SUITE.samples[place].place
+@pytest.mark.parametrize("share", [pytest.param(n, marks=[pytest.mark.full] * (n > 0)) for n in range(EACH)])
+def test_a_record_by_itself_has_the_outcome_that_it_has_in_columns(share: int) -> None:
+    some = SUITE.samples[share::EACH]
+    for sample, alone, columns in zip(some, by_match(catalog(), some, together=1), matched()[share::EACH], strict=True):
+        assert [_comparable(each) for each in alone] == [_comparable(each) for each in columns], sample.place
 
 
 @pytest.mark.parametrize("places", cells("reference"))

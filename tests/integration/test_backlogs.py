@@ -6,7 +6,6 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -41,13 +40,6 @@ from tests.support.waiting import wait_until
 
 PLANT = "/endpoints/plant"
 LIMIT = 60.0
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[StateFolder]:
-    """A state folder of its own."""
-    with StateFolder.open(tmp_path / "state") as opened:
-        yield opened
 
 
 def committed(generation: Generation, offset: dict[str, Any], batch: int = 0) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,13 +28,6 @@ WRONG: Final = {5: "no-match"}
 
 class Died(BaseException):
     """What stands for the end of the process."""
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[StateFolder]:
-    """A state folder of its own."""
-    with StateFolder.open(tmp_path / "state") as opened:
-        yield opened
 
 
 @pytest.fixture(autouse=True)

@@ -66,8 +66,10 @@ def test_topics_are_waited_for_or_created_where_the_sink_says_so(
     source = topic_factory("in")
     lacking = f"{source}.out"
     create = {"partitions": 3, "replication": 1, "config": {"max.message.bytes": 200_000, "retention.ms": 86_400_000}}
-    told = settings(kafka, router.folder, source, f"{source}." + "{subject|none}", create_topics=create)
-    told["sinks"]["apart"] = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": lacking}
+    quick = {"max.block.ms": "3000"}
+    told = settings(kafka, router.folder, source, f"{source}." + "{subject|none}", create_topics=create, options=quick)
+    bus = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "options": quick}
+    told["sinks"]["apart"] = {**bus, "topic": lacking}
     router.configure({**told, "routes": [{"to": ["bus", "apart"]}]})
     run_command_line(["doctor", str(router.config)])
     said = " ".join(capsys.readouterr().out.split())

@@ -1,4 +1,4 @@
-"""A running router whose sinks send messages: what targets take, refuse, and miss while they are away."""
+"""A running router whose sinks send messages: what targets take and refuse."""
 
 from __future__ import annotations
 
@@ -234,26 +234,3 @@ def records() -> list[tuple[bytes | None, bytes, list[tuple[str, bytes]]]]:
         (b"k2", json.dumps([event(2)]).encode(), [("content-type", BATCH.encode())]),
         (b"k3", LARGE, [*head, ("ce_id", b"i3"), media]),
     ]
-
-
-@pytest.mark.full
-def test_a_target_that_is_away_holds_the_batch_and_nothing_is_lost(router: RouterProcess) -> None:
-    with Webhook() as hook:
-        sinks = {"hook": {"type": "http", "url": hook.url, "timeout": "5s"}}
-        port = configure(router, catalog(), sinks)
-        router.start()
-        post(port, event(0))
-        wait_until(lambda: len(hook.taken) == 1, LIMIT, lambda: router.log[-3000:])
-        hook.close()
-        for number in range(1, 30):
-            post(port, event(number))
-        wait_until(lambda: "does not answer" in router.log, LIMIT, lambda: router.log[-3000:])
-        assert router.total("xrouter_sink_writes_total", sink="hook", result="error") >= 1
-        # Killed while it holds the batch: the next start has it again.
-        router.kill()
-        hook.open()
-        router.start()
-        wait_until(lambda: len(ids(hook.taken)) == 30, LIMIT, lambda: router.log[-3000:])
-        assert router.stop() == 0, router.log[-2000:]
-    assert set(ids(hook.taken)) == {f"i{n}" for n in range(30)}
-    assert letters_of(router.folder) == []

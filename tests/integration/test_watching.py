@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,13 +30,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 LIMIT: Final = 240.0
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[StateFolder]:
-    """A state folder of its own."""
-    with StateFolder.open(tmp_path / "state") as opened:
-        yield opened
 
 
 def begun(line: Line, rows: DataFrame) -> threading.Thread:

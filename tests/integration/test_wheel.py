@@ -21,10 +21,9 @@ from packaging.requirements import Requirement
 
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.router import submit_options
-from tests.support.spark_versions import PACKAGES, UV, build_wheel
+from tests.support.spark_versions import PACKAGES, ROOT, UV, build_wheel
 from tests.support.waiting import wait_until
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 SECONDS: Final = 500.0
 
 
@@ -73,7 +72,6 @@ def clean() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the sources."""
     return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 

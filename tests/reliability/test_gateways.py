@@ -31,9 +31,9 @@ LIMITS = GatewayLimits(max_in_flight=200)
 SIZES = pytest.mark.parametrize(("count", "deaths"), [(1500, 2), pytest.param(50_000, 4, marks=pytest.mark.full)])
 
 
-@pytest.fixture(params=sorted(PEERS))
-def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peer]:
-    with peer_for_tests(request.param, tmp_path) as each:
+@pytest.fixture(scope="module", params=sorted(PEERS))
+def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    with peer_for_tests(request.param, tmp_path_factory.mktemp("peer")) as each:
         yield each
 
 
@@ -53,9 +53,9 @@ def serve(protocol: str, uri: str, address: str, options: str, inbox: str) -> No
 
 
 @contextmanager
-def killed_after(peer: Peer, inbox: Path, count: int) -> Iterator[None]:
+def killed_after(peer: Peer, name: str, inbox: Path, count: int) -> Iterator[None]:
     """Run a gateway in a process of its own, and kill it when it has acknowledged that many messages."""
-    wanted = peer.wanted("c")
+    wanted = peer.wanted(name)
     arguments = [peer.protocol, peer.uri, wanted.address, json.dumps(dict(wanted.options)), str(inbox)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, __file__, *arguments]
@@ -73,8 +73,8 @@ def numbers(inbox: Path) -> list[int]:
 
 
 @contextmanager
-def sending(peer: Peer, count: int) -> Iterator[Sender]:
-    sender = peer.sender("c", count)
+def sending(peer: Peer, name: str, count: int) -> Iterator[Sender]:
+    sender = peer.sender(name, count)
     sender.start()
     try:
         yield sender
@@ -91,15 +91,15 @@ def everything_is_there(inbox: Path, count: int) -> None:
 def test_a_killed_gateway_loses_nothing(peer: Peer, tmp_path: Path, count: int, deaths: int) -> None:
     path = tmp_path / "inbox"
     share = count // (deaths + 1)
-    terms = peer.protocol, peer.uri, [peer.wanted("c")]
+    terms = peer.protocol, peer.uri, [peer.wanted("killed")]
     subscribed = Inbox(path)
     with running(*terms, subscribed, client_id="killed"):
         pass  # its session has what comes from now on
     subscribed.close()
-    with sending(peer, count) as sender:
+    with sending(peer, "killed", count) as sender:
         for number in range(deaths):
             sender.allow(share * (number + 1))
-            with killed_after(peer, path, share // 2):
+            with killed_after(peer, "killed", path, share // 2):
                 pass
         inbox = Inbox(path)
         with running(*terms, inbox, client_id="killed"):
@@ -120,8 +120,8 @@ def test_a_broker_that_dies_loses_nothing_that_it_acknowledged(
     # mosquitto writes what it has at an orderly end.
     end = peer.broker.stop if peer.protocol.startswith("MQTT") else peer.broker.kill
     with (
-        running(peer.protocol, peer.uri, [peer.wanted("c")], inbox, client_id="stays") as gateway,
-        sending(peer, count) as sender,
+        running(peer.protocol, peer.uri, [peer.wanted("stays")], inbox, client_id="stays") as gateway,
+        sending(peer, "stays", count) as sender,
     ):
         for number in range(deaths):
             sender.allow(count * (number + 1) // (deaths + 1))
@@ -142,9 +142,9 @@ def test_a_full_inbox_holds_and_goes_on(peer: Peer, tmp_path: Path) -> None:
     path, count, counts = tmp_path / "inbox", 600, Counts()
     inbox = Inbox(path, partitions=1, limits=InboxLimits(segment_bytes=20_000, max_bytes=150_000, min_free_bytes=0))
     read: set[int] = set()
-    terms = peer.protocol, peer.uri, [peer.wanted("c")], inbox
+    terms = peer.protocol, peer.uri, [peer.wanted("full")], inbox
     with running(*terms, client_id="full", counts=counts, limits=GatewayLimits(max_in_flight=50)) as gateway:
-        peer.send("c", [b"%d " % number + b"x" * 500 for number in range(count)])
+        peer.send("full", [b"%d " % number + b"x" * 500 for number in range(count)])
         wait_until(lambda: "max_bytes" in gateway.trouble, SECONDS, "a full inbox")
         assert gateway.alive and counts.stored[ENDPOINT] < count
 

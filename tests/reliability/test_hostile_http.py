@@ -1,8 +1,7 @@
 """A router under attack: a hundred kinds of abuse at its HTTP port, while honest senders go on sending.
 
-The short run plays each kind once, over TLS and with few open files; the full ones go on for five minutes. Either way
-honest senders are answered in time, nothing of the router grows without bound or reaches its log as a traceback, it is
-ready at the end, and what was answered 202 is in its output.
+It goes on for five minutes, with few open files. Honest senders are answered in time, nothing of the router grows
+without bound or reaches its log as a traceback, it is ready at the end, and what was answered 202 is in its output.
 """
 
 from __future__ import annotations
@@ -111,18 +110,18 @@ def attacked(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Attacke
         made.router.end()
 
 
-def attack(attacked: Attacked, seconds: float) -> HonestSenders:
+def attack(attacked: Attacked) -> HonestSenders:
     """Attack for a while, hold everything to its bounds, and return the honest senders."""
     honest = HonestSenders(attacked.http, HONEST, tls=attacked.client)
     honest.start()
     wait_until(lambda: len(honest.confirmed) > 20, SECONDS, "honest senders to be answered")
     before, files, most = attacked.memory(), attacked.files(), (0, 0)
     began = time.monotonic()
-    hostile = abuse(attacked.http, seconds=seconds, tls=attacked.client is not None)
+    hostile = abuse(attacked.http, seconds=SECONDS, tls=attacked.client is not None)
     while hostile.poll() is None:
         most = max(most[0], attacked.memory()), max(most[1], attacked.files())
         time.sleep(0.2)
-    found = seen(hostile, SECONDS)
+    found = seen(hostile, 2 * SECONDS)
     honest.stop()
     figures = {
         "connections": found.connections,
@@ -161,16 +160,8 @@ def check_end(attacked: Attacked, honest: HonestSenders) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("attacked", [True], indirect=True, ids=["tls"])
-def test_every_kind_of_abuse_once(attacked: Attacked) -> None:
-    honest = attack(attacked, 0)
-    check_end(attacked, honest)
-    assert honest.worst < 60.0, "generous, as other tests may keep the machine busy; the full run says 2"
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("attacked", [False, True], indirect=True, ids=["plain", "tls"])
 def test_five_minutes_of_abuse(attacked: Attacked) -> None:
-    honest = attack(attacked, 300)
+    honest = attack(attacked)
     check_end(attacked, honest)
     assert honest.worst < 2.0

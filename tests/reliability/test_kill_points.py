@@ -44,7 +44,6 @@ POINTS: Final = (
     ("router.watching.metrics:Metrics.count_written_batch", "before"),
     ("router.watching.metrics:Metrics.count_written_batch", "after"),
 )
-FEW: Final = tuple(POINTS[number] for number in (3, 6))
 OF_TABLES: Final = (
     ("router.writing.outcomes:collect_results", "before"),
     ("router.writing.outcomes:collect_results", "after"),
@@ -58,11 +57,9 @@ OF_TABLES: Final = (
 """Points of a batch that workers stage as a whole."""
 
 
-def settings(kafka: Kafka, folder: Path, out: str, hook: Webhook) -> dict[str, Any]:
-    """One source, and a sink of each kind of promise."""
+def each_kind(kafka: Kafka, folder: Path, out: str, hook: Webhook) -> dict[str, Any]:
+    """A sink of each kind of promise."""
     return {
-        "catalog": {"source": str(folder / "catalog.json")},
-        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": kafka.bootstrap}],
         "sinks": {
             "wide": {"type": "table", "path": str(folder / "wide"), "compact_after": 2},
             "typed": {"type": "table", "path": str(folder / "typed"), "layout": "definition", "table": "{messageid}"},
@@ -72,7 +69,6 @@ def settings(kafka: Kafka, folder: Path, out: str, hook: Webhook) -> dict[str, A
             "dead": {"type": "table", "path": str(folder / "dead")},
         },
         "routes": [{"to": ["wide", "typed", "bus", "hook", "files"]}],
-        "dead_letters": {"sinks": ["dead"]},
     }
 
 
@@ -90,26 +86,23 @@ def of_table(folder: Path, column: str = "data") -> Counter[int]:
     return numbers(row[0] for row in rows)
 
 
-@pytest.mark.full
-def test_killed_at_every_point_of_a_batch_of_tables(
-    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
-) -> None:
-    step_through_tables(kafka, topic_factory("in"), router, OF_TABLES)
+def step_through(
+    kafka: Kafka, source: str, router: RouterProcess, told: dict[str, Any], points: Iterable[tuple[str, str]]
+) -> set[int]:
+    """Kill a router at each point in turn, hold its wide table and its letters against what was sent; return the good.
 
-
-def step_through_tables(kafka: Kafka, source: str, router: RouterProcess, points: Iterable[tuple[str, str]]) -> None:
-    """Like :func:`step_through`, where all sinks are tables that workers stage."""
+    The last router lives, and writes what is left.
+    """
     folder = router.folder
     load.write_catalog(folder / "catalog.json", load.catalog(DEFINITIONS, topic=source))
-    tables = {name: {"type": "table", "path": str(folder / name)} for name in ("wide", "dead")}
-    told = {
-        "catalog": {"source": str(folder / "catalog.json")},
-        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": kafka.bootstrap}],
-        "sinks": tables,
-        "routes": [{"to": ["wide"]}],
-        "dead_letters": {"sinks": ["dead"]},
-    }
-    router.configure(told)
+    router.configure(
+        {
+            "catalog": {"source": str(folder / "catalog.json")},
+            "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": kafka.bootstrap}],
+            "dead_letters": {"sinks": ["dead"]},
+            **told,
+        }
+    )
     sent = 0
     for left, (point, when) in enumerate([*points, ("", "")]):
         produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, start=sent, bad=8))
@@ -126,50 +119,29 @@ def step_through_tables(kafka: Kafka, source: str, router: RouterProcess, points
     assert router.stop() == 0, router.log[-2000:]
     assert of_table(folder / "wide") == Counter(set(range(sent)) - bad)
     assert of_table(folder / "dead", "body") == Counter(bad)
-    assert not unnamed_files(folder / "wide")
+    return set(range(sent)) - bad
 
 
-def step_through(
-    kafka: Kafka, topics: tuple[str, str], router: RouterProcess, points: Iterable[tuple[str, str]]
+@pytest.mark.full
+def test_killed_at_every_point_of_a_batch_of_tables(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:
-    source, out = topics
-    folder = router.folder
-    load.write_catalog(folder / "catalog.json", load.catalog(DEFINITIONS, topic=source))
-    sent = 0
+    tables = {name: {"type": "table", "path": str(router.folder / name)} for name in ("wide", "dead")}
+    step_through(kafka, topic_factory("in"), router, {"sinks": tables, "routes": [{"to": ["wide"]}]}, OF_TABLES)
+    assert not unnamed_files(router.folder / "wide")
+
+
+@pytest.mark.full
+def test_killed_at_every_point_of_a_batch_for_each_kind_of_sink(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    source, out, folder = topic_factory("in"), topic_factory("out"), router.folder
     with Webhook() as hook:
-        router.configure(settings(kafka, folder, out, hook))
-        for left, (point, when) in enumerate(points):
-            produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, start=sent, bad=8))
-            sent += RECORDS
-            router.module = ("tests.support.dying_router", point, when, str(min(left, 1)))
-            router.launch()
-            assert router.wait(LIMIT) == ENDED_BY_SIGNAL, f"it did not die {when} {point}: {router.log[-2000:]}"
-        router.module = ("xrouter",)
-        produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, start=sent, bad=8))
-        sent += RECORDS
-        router.start()
-        goal = sum(1 for n in range(sent) if n % 8 == 7)
-        wait_until(lambda: len(of_table(folder / "dead", "body")) == goal, LIMIT,
-                   lambda: f"the last letters; log:\n{router.log[-3000:]}")  # fmt: skip
-        assert router.stop() == 0, router.log[-2000:]
+        good = step_through(kafka, source, router, each_kind(kafka, folder, out, hook), POINTS)
         posted = numbers(taken.body for taken in hook.taken)
-    good = {n for n in range(sent) if n % 8 != 7}
-    once = Counter(good)
-    assert of_table(folder / "wide") == once
-    assert sum((of_table(table) for table in (folder / "typed").iterdir()), Counter()) == once
+    assert sum((of_table(table) for table in (folder / "typed").iterdir()), Counter()) == Counter(good)
     files = [str(file) for file in (folder / "files").glob("*.parquet")]
     rows = duckdb.execute("select data from read_parquet(?)", [files]).fetchall()
-    assert numbers(row[0] for row in rows) == once
-    assert of_table(folder / "dead", "body") == Counter(set(range(sent)) - good)
+    assert numbers(row[0] for row in rows) == Counter(good)
     assert set(posted) == good
     assert set(numbers(message.value for message in read_all(kafka.bootstrap, out))) == good
-
-
-@pytest.mark.full
-def test_killed_at_some_points(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
-    step_through(kafka, (topic_factory("in"), topic_factory("out")), router, FEW)
-
-
-@pytest.mark.full
-def test_killed_at_every_point(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
-    step_through(kafka, (topic_factory("in"), topic_factory("out")), router, POINTS)

@@ -50,6 +50,7 @@ def of_deltalake() -> dict[str, Change]:
 
     def restore(folder: Path) -> None:
         table = DeltaTable(folder)
+        # It takes the first version, 0, for none.
         if table.version() > 1:
             table.restore(table.version() - 1)
 

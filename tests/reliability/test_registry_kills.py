@@ -139,11 +139,6 @@ def check_events(hook: Webhook, changes: set[tuple[str, str]]) -> None:
     assert all(list(numbers) == sorted(numbers) for numbers in first.values())
 
 
-@pytest.mark.full
-def test_sqlite(tmp_path: Path) -> None:
-    endure(tmp_path, "path: ./r.db", f"sqlite:///{tmp_path}/r.db", writes=60, kills=2)
-
-
 @pytest.fixture
 def database() -> Iterator[str]:
     with cluster() as url:

@@ -6,27 +6,32 @@ Run as a module it fetches what the local process needs, so that later runs work
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from confluent_kafka import ElectionType, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from bindings.private_files import hold_lock
 from router.spark.connectors import fetch_jars, find_java
 from tests.support import deployed
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import LOG_TAIL_BYTES, BrokerFailed, BrokerProcess
 from tests.support.router import start_options
+from tests.support.waiting import wait_until
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_KAFKA"
 READY_LIMIT_SECONDS: Final = 180.0
+USED_SECONDS: Final = 1500.0
+"""The longest that a file of tests takes which another process runs."""
 KAFKA_PINS: Final = Path(__file__).resolve().with_name("kafka_jars.json")
 """Kafka, and a binding of log4j for its slf4j 1.7: without it, a failed start would tell nothing."""
 CLUSTER_ID: Final = "eHJvdXRlci10ZXN0cy0wMQ"
@@ -247,6 +252,36 @@ def kafka_for_tests(folder: Path) -> Iterator[str]:
             yield broker.bootstrap
         finally:
             broker.stop()
+
+
+@contextmanager
+def kafka_for_all(folder: Path) -> Iterator[str]:
+    """Yield what :func:`kafka_for_tests` does, once for all processes that name the same *folder*.
+
+    The first of them starts the broker, and stops it when none of the others uses it any more.
+    """
+    lock, place = folder / "kafka.lock", folder / "kafka.bootstrap"
+    with ExitStack() as stack, (folder / "kafka.users").open("w") as users:
+        with hold_lock(lock):
+            fcntl.flock(users, fcntl.LOCK_SH)
+            mine = not place.exists()
+            if mine:
+                place.write_text(stack.enter_context(kafka_for_tests(folder / "kafka")))
+
+        def unused() -> bool:
+            with hold_lock(lock):
+                try:
+                    fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+                place.unlink()
+                return True
+
+        try:
+            yield place.read_text()
+        finally:
+            if mine:
+                wait_until(unused, USED_SECONDS, "the other processes to be done with Kafka")
 
 
 def _docker_answers() -> bool:

@@ -2,7 +2,7 @@
 
 On each of the five sources come a binary and a structured CloudEvent and a native message that its definition maps. All
 are part of a trace: events by the distributed tracing extension, native messages by a header that is mapped to it. The
-brokers let anybody in, or only who has credentials, over TLS.
+brokers let in who has credentials, over TLS.
 """
 
 from __future__ import annotations
@@ -71,16 +71,11 @@ class World:
     out_queue: str
     nats: str
     http_port: int
-    keys: Keys | None = None
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """The environment that the router needs."""
-        return self.keys.environ if self.keys else {}
+    keys: Keys
 
     def login(self, protocol: str) -> dict[str, Any]:
         """The settings of a source or sink that let it in."""
-        return dict(self.keys.settings.get(protocol, {})) if self.keys else {}
+        return dict(self.keys.settings.get(protocol, {}))
 
 
 def attributes(protocol: str, mode: str) -> dict[str, str]:
@@ -171,7 +166,7 @@ def settings(world: World, hook: Webhook, folder: Path) -> dict[str, Any]:
         "sources": [
             {"endpoint": f"/endpoints/{name}", **(world.login(name) if name != "http" else {})} for name in PROTOCOLS
         ],
-        "http": {"port": world.http_port, **(world.keys.gateway if world.keys else {})},
+        "http": {"port": world.http_port, **world.keys.gateway},
         "sinks": {**sinks, "dead": {"type": "jsonl", "path": str(folder / "dead")}},
         "routes": [{"to": list(sinks)}],
         "dead_letters": {"sinks": ["dead"]},
@@ -214,10 +209,9 @@ def send_kafka(world: World) -> None:
 
 def send_http(world: World) -> None:
     """Send to the router's gateway."""
-    keys = world.keys
-    url = f"{'https' if keys else 'http'}://127.0.0.1:{world.http_port}/beds"
-    trust: Any = _trust(world, "http") or False
-    known = {"Authorization": f"Bearer {keys.token}"} if keys else {}
+    url = f"https://127.0.0.1:{world.http_port}/beds"
+    trust = _trust(world, "http")
+    known = {"Authorization": f"Bearer {world.keys.token}"}
     event = {f"ce-{name}": text for name, text in attributes("http", "binary").items()}
     for headers, body in (
         ({**event, "content-type": "application/json"}, DATA),
@@ -359,23 +353,20 @@ def _event(headers: dict[str, str], prefix: str, data: bytes | None) -> dict[str
     return {**{name.removeprefix(prefix): text for name, text in headers.items()}, "data": data}
 
 
-def _trust(world: World, protocol: str) -> ssl.SSLContext | None:
-    return ssl.create_default_context(cafile=str(world.keys.authorities[protocol])) if world.keys else None
+def _trust(world: World, protocol: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(world.keys.authorities[protocol]))
 
 
 def _mqtt(world: World) -> paho.Client:
     client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-    if world.keys is not None:
-        client.tls_set_context(_trust(world, "mqtt"))
-        client.username_pw_set(world.keys.username, world.keys.password)
+    client.tls_set_context(_trust(world, "mqtt"))
+    client.username_pw_set(world.keys.username, world.keys.password)
     where = urlsplit(world.mqtt)
     client.connect(where.hostname or "", where.port or 0)
     return client
 
 
 def _amqp(world: World) -> BlockingConnection:
-    if world.keys is None:
-        return BlockingConnection(world.amqp, timeout=_CONNECT_SECONDS)
     domain = SSLDomain(SSLDomain.MODE_CLIENT)
     domain.set_trusted_ca_db(str(world.keys.authorities["amqp"]))
     domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
@@ -384,6 +375,4 @@ def _amqp(world: World) -> BlockingConnection:
 
 
 async def _nats(world: World) -> NatsClient:
-    if world.keys is None:
-        return await nats.connect(world.nats)
     return await nats.connect(world.nats, tls=_trust(world, "nats"), nkeys_seed=str(world.keys.seed))

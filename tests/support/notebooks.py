@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.router import submit_options
+
 NOTEBOOKS: Final = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "notebooks"
 _SECONDS: Final = 300
 
@@ -22,7 +24,7 @@ def run_notebook(path: Path) -> Any:
 
     notebook = nbformat.read(path, 4)  # type: ignore[no-untyped-call]
     # Workers of Spark run the interpreter of the tests, not whichever python3 comes first on the path.
-    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": ""}
+    environ = {**os.environ, **submit_options(), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": ""}
     client = NotebookClient(
         notebook, timeout=_SECONDS, kernel_name="python3", resources={"metadata": {"path": path.parent}}
     )

@@ -203,7 +203,7 @@ class NatsSender(Sender):
 
     async def _one(self, client: NatsClient, number: int, taken: set[int]) -> None:
         headers = {f"ce-{name}": text for name, text in attributes(self.protocol, number).items()}
-        headers["Nats-Msg-Id"] = str(number)
+        headers["Nats-Msg-Id"] = f"{self._subject}-{number}"
         try:
             await client.jetstream().publish(
                 f"{self._subject}.{number % 7}", b"%d" % number, timeout=2, headers=headers

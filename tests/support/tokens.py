@@ -74,19 +74,14 @@ class TokenServer:
 def _handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
     class Handler(QuietHandler):
         def do_POST(self) -> None:
-            form = parse_qs(self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode())
+            form = parse_qs(self.read_body().decode())
             self._answer(*tokens.token(self.headers.get("Authorization") or "", form))
 
         def do_GET(self) -> None:
             self._answer(200, tokens.keys())
 
         def _answer(self, status: int, form: dict[str, Any]) -> None:
-            body = json.dumps(form).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.reply(status, {"Content-Type": "application/json"}, json.dumps(form).encode())
 
     return Handler
 

@@ -38,6 +38,18 @@ class QuietHandler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
 
+    def read_body(self) -> bytes:
+        """Return the body, as long as the request says."""
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def reply(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Answer."""
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
 
 class QuietServer(ThreadingHTTPServer):
     """The library's, which prints a traceback for every fault of a request; this one only for those of our own.
@@ -158,22 +170,17 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Web]:
 
     class Handler(QuietHandler):
         def do_POST(self) -> None:
-            self.do_GET(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
-
-        def do_GET(self, body: bytes = b"") -> None:
-            headers = {name.lower(): value for name, value in self.headers.items()}
+            headers, body = {name.lower(): value for name, value in self.headers.items()}, self.read_body()
             try:
-                reply = web.answer(Request(self.path, headers, self.connection, web.stopping, self.command, body))
-                if reply is None:
+                found = web.answer(Request(self.path, headers, self.connection, web.stopping, self.command, body))
+                if found is None:
                     self.close_connection = True
                     return
-                self.send_response(reply.status)
-                for name, value in {"Content-Length": str(len(reply.data)), **reply.headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(reply.data)
+                self.reply(found.status, found.headers, found.data)
             except OSError:
                 self.close_connection = True  # the client has gone, as it does when it has had enough
+
+        do_GET = do_POST
 
     server = QuietServer(Handler, tls=tls)
     web = Web(server.url)
@@ -268,18 +275,13 @@ class Webhook:
 def _handler(hook: Webhook) -> type[BaseHTTPRequestHandler]:
     class Handler(QuietHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            request = Taken(self.command, self.path, tuple(self.headers.items()), body)
+            request = Taken(self.command, self.path, tuple(self.headers.items()), self.read_body())
             answer = hook.answer(request)
             with hook.lock:
                 hook.seen.append(request)
                 if 200 <= answer.status < 300 and self.command != "OPTIONS":
                     hook.taken.append(request)
-            self.send_response(answer.status)
-            for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(answer.body)
+            self.reply(answer.status, answer.headers, answer.body)
 
         do_GET = do_PUT = do_DELETE = do_OPTIONS = do_POST
 
@@ -382,11 +384,10 @@ class Front:
         self._behind = behind
 
         class Handler(QuietHandler):
-            def do_GET(self) -> None:
-                front._serve(self, None)
-
             def do_POST(self) -> None:
-                front._serve(self, self.rfile.read(int(self.headers["Content-Length"])))
+                front._serve(self)
+
+            do_GET = do_POST
 
         self._server = QuietServer(Handler, tls=tls)
         self._prefix = urlsplit(behind).path
@@ -401,7 +402,8 @@ class Front:
     ) -> None:
         self._server.stop()
 
-    def _serve(self, handler: BaseHTTPRequestHandler, body: bytes | None) -> None:
+    def _serve(self, handler: QuietHandler) -> None:
+        body = handler.read_body()
         path = handler.path.removeprefix(self._prefix)
         self.seen.append(f"{handler.command} {path}")
         if self.authorization and handler.headers.get("Authorization") != self.authorization:
@@ -410,14 +412,12 @@ class Front:
             mood = self.mood(path)
             if mood is None:
                 asked = {"Content-Type": handler.headers.get("Content-Type") or "application/json"}
-                answer = httpx.request(handler.command, self._behind + path, content=body, headers=asked, timeout=60)
+                answer = httpx.request(
+                    handler.command, self._behind + path, content=body or None, headers=asked, timeout=60
+                )
                 mood = answer.status_code, answer.content
             status, data = mood
-        handler.send_response(status)
-        handler.send_header("Content-Type", "application/json")
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        handler.wfile.write(data)
+        handler.reply(status, {"Content-Type": "application/json"}, data)
 
 
 # A server that is slow beyond measure: its answers come drop by drop, or not at all.

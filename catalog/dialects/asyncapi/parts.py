@@ -49,6 +49,7 @@ class ProtocolBinding:
 TABLES: Final[Mapping[str, Mapping[str, Any]]] = parse_text(
     "tables.yaml", files(__package__).joinpath("tables.yaml").read_bytes()
 ).tree
+"""Also where executors of Spark have the package as an archive."""
 
 
 def _read_binding(row: Mapping[str, Any]) -> ProtocolBinding:

@@ -43,6 +43,7 @@ def test_no_error_that_the_author_would_call_wrong(corpora: list[Row]) -> None:
         assert row.counts("error") == expected, row.path
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_every_definition_written_is_effective(corpora: list[Row]) -> None:
     for row in corpora:

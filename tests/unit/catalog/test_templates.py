@@ -83,6 +83,7 @@ literals = st.text(st.characters(exclude_characters="{}", codec="utf-8"), max_si
 values = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(literals, names), max_size=5), literals)
 def test_parts_are_what_was_written(pairs: list[tuple[str, str]], last: str) -> None:
     template = parse_template("".join(f"{literal}{{{name}}}" for literal, name in pairs) + last)

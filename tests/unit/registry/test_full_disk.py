@@ -26,6 +26,7 @@ def little_room() -> Iterator[None]:
     event.remove(Engine, "connect", limit)
 
 
+@pytest.mark.slow
 def test_a_full_disk_answers_507(tmp_path: Path, little_room: None, caplog: pytest.LogCaptureFixture) -> None:
     body = {"description": "x" * 3000}
     with served(f"sqlite:///{tmp_path}/registry.db") as client:

@@ -159,6 +159,7 @@ def test_a_flood_of_costly_bodies_draws_on_a_store(monkeypatch: pytest.MonkeyPat
     assert store.allowed_seconds(100) == sandbox.MAX_SECONDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status"), [("", 0), ("import os; os.kill(os.getpid(), 9)", -9)], ids=["an exit", "a signal"]
 )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from router.batches import splitting, waiting
-from router.state.state import StateFolder
 from router.writing import writer
 from tests.support.listed import World, places, rows_within
 
@@ -22,10 +18,3 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(splitting, "within", rows_within)
     monkeypatch.setattr(waiting, "RETRY_FIRST", 0.001)
     return made
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[StateFolder]:
-    """A state folder of its own."""
-    with StateFolder.open(tmp_path / "state") as opened:
-        yield opened

@@ -21,6 +21,7 @@ def without_id(outcome: dict[str, Any]) -> dict[str, Any]:
     return {**outcome, "cloudevent": {**outcome.get("cloudevent", {}), "id": ""}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_random_records(seed: int) -> None:
     rng = Random(seed)

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from router.reading import generations
 from router.reading.generations import EARLIEST, Generation, Positions, starting_offsets
 from router.state.state import StateFolder
 
 QUERY = "kafka-1"
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[StateFolder]:
-    """A state folder of its own."""
-    with StateFolder.open(tmp_path / "state") as opened:
-        yield opened
 
 
 def planned(generation: Generation, batch: int, offsets: dict[str, dict[str, int]], *, committed: bool) -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
-
-import pytest
 
 from router.reading import generations
 from router.reading.generations import EARLIEST, Generation, Offsets, Positions, Succession, turned_back
@@ -17,13 +13,6 @@ from router.state.state import StateFolder
 
 PLAN = "a" * 32
 ONE, TWO = "kafka-1", "kafka-1-two"
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[StateFolder]:
-    """A state folder of its own."""
-    with StateFolder.open(tmp_path / "state") as opened:
-        yield opened
 
 
 def sources(query: str, *topics: str) -> tuple[Source, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +15,6 @@ from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from tests.support.ports import free_ports
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[StateFolder]:
-    """A state folder of its own."""
-    with StateFolder.open(tmp_path / "state") as opened:
-        yield opened
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from tests.support.ports import free_ports
 from tests.support.spark_cluster import catalog, message
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
 SECONDS: Final = 120.0
 PLANT: Final = "/endpoints/plant"
 Tree = dict[str, Any]

@@ -52,6 +52,7 @@ def test_what_is_listed_is_fetched_once(manifest: Path, repository: Path, monkey
     assert fetch_jars(manifest) == jars  # no Java, so no Ivy
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_fetched_again(manifest: Path, repository: Path) -> None:
     jar = fetch_jars(manifest)[0]
     jar.write_bytes(b"damaged")

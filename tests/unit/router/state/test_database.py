@@ -109,8 +109,11 @@ def seen(root: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", WORK)
-def test_a_process_that_dies_at_any_statement_leaves_all_or_nothing(root: Path, tmp_path: Path, name: str) -> None:
+def test_a_process_that_dies_at_any_statement_leaves_all_or_nothing(
+    root: Path, tmp_path: Path, name: str, every: int
+) -> None:
     before, done = seen(root), tmp_path / "done"
     shutil.copytree(root, done)
     WORK[name](done)
@@ -127,7 +130,7 @@ def test_a_process_that_dies_at_any_statement_leaves_all_or_nothing(root: Path, 
         if not dead:
             break
         shutil.rmtree(copy)
-        step += 1
+        step += every
     assert found[0] == before and found[-1] == after
     assert step > 2
     if name != "deliver":  # It is two transactions.

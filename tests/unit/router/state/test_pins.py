@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from router.errors import RouterError
 from router.state.ledger import LetterLedger, PendingReplay
@@ -14,13 +10,6 @@ from router.state.state import BlockedKeys, Hold, Park, StateFolder
 
 QUERIES = ("inbox", "kafka-1", "kafka-2")
 A, B, C, D = (letter * 32 for letter in "abcd")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[StateFolder]:
-    """A state folder of its own."""
-    with StateFolder.open(tmp_path / "state") as opened:
-        yield opened
 
 
 def plans_of(state: StateFolder) -> set[str]:
