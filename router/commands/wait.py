@@ -1,5 +1,7 @@
 """``xrouter wait``: return when a router or registry is ready."""
 
+# Small: one command.
+
 from __future__ import annotations
 
 import time
