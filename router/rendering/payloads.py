@@ -63,9 +63,13 @@ class PayloadColumns:
 
     def _schema_key(self, definition: Definition) -> tuple[object, ...]:
         text = json.dumps(self.catalog.schemas.get(definition.schemakey or ""), sort_keys=True, default=str)
-        refers = "$ref" in text or "import" in text
+        refers = any(word in text for word in _REFERRING)
         place = (definition.schemaname, definition.schemapointer, definition.schemakey if refers else "")
         return (definition.dataschemaformat, text, *place, self._ids.declared_ids(definition, None))
+
+
+_REFERRING: Final = ("ref", "Ref", "import", "include", "extends")
+"""In each schema that may need other documents, which its own address finds."""
 
 
 @dataclass(slots=True)
