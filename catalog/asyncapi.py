@@ -595,14 +595,14 @@ def _operation_bindings(protocol: str, messages: list[_Message], endpoint: Mappi
     options = endpoint.get("protocoloptions", {})
     for member, name in binding.endpoint.items():
         value = options.get(name)
-        if (isinstance(value, str) and member != "method") or (member == "method" and value in _METHODS):
+        if isinstance(value, str) and (member != "method" or value in _METHODS):
             found.setdefault(member, {"type": "string", "const": value} if member == "groupId" else value)
     return {binding.keys[0]: found} if found else {}
 
 
 def _fits_operation(member: str, value: Any) -> bool:
     if member == "method":
-        return value in _METHODS
+        return isinstance(value, str) and value in _METHODS
     if member == "retain":
         return isinstance(value, bool)
     most = _MAX_QOS if member == "qos" else _MAX_EXPIRY

@@ -25,7 +25,7 @@ from catalog.load import CatalogWatcher, PendingCatalog, RejectedCatalog, freeze
 from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
 from catalog.parsing.nearest import Suggestions
 from router.batches.plans import PlanCache
-from router.errors import ConfigError, StateError
+from router.errors import ConfigError, RouterError, StateError
 from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.realtime import require_real_time
@@ -205,6 +205,9 @@ def _watch(sources: Sequence[str], interval: float, active: Plan, **more: Any) -
     return CatalogWatcher(sources, interval, current=active.catalog, **access, **more)
 
 
+_REPORT: Final = "this is a bug in xrouter; please report it with the traceback in the log"
+
+
 class Reloader:
     """Polls the catalog and compiles plans for what it finds."""
 
@@ -253,6 +256,13 @@ class Reloader:
         self._looking = True
         try:
             return self._poll_source()
+        except RouterError:
+            raise
+        except Exception as error:  # Any fault of a new catalog is reported, and the stream goes on.
+            _log.exception("unexpected fault of a new catalog; this is a bug in xrouter")
+            text = f"reading the new catalog failed: {type(error).__name__}: {error}"
+            self._reject((Finding("", "", "error", "unreadable-document", text, _REPORT),))
+            return None
         finally:
             self._looking = False
 

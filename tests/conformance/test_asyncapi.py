@@ -222,6 +222,7 @@ def deep(levels: int) -> Tree:
 
 
 LONG: Final = {f"r{n}": {"$ref": f"#/components/messages/r{n + 1}"} for n in range(200)}
+DOUBLING: Final = {f"v{n}": {"default": f"{{v{n + 1}}}" * 2} for n in range(40)}
 WRONG: Final[Mapping[str, tuple[Any, str]]] = {
     "unknown version": ({**BASE, "asyncapi": "4.0.0"}, "error asyncapi-version /asyncapi"),
     "no version": ({**BASE, "asyncapi": {}}, "error asyncapi-version /asyncapi"),
@@ -262,6 +263,27 @@ WRONG: Final[Mapping[str, tuple[Any, str]]] = {
         "error wrong-shape /channels/c/messages/M/x-xregistry",
     ),
     "no document": (with_channel({"M": {"$ref": "gone.yaml#/M"}}), "error unreadable-document "),
+    "server of no text": (
+        {**BASE, "channels": {"c": {"servers": [[1]], "address": "t"}}},
+        "error asyncapi-reference /channels/c/servers/0",
+    ),
+    "variables that double": (
+        {**BASE, "servers": {"s": {"host": "{v0}", "protocol": "kafka", "variables": DOUBLING}}},
+        "error wrong-shape /servers/s/variables/v13",
+    ),
+    "parameter too long": (
+        {**BASE, "channels": {"c": {"address": "{a}" * 99, "parameters": {"a": {"enum": ["x" * 999]}}}}},
+        "error wrong-shape /channels/c/parameters/a",
+    ),
+    "extensions that replace what others add to": (
+        with_channel(
+            {},
+            messages={"m": {EXTENSION: {"xid": "/endpoints/e/messages/m"}}},
+            schemas={name: {EXTENSION: {"xid": "/schemagroups/g/schemas/s", "format": None}} for name in "ab"},
+        )
+        | {"channels": {"c": {EXTENSION: {"xid": "/endpoints/e", "messages": []}}}},
+        "error wrong-shape /channels/c/messages",
+    ),
     "lists for maps": (with_channel({"M": {"headers": [], "bindings": [], "traits": {}, "payload": []}}), ""),
     "texts for maps": (with_channel({"M": {"headers": "x", "bindings": 1, "traits": [1], "correlationId": []}}), ""),
 }

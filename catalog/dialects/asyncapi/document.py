@@ -12,7 +12,7 @@ from urllib.parse import unquote, urljoin
 from catalog.dialects.asyncapi.parts import EXTENSION, TABLES, ProtocolBinding, merge_patch
 from catalog.findings import Findings, SourceLocation
 from catalog.parsing.pointers import parse_pointer
-from catalog.parsing.texts import MAX_NODES
+from catalog.parsing.texts import MAX_DEPTH, MAX_NODES
 from catalog.values import plain_number
 
 DOCUMENTS: Final = "x-documents"
@@ -32,6 +32,7 @@ def bundle(tree: dict[str, Any], read: Callable[[str, int], Any]) -> dict[str, A
     written from the first one: those are loaded with the schemas.
     """
     addresses: list[str] = []
+    numbers: dict[str, int] = {}
     documents: dict[str, Any] = {}
 
     def target(reference: str, base: int, *, schema: bool) -> str:
@@ -40,9 +41,10 @@ def bundle(tree: dict[str, Any], read: Callable[[str, int], Any]) -> dict[str, A
             address = _join_address(addresses[base] if base >= 0 else "", address)
             if schema:
                 return address + mark + pointer
-            if address not in addresses:
+            if address not in numbers:
+                numbers[address] = len(addresses)
                 addresses.append(address)
-            base = addresses.index(address)
+            base = numbers[address]
         return reference if base < 0 else f"#/{DOCUMENTS}/{base}{pointer}"
 
     def moved(value: Any, base: int, *, schema: bool = False) -> Any:
@@ -175,7 +177,10 @@ class AsyncApiDocument:
                 raise _BrokenReference(f"the reference {reference[:200]} leads to another document")
             node = self.root
             shown = _BUNDLED.sub("", pointer)
-            for step in parse_pointer(unquote(pointer)):
+            steps = parse_pointer(unquote(pointer))
+            if len(steps) > MAX_DEPTH:
+                raise _BrokenReference(f"the reference #{shown[:200]} leads nowhere: it has {len(steps)} steps")
+            for step in steps:
                 node = self._follow(node)
                 if node.value is None and _BUNDLED.fullmatch(node.pointer):
                     raise _BrokenReference  # reading the document has failed, which is reported

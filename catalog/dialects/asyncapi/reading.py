@@ -128,8 +128,9 @@ class _Translator:
         self._endpoints: dict[str, AsyncApiNode] = {}
         self._schemas: dict[str, tuple[str, str]] = {}
         self._pointers: dict[str, str] = {}
+        self._types: dict[str, frozenset[str]] = {}
         self._names: defaultdict[tuple[str, str], UnusedNames] = defaultdict(UnusedNames)
-        self._waiting: list[tuple[AsyncApiNode, AsyncApiNode, dict[str, Any]]] = []
+        self._waiting: list[tuple[AsyncApiNode, AsyncApiNode, dict[str, Any], str]] = []
         self._messages = 0
 
     def translate(self) -> None:
@@ -144,15 +145,23 @@ class _Translator:
         for channel in self._channels():
             for context, servers in self._contexts(channel):
                 self._add_channel(channel, context, servers)
-        for key, node in self._endpoints.items():
-            self.tree["endpoints"][key] = document.patched(self.tree["endpoints"][key], node)
         for key, node in document.listed("components", "messages"):
             if "xid" in document.extension(node):
                 self._add_message(key, node, _Context(), "")
         for _, node in document.listed("components", "schemas", follow=False):
             self._schema_at(node.pointer, None)
+        filled = []
         while self._waiting:
-            self._fill_schema(*self._waiting.pop())
+            node, body, entry, form = self._waiting.pop()
+            self._fill_schema(body, entry, form)
+            filled.append((node, entry))
+        # Last, as an extension may replace whatever others are added to.
+        for key, node in self._endpoints.items():
+            self.tree["endpoints"][key] = document.patched(self.tree["endpoints"][key], node)
+        for node, entry in filled:
+            patched = document.patched(dict(entry), node)
+            entry.clear()
+            entry.update(patched)
 
     def _mount(self, at: SourceLocation, *path: str) -> None:
         """Say that the part of the translated document at *path* is written at a location."""
@@ -196,7 +205,7 @@ class _Translator:
             choices = inner.members.get("enum")
             value = inner.members.get("default") or (choices[0] if isinstance(choices, list) and choices else None)
             if value is not None:
-                address = address.replace(f"{{{variable}}}", to_text(value))
+                address = self._fill(address, inner, variable, to_text(value))
         host, slash, path = address.partition("/")
         version = to_text(node.members.get("protocolVersion") or "5")
         protocol = str(canonical_protocol(f"mqtt/{version}") if family == "MQTT" else family)
@@ -258,7 +267,7 @@ class _Translator:
         named = []
         for each in (node / "servers").entries():
             name = each.text("$ref").rpartition("/")[2] if isinstance(each.value, dict) else each.value
-            if name in servers:
+            if isinstance(name, str) and name in servers:
                 named.append(servers[name])
             else:
                 text, place = f"there is no server {name!r:.80}", self.document.place(each)
@@ -275,10 +284,19 @@ class _Translator:
             document.report_unread(inner, "parameter")
             schema = inner if document.newer else document.child(inner, "schema")
             value = document.constant(schema)
-            if value is not None and len(address) <= MAX_MQTT_BYTES:
-                address = address.replace(f"{{{name}}}", to_text(value))
+            if value is not None:
+                address = self._fill(address, inner, name, to_text(value))
             elif "enum" in schema.members:
                 document.report_no_place(inner, f"the values of the parameter {name}; any value matches")
+        return address
+
+    def _fill(self, address: str, node: AsyncApiNode, name: str, value: str) -> str:
+        """Return an address with a placeholder filled in, unless it becomes longer than any address can be."""
+        written = f"{{{name}}}"
+        if len(address) + address.count(written) * (len(value) - len(written)) <= MAX_MQTT_BYTES:
+            return address.replace(written, value)
+        text = f"with {name:.80} filled in, the address has more than {MAX_MQTT_BYTES} characters"
+        self.document.findings.error(self.document.place(node), "wrong-shape", text, "shorten it")
         return address
 
     def _add_operation(self, channel: _Channel, usage: str, operation: AsyncApiNode) -> None:
@@ -490,19 +508,15 @@ class _Translator:
             entry = entry.setdefault("versions", {}).setdefault(version, {})
         entry["format"] = form
         self._mount(self._schema_place(body), *path, "schema")
-        self._waiting.append((node, body, entry))  # its references may lead far
+        self._waiting.append((node, body, entry, form))  # its references may lead far
 
-    def _fill_schema(self, node: AsyncApiNode, body: AsyncApiNode, entry: dict[str, Any]) -> None:
+    def _fill_schema(self, body: AsyncApiNode, entry: dict[str, Any], form: str) -> None:
         """Add document or address to a schema."""
         reference = body.text("$ref")
         if reference and not reference.startswith("#"):
             entry["schemaurl"] = reference
         else:
-            entry["schema"] = self.copied(body, entry["format"])
-        patched = self.document.patched(entry, node)
-        if patched is not entry:
-            entry.clear()
-            entry.update(patched)
+            entry["schema"] = self.copied(body, form)
 
     def copied(self, node: AsyncApiNode, form: str) -> Any:
         """Copy the schema at a node; references in JSON schemas lead to the translated ones."""
@@ -526,10 +540,12 @@ class _Translator:
 
     def type_name(self, reference: str, names: Collection[str]) -> str:
         """Return ``:Name`` for a Protobuf document of several messages, one of which is called as a message here."""
-        pointer = self._pointers.get(reference, "")
-        node = self._node_at(pointer)
-        text = (node / "schema").value if self._is_wrapped(pointer) else node.value
-        types = _PROTO_MESSAGE.findall(text) if isinstance(text, str) else []
+        if reference not in self._types:
+            pointer = self._pointers.get(reference, "")
+            node = self._node_at(pointer)
+            text = (node / "schema").value if self._is_wrapped(pointer) else node.value
+            self._types[reference] = frozenset(_PROTO_MESSAGE.findall(text) if isinstance(text, str) else ())
+        types = self._types[reference]
         return next((f":{name}" for name in names if name in types and len(types) > 1), "")
 
 

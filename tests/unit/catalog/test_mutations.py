@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 import pytest
 import yaml
 
+from catalog.asyncapi import write_asyncapi
 from catalog.documents.documents import Document
-from catalog.findings import DocumentError, Findings
+from catalog.findings import Declarations, DocumentError, Findings
 from catalog.load import build_catalog
 from catalog.parsing.texts import parse_text
 from catalog.schemas.contract import CostExceeded, SchemaError, SchemaSource, Validator
@@ -116,6 +117,19 @@ def read_tree(chance: random.Random) -> None:
         build_catalog([Document("a.json", mutate_tree(chance, chance.choice(trees())))], Findings())
 
 
+@cache
+def asyncapi_trees() -> list[Any]:
+    files = sorted((DATA / "asyncapi").glob("*.yaml"))
+    return [case["document"] for path in files for case in read_cases(path).values()]
+
+
+def read_asyncapi(chance: random.Random) -> None:
+    tree, declarations = mutate_tree(chance, chance.choice(asyncapi_trees())), Declarations()
+    with suppress(DocumentError):
+        catalog = build_catalog([Document("a.json", tree)], Findings(), declarations)
+        write_asyncapi(catalog, declarations)
+
+
 def read_schema(family: str) -> Callable[[random.Random], None]:
     def read(chance: random.Random) -> None:
         held = chance.choice(schemas(family))
@@ -142,6 +156,7 @@ READERS: Final[dict[str, Callable[[random.Random], None]]] = {
     "JSON": read_text("a.json"),
     "YAML": read_text("a.yaml"),
     "documents": read_tree,
+    "AsyncAPI": read_asyncapi,
     **{f"schemas of {each.name}": read_schema(each.name) for each in FAMILIES},
     **{f"bodies of {each.name}": read_body(each.name) for each in FAMILIES},
 }

@@ -161,3 +161,20 @@ def test_events_come_from_a_source_and_have_a_net(tmp_path: Path, catalog: str, 
     (tmp_path / "router.yaml").write_text(CONFIG.replace("poll: 10ms", catalog))
     with pytest.raises(ConfigError, match=re.escape(says)):
         load_settings(tmp_path / "router.yaml", {})
+
+
+def test_an_unexpected_fault_of_a_new_catalog_rejects_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = tmp_path / "catalog.json"
+    (tmp_path / "router.yaml").write_text(CONFIG)
+    write(catalog, None, "a/b")
+    settings = load_settings(tmp_path / "router.yaml", {})
+    metrics, status = Metrics(), RouterStatus()
+    reloader = Reloader(settings, Plan(load([catalog]), settings), metrics, status)
+
+    def fail(*_: object, **__: object) -> None:
+        raise TypeError("unhashable")
+
+    monkeypatch.setattr("catalog.load.CatalogWatcher.poll", fail)
+    wait_until(lambda: reloader.is_due, LIMIT, "the next look")
+    assert reloader.poll() is None
+    assert metrics.registry.get_sample_value("xrouter_catalog_reloads_total", {"result": "refused"}) == 1
