@@ -16,7 +16,6 @@ from tests.support import load
 from tests.support.kafka import ends, produce, read_all
 from tests.support.router import RouterProcess
 from tests.support.spark_cluster import SparkCluster, spark_cluster
-from tests.support.tables import unnamed_files
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -113,7 +112,6 @@ def killed_under_load(
     assert set(in_topic(kafka, topics[2])) == dead
     assert in_table(lake / "events", "data") == Counter(set(range(count)) - dead)
     assert in_table(lake / "letters", "body") == Counter(dead)
-    assert not unnamed_files(lake / "events")
     assert router.total("xrouter_records_total") in (0, count)
 
 
@@ -163,5 +161,3 @@ def test_a_task_that_runs_again_doubles_nothing(
     assert in_table(lake / "events", "data") == Counter(set(range(count + 100)) - dead)
     assert in_table(lake / "letters", "body") == Counter(dead)
     assert (marks / "again").exists() or fate == "killed"
-    assert not unnamed_files(lake / "events")
-    assert not unnamed_files(lake / "letters")
