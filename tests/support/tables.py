@@ -14,7 +14,6 @@ from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
 import duckdb
 import pyarrow as pa
@@ -102,17 +101,6 @@ def by_duckdb(table: Path) -> Content:
     found = duckdb.connect().sql("select * from read_parquet(?, union_by_name=true)", params=[files])
     types = {name: str(kind) for name, kind in zip(found.columns, found.types, strict=True)}
     return Content(types, _rows(found.to_arrow_table()))
-
-
-def unnamed_files(table: Path) -> set[str]:
-    """Parquet files in and below a table that no entry of its log has added; those that were merged since have been."""
-    entries = [
-        json.loads(line) for log in table.glob("_delta_log/*.json") for line in log.read_text().split("\n") if line
-    ]
-    named = {unquote(each["add"]["path"]) for each in entries if "add" in each}
-    files = (file.relative_to(table) for file in table.rglob("*.parquet"))
-    # The log itself is in such files where it has checkpoints.
-    return {str(file) for file in files if file.parts[0] != "_delta_log"} - named
 
 
 def by_delta(table: Path) -> Content:
