@@ -15,7 +15,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 # Test files that run at a time, each with brokers, a Spark session and routers of its own. Half of a test's time is
 # waiting, also of those that start nothing; so there are three for a core, where there are 3 GiB of memory for each.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-WORKERS ?= $(shell awk -v most=$$((3 * $(CORES))) '/^MemTotal/ { n = int($$2 / 3145728) } \
+WORKERS ?= $(shell awk -v most=$$((2 * $(CORES))) '/^MemTotal/ { n = int($$2 / 3145728) } \
 	END { print n < 1 ? 1 : n < most ? n : most }' /proc/meminfo)
 # Compiled modules are kept beside their sources, whatever the surroundings say: each start of a router, of its workers and
 # of those that run tests would compile all it imports anew.
