@@ -13,7 +13,7 @@ LOCK_DEV := deploy/requirements-dev.lock
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 # Test files that run at a time, each with brokers, a Spark session and routers of its own. Half of a test's time is
-# waiting, also of those that start nothing; so there are three for a core, where there are 3 GiB of memory for each.
+# waiting, also of those that start nothing; so there are two for a core, where there are 3 GiB of memory for each.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell awk -v most=$$((2 * $(CORES))) '/^MemTotal/ { n = int($$2 / 3145728) } \
 	END { print n < 1 ? 1 : n < most ? n : most }' /proc/meminfo)
