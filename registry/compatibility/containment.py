@@ -18,7 +18,8 @@ from catalog.parsing.pointers import resolve_pointer
 
 # A proof by induction on the size of values. Wherever the smaller schema refers to a definition, its value is assumed
 # to be one of the larger schema's definition at the same pointer, which is then proven of each such definition. Below
-# ``not`` and other keywords that do not grow with what is in them, references keep their own meaning.
+# ``not`` and other keywords that do not grow with what is in them, references keep their own meaning. Nothing is
+# assumed beside ``unevaluated...``, which excludes the more the less its references evaluate.
 
 _DRAFTS: Final = {
     "04": jsonschema_rs.Draft4,
@@ -34,6 +35,7 @@ _DEFINITIONS: Final = ("$defs", "definitions")
 _BY_NAME: Final = ("properties", "patternProperties", *_DEFINITIONS)
 _BELOW: Final = ("items", "prefixItems", "additionalItems", "additionalProperties")
 _UNSUPPORTED: Final = frozenset(("$id", "id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"))
+_UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 _LARGER: Final = "#/$defs/larger"
 _SMALLER: Final = "#/$defs/smaller"
 _ASSUMING: Final = "#/$defs/assuming"
@@ -51,8 +53,9 @@ def is_contained(smaller: Any, larger: Any, draft: str) -> bool:
 
 def _is_proven(smaller: Any, larger: Any, draft: str, assumed: Collection[str]) -> bool:
     try:
-        # A definition that applies itself to the same value is no base for an induction.
-        in_place = {each: set(_iter_references(_resolve(smaller, each), in_place=True)) for each in assumed}
+        # A definition that applies itself to the same value, even by others, is no base for an induction.
+        known = _iter_references(smaller) if assumed else ()
+        in_place = {each: set(_iter_references(_resolve(smaller, each), in_place=True)) for each in known}
         TopologicalSorter(in_place).prepare()
         documents = {
             "larger": _rewrite(larger, _LARGER),
@@ -109,6 +112,8 @@ def _rewrite(schema: Any, at: str, assumed: Collection[str] = (), *, top: bool =
         return schema
     if any(isinstance(schema.get(name), str) for name in _UNSUPPORTED - ({"$id", "id"} if top else set())):
         raise ValueError("dynamic references, anchors, and nested schemas with their own $id are not supported")
+    if assumed and not schema.keys().isdisjoint(_UNEVALUATED):
+        raise ValueError("nothing can be assumed beside what is not evaluated")
     rewritten: dict[str, Any] = {}
     for name, value in schema.items():
         if name == "$ref" and isinstance(value, str):
