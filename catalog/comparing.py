@@ -194,7 +194,10 @@ def compare_schemas(before: SchemaState, after: SchemaState) -> Comparison:
     family = next((each for each in FAMILIES if each.name.lower() == before.family and each.compares), None)
     if family is None:
         return "unknown", f"documents of {before.family or 'unknown format'} are only compared for equality"
-    return family.compare(old, new)
+    try:
+        return family.compare(old, new)
+    except RecursionError:
+        return "unknown", "the documents nest too deeply to be compared"
 
 
 def _parse_if_json(document: Any) -> Any:

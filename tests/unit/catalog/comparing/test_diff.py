@@ -66,6 +66,11 @@ def test_schemas(case: dict[str, Any]) -> None:
     assert detail or verdict in ("same", "compatible")
 
 
+def test_documents_that_nest_too_deeply_are_not_compared() -> None:
+    texts = ('{"items":' * 600 + f'{{"type":"{kind}"}}' + "}" * 600 for kind in ("string", "integer"))
+    assert compare_schemas(*(SchemaState("jsonschema", "", each, "", "") for each in texts))[0] == "unknown"
+
+
 def edited(rng: Random, definition: Definition) -> Definition:
     """Change, add or drop one property, or another thing that definitions select by."""
     section = rng.choice(("envelopemetadata", "protocoloptions"))
