@@ -395,7 +395,7 @@ class ReceivingConnection(Handler):
         self._schedule(grace, self._release_unstored)
 
     def _release_unstored(self) -> None:
-        self._gateway.select_retries(self._ack_queue.abandon())
+        self._gateway.abandon_unstored()
         self._end_unused_links()
 
     def _end_unused_links(self) -> None:
@@ -498,6 +498,11 @@ class AmqpGateway:
             arrival.settle_delivery(Delivery.RELEASED)
         return [AmqpDelivery(arrival.row) for arrival in messages if arrival.delivery is None]
 
+    def abandon_unstored(self) -> None:
+        """Release all messages to the broker; those that it does not redeliver are lost."""
+        if lost := self.select_retries(self.ack_queue.abandon()):
+            _logger.error("%s pre-settled messages are lost", len(lost))
+
     def _wake(self) -> None:
         connection = self._connection
         if connection is not None:
@@ -555,6 +560,4 @@ class AmqpGateway:
             _logger.exception("the AMQP gateway stopped after an internal error")
         finally:
             self._connected = False
-            lost = sum(arrival.delivery is None for arrival in self.ack_queue.abandon())
-            if lost:
-                _logger.error("%s pre-settled messages are lost", lost)
+            self.abandon_unstored()

@@ -61,6 +61,14 @@ def test_a_peer_that_settles_by_itself_and_one_that_sends_no_message() -> None:
     assert [[part.key for part in row.properties] for row in odd] == [["undecodable"]] * 2
 
 
+def test_the_log_says_what_a_stop_loses(caplog: pytest.LogCaptureFixture) -> None:
+    rows = Rows(held=True)
+    with Peer(numbered(3), settled=True) as peer, started(AMQP, peer.uri, {ENDPOINT: "any"}, rows) as gateway:
+        wait_until(lambda: rows.offered >= 1, SECONDS, "the messages")
+        gateway.stop(0.2)
+    assert [each.message for each in caplog.records if "lost" in each.message] == ["3 pre-settled messages are lost"]
+
+
 def test_a_node_that_is_not_there_is_trouble_and_no_more(broker: str) -> None:
     good, rows = queue_name(), Rows()
     with started(AMQP, broker, {ENDPOINT: good, "/endpoints/bad": "missing"}, rows) as gateway:
