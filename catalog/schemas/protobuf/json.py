@@ -125,14 +125,17 @@ class JsonMessageReader:
         fields, known = self._fields[kind.full_name], dict[str, Any]()
         for name, inner in value.items():
             field = fields.get(name)
-            if field is not None:  # null is unset, except that a Value is null
-                known[name] = None if inner is None else self._read_part(field, inner, unfit, field.name)
+            if field is not None:
+                part = None if inner is None else self._read_part(field, inner, unfit, field.name)
+                # Null is unset, except that a Value is null; for repeated ones json_format fails at it.
+                if part is not None or (inner is None and not field.is_repeated):
+                    known[name] = part
             elif name.startswith("["):  # an extension
-                known[name] = inner
+                known[_check_text(name)] = inner
         return known
 
     def _read_part(self, field: FieldDescriptor, value: Any, unfit: Unfit, step: str | tuple[Any]) -> Any:
-        """Read a member, or an item at ``(index,)`` or ``(key,)``; an invalid one becomes null, or an empty item."""
+        """Read a member, or an item at ``(index,)`` or ``(key,)``; an invalid one becomes None, or an empty item."""
         below: Unfit = {}
         try:
             known = self._read_field(field, value, below, is_item=isinstance(step, tuple))
@@ -237,11 +240,15 @@ def _convert_scalar(field: FieldDescriptor, value: Any) -> Any:
         return _expect(bool, value, f"{_describe_value(value)} is not a valid boolean")
     if field.type == FieldDescriptor.TYPE_BYTES:
         return _normalize_base64(value)
+    return _check_text(_expect(str, value, f"{_describe_value(value)} is not a string"))
+
+
+def _check_text(text: str) -> str:
     try:
-        _expect(str, value, f"{_describe_value(value)} is not a string").encode("utf-8")
+        text.encode("utf-8")
     except UnicodeEncodeError:
         raise _Mismatch("the string has half of a surrogate pair") from None
-    return value
+    return text
 
 
 def _convert_integer(value: Any, name: str, low: int, end: int) -> int:
@@ -279,7 +286,7 @@ def _normalize_base64(value: Any) -> str:
 
 
 def _convert_enum(kind: Any, value: Any) -> int:
-    named = kind.values_by_name.get(value) if isinstance(value, str) else None
+    named = kind.values_by_name.get(_check_text(value)) if isinstance(value, str) else None
     try:
         number: int = named.number if named is not None else _convert_integer(value, "", -(2**31), 2**31)
     except _Mismatch:
