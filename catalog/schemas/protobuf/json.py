@@ -131,7 +131,10 @@ class JsonMessageReader:
                 if part is not None or (inner is None and not field.is_repeated):
                     known[name] = part
             elif name.startswith("["):  # an extension
-                known[_check_text(name)] = inner
+                try:
+                    known[_check_text(name)] = inner
+                except _Mismatch as mismatch:
+                    unfit[name] = UnfitValue(str(mismatch))
         return known
 
     def _read_part(self, field: FieldDescriptor, value: Any, unfit: Unfit, step: str | tuple[Any]) -> Any:

@@ -62,6 +62,9 @@ def test_json_is_read_as_json_format_reads_it_without_what_is_invalid() -> None:
         if '"1e2"' not in body and '"1.0"' not in body:  # exponents in texts, which json_format does not read
             assert read == json_format.Parse(body, held.message(), ignore_unknown_fields=True)
         assert held.fault(b'{"unknown": [1], ' + body[1:].encode(), "application/json") is None
+    # Null is unset, at which json_format fails in a list of values.
+    assert held.read(b'{"vs": null}', "application/json") == held.message()
+    assert held.fault(b'{"vs": null}', "application/json") is None
     for body in (*(each for each, _ in MAPPED["invalid"]), f'{{"l": {"9" * 5000}}}', f'{{"l": "{"9" * 5000}"}}'):
         assert held.fault(body.encode(), "application/json") is not None
         assert isinstance(held.read(body.encode(), "application/json"), PartialMessage | SchemaFault)
