@@ -223,18 +223,24 @@ class PeerExchange:
         return page.more
 
     def _push(self, peer: Peer, result: ReplicationRound) -> bool:
-        """Push a page; the first of a round even if it is empty, to learn whether the peer is there, and who it is."""
-        name = f"push {peer.url}"
+        """Push a page; the first of a round is empty, to learn whether the peer is there, and who it is."""
+        name, first = f"push {peer.url}", not result.answered
         for limit in (PAGE_CHANGES, 1):
             with self._service.session(writing=False) as session:
                 catalog, position = Marks(session.reader.connection).peer_position(name)
-                page = changes_after(session.reader, position, self._own_authority, limit)
-            if result.answered and page.position == position:
+                if first:
+                    ours = Marks(session.reader.connection).catalog
+                    page = ChangePage(catalog=ours, authority=self._own_authority, position=position, changes=[])
+                else:
+                    page = changes_after(session.reader, position, self._own_authority, limit)
+            if not first and page.position == position:
                 return False
             try:
                 answer = self._send_page(peer, page)
                 break
             except _TooLarge:
+                if first:  # it refuses all, and misses no change for good
+                    raise
                 _logger.debug("%s refused a page of %d changes as too large", peer.url, len(page.changes))
         else:
             return self._skip_change(peer, page, name, result)
@@ -249,7 +255,7 @@ class PeerExchange:
                 marks = Marks(session.reader.connection)
                 marks.set_peer_position(name, answer.catalog, 0 if changed else page.position)
         result.add(len(page.changes), answer.applied, answer.refusedcount, answer.refused)
-        return page.more or changed
+        return first or page.more or changed
 
     def _skip_change(self, peer: Peer, page: ChangePage, name: str, result: ReplicationRound) -> bool:
         """Skip a change that is too large for a peer; it counts as refused."""

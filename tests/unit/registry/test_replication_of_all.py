@@ -11,6 +11,7 @@ import pytest
 
 from bindings.http.request import Access
 from catalog.documents.connecting import Logins, OriginLogin
+from catalog.findings import DocumentError
 from registry.http.access import Roles
 from registry.http.application import RequestLimits
 from registry.model.attributes import model_source
@@ -19,6 +20,7 @@ from registry.replication.peers import Peer
 from tests.support.catalogs import Side, side, state_of
 from tests.support.catalogs import settle as settle_sides
 from tests.support.registry import PLACED, SCHEMA, fill, whole_state_of
+from tests.support.web import Reply, serving
 
 pytestmark = pytest.mark.slow
 
@@ -160,6 +162,19 @@ def test_what_is_too_large_for_a_peer_holds_nothing_up(tmp_path: Path) -> None:
         assert other.client.get(SCHEMA).json() == {"title": "after"}
         assert other.client.get("/schemagroups/shop/schemas/large").status_code == 404
         assert one.push(other).sent == 0
+
+
+def test_a_peer_that_refuses_every_page_misses_nothing_for_good(tmp_path: Path) -> None:
+    with side(tmp_path / "a") as one, serving() as web:
+        web.routes["/messagecatalog"] = Reply("", 413)
+        for name in ("1", "2", "3"):
+            schema(one.client, name, name)
+        for _ in range(2):
+            with pytest.raises(DocumentError, match="too large"):
+                one.exchange.run(Peer(f"{web.url}/messagecatalog"), "push")
+        with side(tmp_path / "b") as other:
+            assert one.push(other).refused == 0
+            assert other.client.get(SCHEMA).json() == {"title": "3"}
 
 
 def test_a_writer_pushes_without_being_asked_for_the_model_that_both_have(tmp_path: Path) -> None:
