@@ -28,6 +28,7 @@ from catalog.dialects.asyncapi.parts import (
     copy_schema,
     difference,
     entity_at,
+    is_secure,
     media_of_format,
     to_id,
 )
@@ -481,8 +482,7 @@ class _Writer:
                 host, slash, path = rest.partition("/")
                 if not host or not binding_of(protocol).keys:
                     continue
-                secure = bool(mark) and scheme.lower() in ("ssl", "sasl_ssl", "mqtts", "amqps", "tls", "https", "wss")
-                server = {"host": host, "protocol": binding_of(protocol).servers[secure]}
+                server = {"host": host, "protocol": binding_of(protocol).servers[bool(mark) and is_secure(scheme)]}
                 if slash and path:
                     server["pathname"] = f"/{path}"
                 if protocol.startswith("MQTT/"):

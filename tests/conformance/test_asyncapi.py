@@ -223,6 +223,7 @@ def deep(levels: int) -> Tree:
 
 LONG: Final = {f"r{n}": {"$ref": f"#/components/messages/r{n + 1}"} for n in range(200)}
 DOUBLING: Final = {f"v{n}": {"default": f"{{v{n + 1}}}" * 2} for n in range(40)}
+OPERATION: Final = {"action": "receive", "channel": {"$ref": "#/channels/c"}}
 WRONG: Final[Mapping[str, tuple[Any, str]]] = {
     "unknown version": ({**BASE, "asyncapi": "4.0.0"}, "error asyncapi-version /asyncapi"),
     "no version": ({**BASE, "asyncapi": {}}, "error asyncapi-version /asyncapi"),
@@ -295,6 +296,25 @@ def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
     catalog = loaded(tmp_path, tree)
     found = {f"{each.severity} {each.rule} {each.pointer}" for each in catalog.findings}
     assert not finding or finding in found, found
+
+
+@pytest.mark.parametrize(
+    ("protocol", "host", "uri"),
+    [
+        ("mqtt", "h:1883", "mqtt://h:1883"),
+        ("mqtt", "ssl://h:8883", "mqtts://h:8883"),
+        ("secure-mqtt", "h", "mqtts://h"),
+        ("mqtt", "{scheme}://h", "mqtts://h"),
+        ("mqtt", "wss://h/mqtt", "wss://h"),
+        ("kafka", "sasl_ssl://h:9092", "SASL_SSL://h:9092"),
+        ("kafka", "h:9092", "h:9092"),
+    ],
+)
+def test_a_server_with_tls_is_read_as_one(protocol: str, host: str, uri: str, tmp_path: Path) -> None:
+    server = {"host": host, "protocol": protocol, "variables": {"scheme": {"default": "mqtts"}}}
+    tree = {**BASE, "servers": {"s": server}, "channels": {"c": {"address": "t"}}, "operations": {"o": OPERATION}}
+    (endpoint,) = loaded(tmp_path, tree).endpoints.values()
+    assert endpoint.uris == (uri,)
 
 
 @pytest.mark.slow

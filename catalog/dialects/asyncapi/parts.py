@@ -208,6 +208,14 @@ class UnusedNames:
         return name in self._given
 
 
+_SECURE: Final = re.compile(r"(?:mqtt|amqp|http|nats)s1?|tls|(?:sasl_)?ssl|wss|.*secure.*")
+
+
+def is_secure(scheme: str) -> bool:
+    """Whether a protocol, or the scheme of an address, is one over TLS."""
+    return _SECURE.fullmatch(scheme.lower()) is not None
+
+
 def entity_at(tree: Mapping[str, Any], xid: str) -> dict[str, Any]:
     """Return the entity *xid* of an xRegistry document; an empty one if it is not there."""
     collection, owner, *rest = xid.lstrip("/").split("/", 3)

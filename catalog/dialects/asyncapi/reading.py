@@ -29,6 +29,7 @@ from catalog.dialects.asyncapi.parts import (
     copy_schema,
     entity_at,
     format_of_media,
+    is_secure,
     to_id,
 )
 from catalog.dialects.reading import MAX_DECLARED
@@ -37,12 +38,11 @@ from catalog.model import CLOUDEVENTS
 from catalog.parsing.pointers import parse_pointer
 from catalog.parsing.texts import MAX_NODES
 from catalog.protocols.properties import ATTRIBUTE_TYPES, MAX_MQTT_BYTES, PLACEHOLDER, canonical_protocol, options_of
-from catalog.values import plain_number, to_text
+from catalog.values import is_websocket_address, plain_number, to_text
 
 _VERSION: Final = re.compile(r"(2\.[0-6]|3\.[0-9]++)(?:\.[0-9]++)?+(?:-[\w.]++)?+", re.ASCII)
 _PROTOCOLS: Final = {written: protocol for protocol, names in TABLES["protocols"].items() for written in names}
 _OLDER_AMQP: Final = frozenset({"amqp", "amqps"})
-_SECURE: Final = re.compile(r"(?:mqtt|amqp|http|nats)s1?|tls|.*secure.*")
 _UNTOLD: Final = frozenset({DOCUMENTS, "components", "schemas", "messages", "channels", "message", "schema"})
 """Steps of pointers that names of schemas leave out."""
 _SCHEMA: Final = re.compile(r"((?:/x-documents/[0-9]+)?/components/schemas/[^/]+)(.*)", re.DOTALL)
@@ -199,20 +199,23 @@ class _Translator:
             text = f"server {name} speaks AMQP 0.9.1, which is read as AMQP 1.0"
             hint = "the router speaks AMQP 1.0, as RabbitMQ 4 does on the same port"
             document.findings.warning(at, "asyncapi-protocol", text, hint)
-        scheme, _, address = node.text("host", "url").rpartition("://")
-        address += node.text("pathname")
+        address = node.text("host", "url") + node.text("pathname")
         for variable, inner in document.listed("variables", of=node):
             choices = inner.members.get("enum")
             value = inner.members.get("default") or (choices[0] if isinstance(choices, list) and choices else None)
             if value is not None:
                 address = self._fill(address, inner, variable, to_text(value))
+        scheme, address = address.split("://", 1) if "://" in address else ("", address)
         host, slash, path = address.partition("/")
         version = to_text(node.members.get("protocolVersion") or "5")
         protocol = str(canonical_protocol(f"mqtt/{version}") if family == "MQTT" else family)
         protocol = protocol if protocol in BINDINGS else "MQTT/5.0"
         binding = BINDINGS[protocol]
-        secure = any(_SECURE.fullmatch(each) is not None for each in (written, scheme.lower()))
-        prefix = ("SASL_" if family == "KAFKA" and self._has_sasl(node) else "") + binding.schemes[secure]
+        prefix = binding.schemes[is_secure(written) or is_secure(scheme)]
+        if family == "KAFKA" and (scheme.lower().startswith("sasl_") or self._has_sasl(node)):
+            prefix = f"SASL_{prefix}"
+        elif is_websocket_address(f"{scheme}://"):
+            prefix = scheme  # which `check` reports where the router does not speak it
         bindings, options = document.bindings_of(node, binding), {}
         document.report_unread(bindings, "binding", [*(each.partition(".")[0] for each in binding.server), _BINDING])
         for member, option in binding.server.items():
