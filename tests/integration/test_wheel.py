@@ -99,10 +99,15 @@ def new_environment(folder: Path, wheel: Path) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``xrouter`` of a new environment with the libraries that the wheel needs without extras."""
-    python, site = new_environment(tmp_path_factory.mktemp("base"), wheel)
+    return environment_with(wheel, tmp_path_factory.mktemp("base"))
+
+
+def environment_with(wheel: Path, folder: Path, *extras: str) -> Path:
+    """Return ``xrouter`` of a new environment with the libraries that the wheel needs with these extras alone."""
+    python, site = new_environment(folder, wheel)
     installed = Path(sysconfig.get_path("purelib"))
     [info] = site.glob("xregistry_router-*.dist-info")
-    for name in needed_names(Distribution.at(info).requires or ()):
+    for name in needed_names(Distribution.at(info).requires or (), extras) - {"xregistry-router"}:
         for top in {Path(file).parts[0] for file in distribution(name).files or ()} - {"..", "__pycache__"}:
             if not (site / top).exists():
                 (site / top).symlink_to(installed / top)
@@ -184,6 +189,13 @@ def use_base(xrouter: Path, folder: Path) -> None:
 @pytest.mark.slow
 def test_what_needs_no_extra_works_without(base: Path, nowhere: Path) -> None:
     use_base(base, nowhere)
+
+
+@pytest.mark.slow
+def test_a_registry_needs_its_extra_alone(wheel: Path, tmp_path: Path) -> None:
+    xrouter = environment_with(wheel, tmp_path, "registry")
+    script = "import xrouter, registry.http.server, router.commands.registry.serve"
+    run(xrouter.with_name("python"), "-c", script, cwd=tmp_path)
 
 
 @pytest.mark.full
