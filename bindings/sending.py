@@ -234,6 +234,8 @@ MAX_CALLS_WITHOUT_PROOF: Final = 10
 """Calls in which a message was a suspect before it is given up although no other message was accepted."""
 MAX_SUSPECTS_IN_A_ROW: Final = 8
 """Consecutive suspects after which the broker counts as down."""
+_REMEMBERED: Final = 1000
+"""Maximum messages whose calls are counted; a peer that ends the connection at each new message adds one each time."""
 SOLO_PAUSE: Final = 0.1
 """Seconds between the tries of a message alone, longer each time."""
 
@@ -285,6 +287,8 @@ class PoisonIsolator:
             for lane, (index, ended) in list(suspects.items()):
                 message = messages[index]
                 if not ended.at_fault and all(outcome is not None for outcome in settled.values()):
+                    if len(self._calls) >= _REMEMBERED:
+                        self._calls.clear()
                     self._calls[hash(message)] += 1
                     if self._calls[hash(message)] < MAX_CALLS_WITHOUT_PROOF:
                         raise ended
