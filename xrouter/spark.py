@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.model import Catalog
-from catalog.schemas.columns import payload_column, payload_findings
+from catalog.schemas.columns import payload_findings
 from router.evaluation.evaluator import INBOX_COLUMNS, Kind
 from router.rendering.payloads import PayloadColumns, conform_rows, decode_payloads, evolve_schema
 from xrouter.columns import OUTCOMES, ColumnMatcher
@@ -75,11 +75,13 @@ def payload(outcomes: DataFrame, catalog: LoadedCatalog, message: str) -> DataFr
     xids = filter_names(definitions, message) if "*" in message else [catalog.find_definition(message)]
     if not xids:
         raise KeyError(f"no definition matches {message!r}")
-    columns = {xid: column for xid in xids if (column := payload_column(catalog.catalog, xid)) is not None}
+    opened = PayloadColumns(catalog.catalog)
+    columns = {xid: column for xid in xids if (column := opened.get(xid)) is not None}
     if not columns:
         reasons = "; ".join(payload_findings(catalog.catalog, xids[0])) or "it names no schema"
         raise ValueError(f"{xids[0]} has no typed columns: {reasons}")
-    struct = pa.struct(list(reduce(evolve_schema, (pa.schema(list(each.type)) for each in columns.values()))))
+    types = (pa.schema(list(each.type)) for each in dict.fromkeys(columns.values()))
+    struct = pa.struct(list(reduce(evolve_schema, types)))
     schema = pa.schema(
         [
             OUTCOMES.field("message"),
