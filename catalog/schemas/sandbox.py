@@ -31,7 +31,7 @@ from catalog.schemas.contract import (
     Validator,
     make_fault,
 )
-from catalog.schemas.families import KnownDocuments, compile_schema, documents_of
+from catalog.schemas.families import MAX_COMPILED, KnownDocuments, compile_schema, documents_of
 
 MAX_SECONDS: Final = 2.0
 """Maximum CPU seconds for one call."""
@@ -163,7 +163,8 @@ class Sandbox:
             OSError: there is no worker, and the system starts none.
         """
         with self._lock:
-            if self.worker is None or self._owner != os.getpid() or self.worker.poll() is not None:
+            is_full = len(self._prepared) >= MAX_COMPILED  # catalogs change for years, and it forgets no schema
+            if self.worker is None or self._owner != os.getpid() or self.worker.poll() is not None or is_full:
                 self.stop()
                 self.worker, self._owner, self._prepared = _start_worker(), os.getpid(), set()
             is_prepared = key in self._prepared
