@@ -108,7 +108,8 @@ def test_a_killed_gateway_loses_nothing(peer: Peer, tmp_path: Path, count: int, 
             everything_is_there(path, count)
         inbox.close()
     if peer.protocol != "MQTT/3.1.1":  # which cannot tell a broker how many messages it takes
-        assert len(numbers(path)) - count <= deaths * LIMITS.max_in_flight
+        # One more each: at its limit a gateway reads on, since pings come between the messages.
+        assert len(numbers(path)) - count <= deaths * (LIMITS.max_in_flight + 1)
 
 
 @pytest.mark.parametrize(("count", "deaths"), [(1500, 1), pytest.param(50_000, 4, marks=pytest.mark.full)])
