@@ -66,7 +66,7 @@ class EntityQueues:
     """Events queued per entity. Times are of a monotonic clock."""
 
     def __init__(self, max_pause: float) -> None:
-        self._lanes: dict[str, _EntityQueue] = {}
+        self._queues: dict[str, _EntityQueue] = {}
         self._max_pause = max_pause
         self._count = 0
 
@@ -75,11 +75,11 @@ class EntityQueues:
 
     def add(self, event: OutboxEvent) -> None:
         """Add an event, newer than all others of its entity."""
-        lane = self._lanes.get(event.entity)
-        if lane is None:
+        queue = self._queues.get(event.entity)
+        if queue is None:
             backoff = Backoff(_FIRST_PAUSE, self._max_pause, least=0.0)
-            lane = self._lanes[event.entity] = _EntityQueue(backoff)
-        lane.events.append(event)
+            queue = self._queues[event.entity] = _EntityQueue(backoff)
+        queue.events.append(event)
         self._count += 1
 
     def due_events(self, now: float, limit: int) -> list[OutboxEvent]:
@@ -87,57 +87,59 @@ class EntityQueues:
 
         If there are too many, failed events get a quarter of the batch, so that neither kind starves the other.
         """
-        due = sorted((lane for lane in self._lanes.values() if lane.due <= now), key=lambda lane: lane.events[0].number)
-        fresh = [lane.events[0] for lane in due if not lane.has_failed]
-        again = [lane.events[0] for lane in due if lane.has_failed]
+        due = sorted(
+            (queue for queue in self._queues.values() if queue.due <= now), key=lambda queue: queue.events[0].number
+        )
+        fresh = [queue.events[0] for queue in due if not queue.has_failed]
+        again = [queue.events[0] for queue in due if queue.has_failed]
         first = fresh[: limit - min(len(again), limit // 4)]
         return first + again[: limit - len(first)]
 
     def next_due(self) -> float | None:
         """Return when the next event is due, None if there is none."""
-        return min((lane.due for lane in self._lanes.values()), default=None)
+        return min((queue.due for queue in self._queues.values()), default=None)
 
     def remove_first(self, event: OutboxEvent) -> None:
         """Remove the first event of an entity, which is finished."""
-        lane = self._lanes[event.entity]
-        lane.events.popleft()
+        queue = self._queues[event.entity]
+        queue.events.popleft()
         self._count -= 1
-        lane.has_failed, lane.due = False, 0.0
-        lane.backoff.reset()
-        if not lane.events:
-            del self._lanes[event.entity]
+        queue.has_failed, queue.due = False, 0.0
+        queue.backoff.reset()
+        if not queue.events:
+            del self._queues[event.entity]
 
     def drop_leading(self, is_unwanted: Callable[[OutboxEvent], bool]) -> int:
         """Remove leading events of all entities while *is_unwanted* is true for them; return how many."""
         before = self._count
-        for lane in list(self._lanes.values()):
-            while lane.events and is_unwanted(lane.events[0]):
-                self.remove_first(lane.events[0])
+        for queue in list(self._queues.values()):
+            while queue.events and is_unwanted(queue.events[0]):
+                self.remove_first(queue.events[0])
         return before - self._count
 
     def drop_oldest(self, count: int) -> int:
         """Remove the *count* oldest events and others of the same row; return how many."""
         if count <= 0:
             return 0
-        numbers = sorted(each.number for lane in self._lanes.values() for each in lane.events)[:count]
+        numbers = sorted(each.number for queue in self._queues.values() for each in queue.events)[:count]
         return self.drop_leading(lambda event: event.number <= numbers[-1]) if numbers else 0
 
     def delay(self, event: OutboxEvent, now: float, min_pause: float) -> bool:
         """Delay an entity whose first event failed; return whether that event had failed before."""
-        lane = self._lanes[event.entity]
-        again = lane.has_failed
-        lane.has_failed, lane.due = True, now + max(min_pause, lane.backoff.next_pause())
+        queue = self._queues[event.entity]
+        again = queue.has_failed
+        queue.has_failed, queue.due = True, now + max(min_pause, queue.backoff.next_pause())
         return again
 
     @property
     def blocked_count(self) -> int:
         """Number of entities blocked by a failed event."""
-        return sum(lane.has_failed for lane in self._lanes.values())
+        return sum(queue.has_failed for queue in self._queues.values())
 
     @property
     def oldest_event(self) -> OutboxEvent | None:
         """The oldest event."""
-        return min((lane.events[0] for lane in self._lanes.values()), key=lambda each: each.number, default=None)
+        return min((queue.events[0] for queue in self._queues.values()), key=lambda each: each.number, default=None)
 
     def progress(self, read: int, min_position: int) -> DeliveryProgress:
         """Return the progress of the subscriber after all events up to *read* were added.
@@ -145,9 +147,9 @@ class EntityQueues:
         Events not sent yet hold the position back (to at least *min_position*): after a crash they are read again.
         Blocked ones are listed instead, so that one blocked entity does not cause all others to be sent again.
         """
-        fresh = [lane.events[0].number for lane in self._lanes.values() if not lane.has_failed]
+        fresh = [queue.events[0].number for queue in self._queues.values() if not queue.has_failed]
         position = max(min(fresh, default=read + 1) - 1, min_position)
-        left = (each.number for lane in self._lanes.values() for each in lane.events)
+        left = (each.number for queue in self._queues.values() for each in queue.events)
         return DeliveryProgress(position, frozenset(number for number in left if number <= position))
 
 
@@ -178,7 +180,7 @@ class SubscriberWorker(threading.Thread):
         tally: SubscriberTally,
         on_ended: Callable[[str, int], None],
     ) -> None:
-        super().__init__(name=f"courier-{subscriber.id[:40]}", daemon=True)
+        super().__init__(name=f"delivery-{subscriber.id[:40]}", daemon=True)
         self.id: Final = subscriber.id
         self.revision: Final = subscriber.revision
         self._database = database
@@ -186,10 +188,10 @@ class SubscriberWorker(threading.Thread):
         self._sources = sources
         self._limits = limits
         self._tally = tally
-        self._gone = on_ended
+        self._on_ended = on_ended
         self._read = subscriber.position
         self._newest = subscriber.position
-        self._lanes = EntityQueues(limits.max_pause)
+        self._queues = EntityQueues(limits.max_pause)
         self._progress = DeliveryProgress(subscriber.position)
         self._away = Backoff(_FIRST_PAUSE, limits.max_pause, least=0.0)
         self._away_until = 0.0
@@ -261,22 +263,22 @@ class SubscriberWorker(threading.Thread):
         self._publish_progress()  # also without a sender: this enforces the limits of waiting events
         sender = self._open_sender()
         most, pause = sender.send_allowance()
-        wave = self._due_messages(now, most) if most else []
-        if wave:
-            self._record_results(wave, sender.send([message for _, message in wave]))
+        batch = self._due_messages(now, most) if most else []
+        if batch:
+            self._record_results(batch, sender.send([message for _, message in batch]))
         self._publish_progress()
         self._retry.reset()
-        if wave:
+        if batch:
             return 0.0
-        due = self._lanes.next_due() if most else now + pause
+        due = self._queues.next_due() if most else now + pause
         return _IDLE_SECONDS if due is None else max(due - now, _MIN_PAUSE)
 
     def _load_blocked(self) -> None:
         """Load the events that were blocked when delivery last ended."""
         with self._database.reading() as connection:
-            history = rows_at(connection, blocked_events(connection, self.id))
+            rows = rows_at(connection, blocked_events(connection, self.id))
             self._newest = max(self._newest, newest_outbox_row(connection))
-        self._queue_rows(history)
+        self._queue_rows(rows)
         self._publish_progress()
 
     def _read_events(self) -> None:
@@ -288,68 +290,66 @@ class SubscriberWorker(threading.Thread):
         most, dropped = self._limits.max_waiting, 0
         while not self._ending.is_set():
             unread = self._newest - self._read
-            pressed = len(self._lanes) + unread > most
-            if unread <= 0 or (len(self._lanes) >= self._limits.max_held and not pressed):
+            pressed = len(self._queues) + unread > most
+            if unread <= 0 or (len(self._queues) >= self._limits.max_held and not pressed):
                 break
             upto = self._newest
             with self._database.reading() as connection:
-                history = rows_after(connection, self._read, PAGE_ROWS)
-            self._queue_rows(history)
-            self._read = (
-                history[-1].number if len(history) == PAGE_ROWS else max(upto, history[-1].number if history else 0)
-            )
-            dropped += self._lanes.drop_oldest(len(self._lanes) - min(most, self._limits.max_held + _MAX_EXCESS))
-            if len(self._lanes) and self._newest - self._read <= most // 2:
+                rows = rows_after(connection, self._read, PAGE_ROWS)
+            self._queue_rows(rows)
+            self._read = rows[-1].number if len(rows) == PAGE_ROWS else max(upto, rows[-1].number if rows else 0)
+            dropped += self._queues.drop_oldest(len(self._queues) - min(most, self._limits.max_held + _MAX_EXCESS))
+            if len(self._queues) and self._newest - self._read <= most // 2:
                 break
         if dropped:
             self._tally.dropped += dropped
             _logger.error("dropped %d events for %s: more than %d are waiting", dropped, self.id, most)
 
-    def _queue_rows(self, history: list[OutboxRow]) -> None:
-        for row in history:
+    def _queue_rows(self, rows: list[OutboxRow]) -> None:
+        for row in rows:
             for event in self._delivery.event_filter.matching_events(row, self._sources):
-                self._lanes.add(event)
+                self._queues.add(event)
 
     def _due_messages(self, now: float, limit: int) -> list[tuple[OutboxEvent, Outbound]]:
         """Return due events with their messages, without events that cannot be rendered."""
         due: list[tuple[OutboxEvent, Outbound]] = []
-        for event in self._lanes.due_events(now, limit):
+        for event in self._queues.due_events(now, limit):
             try:
                 due.append((event, self._delivery.composer.build_message(event)))
             except ValueError as error:
                 self._tally.failed += 1
-                self._lanes.delay(event, now, 0.0)
+                self._queues.delay(event, now, 0.0)
                 self._log_state("holding", str(error))
         return due
 
     def _drop_expired(self) -> None:
         """Drop events that exceeded the retention time."""
-        oldest, first = time.time() - self._limits.keep, self._lanes.oldest_event
+        oldest, first = time.time() - self._limits.keep, self._queues.oldest_event
         if first is None or _written_at(first) >= oldest:
             return
-        count = self._lanes.drop_leading(lambda event: _written_at(event) < oldest)
+        count = self._queues.drop_leading(lambda event: _written_at(event) < oldest)
         self._tally.dropped += count
         _logger.error("dropped %d events for %s: they are too old", count, self.id)
 
     def _record_results(self, batch: list[tuple[OutboxEvent, Outbound]], results: list[DeliveryResult]) -> None:
         now, first_failures = time.monotonic(), 0
-        for (event, _), verdict in zip(batch, results, strict=True):
-            self._tally.failed += bool(verdict.reason)
-            if verdict.kind == "delivered":
-                self._lanes.remove_first(event)
+        for (event, _), result in zip(batch, results, strict=True):
+            self._tally.failed += bool(result.reason)
+            if result.kind == "delivered":
+                self._queues.remove_first(event)
                 self._tally.delivered += 1
-            elif verdict.kind == "gone":
-                self._end_subscription(verdict.reason)
+            elif result.kind == "gone":
+                self._end_subscription(result.reason)
                 return
-            elif verdict.kind == "held":
-                first_failures += not self._lanes.delay(event, now, verdict.pause)
-                self._log_state("holding", verdict.reason)
+            elif result.kind == "held":
+                first_failures += not self._queues.delay(event, now, result.pause)
+                self._log_state("holding", result.reason)
         away = self._target_failure(results, first_failures)
         if away is not None:
             self._away_until = now + max(away.pause, self._away.next_pause() if away.reason else 0.0)
             if away.reason:
                 self._log_state("away", away.reason)
-        elif not self._lanes.blocked_count:
+        elif not self._queues.blocked_count:
             self._log_state("delivering", "")
         elif self._tally.state == "away":
             self._tally.state = "holding"
@@ -361,25 +361,25 @@ class SubscriberWorker(threading.Thread):
         always refuses do not block others.
         """
         self._failed_in_a_row += first_failures
-        if any(verdict.kind == "delivered" for verdict in results):
+        if any(result.kind == "delivered" for result in results):
             self._failed_in_a_row = 0
             self._away.reset()
         whole = first_failures > 0 and self._failed_in_a_row >= MAX_FIRST_FAILURES
-        troubles = (verdict for verdict in results if verdict.kind == "away" or (whole and verdict.kind == "held"))
-        return max(troubles, key=lambda verdict: verdict.pause, default=None)
+        troubles = (result for result in results if result.kind == "away" or (whole and result.kind == "held"))
+        return max(troubles, key=lambda result: result.pause, default=None)
 
     def _end_subscription(self, reason: str) -> None:
         self._tally.state = "ended"
         _logger.warning("delivery to %s ended: %s", self.id, reason)
         self._ending.set()
-        self._gone(self.id, self.revision)
+        self._on_ended(self.id, self.revision)
 
     def _publish_progress(self) -> None:
         """Publish the progress; a few waiting events do not prevent pruning of the whole outbox."""
         least = min(self._read, self._newest - self._limits.max_waiting // 2)
-        self._progress = self._lanes.progress(self._read, max(least, self._progress.position))
-        oldest = self._lanes.oldest_event
-        self._tally.pending = len(self._lanes) + max(self._newest - self._read, 0)
+        self._progress = self._queues.progress(self._read, max(least, self._progress.position))
+        oldest = self._queues.oldest_event
+        self._tally.pending = len(self._queues) + max(self._newest - self._read, 0)
         self._tally.oldest = 0.0 if oldest is None else _written_at(oldest)
 
     def _log_state(self, state: State, reason: str) -> None:
@@ -417,7 +417,7 @@ def _written_at(event: OutboxEvent) -> float:
 # takes over. It regularly records the progress of subscribers and prunes the outbox.
 
 _PRUNE_SECONDS: Final = 5.0
-_CLAIM_SECONDS: Final = 0.5
+_LOCK_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 2.0
 _BATCHING_SECONDS: Final = 0.01
 """How long to wait for further writes before reading the outbox once for all of them."""
@@ -447,15 +447,15 @@ class Dispatch:
         self._sources = sources
         self._limits = limits
         self.tallies: Final[dict[str, SubscriberTally]] = {}
-        self._couriers: dict[str, SubscriberWorker] = {}
+        self._workers: dict[str, SubscriberWorker] = {}
         self._recorded: dict[str, DeliveryProgress] = {}
         self._refused: dict[str, int] = {}
-        self._left: deque[tuple[str, int]] = deque()
+        self._ended: deque[tuple[str, int]] = deque()
         self._known: set[str] = set()
         self._newest = 0
-        self._passed = 0
+        self._skipped = 0
         self._pruned: object = None
-        self._claim: ProcessLock | None = None
+        self._lock: ProcessLock | None = None
         self._signal = threading.Event()
         self._stopping = threading.Event()
         self._grace = 0.0
@@ -465,7 +465,7 @@ class Dispatch:
     @property
     def is_delivering(self) -> bool:
         """Whether this process delivers."""
-        return self._claim is not None
+        return self._lock is not None
 
     def start(self) -> None:
         """Start; subscribers of the settings get all events written from now on, whichever process delivers.
@@ -511,22 +511,22 @@ class Dispatch:
 
     def _do_due_work(self) -> float:
         """Do all due work, and return the seconds until more is due."""
-        if self._claim is None:
-            claim = self._database.try_lock()
-            if claim is None:
-                self._stopping.wait(_CLAIM_SECONDS)  # not woken by writes of this process
+        if self._lock is None:
+            lock = self._database.try_lock()
+            if lock is None:
+                self._stopping.wait(_LOCK_SECONDS)  # not woken by writes of this process
                 return 0.0
             try:
                 self._start_delivering()
             except BaseException:
-                claim.release()
+                lock.release()
                 raise
-            self._claim = claim
+            self._lock = lock
         self._update_workers()
         now = time.monotonic()
         if now >= self._due["record"]:
             self._due["record"] = now + self._limits.record
-            if not self._claim.is_held:
+            if not self._lock.is_held:
                 self._abandon_workers()
                 return 0.0
             self._record_progress()
@@ -559,22 +559,22 @@ class Dispatch:
             known, upto = history.list_revisions(connection), newest_outbox_row(connection)
         now = datetime.now(UTC)
         ended = [(each, revision) for each, (revision, expires) in known.items() if _is_expired(expires, now)]
-        while self._left:
-            ended.append(self._left.popleft())
+        while self._ended:
+            ended.append(self._ended.popleft())
         for identifier, revision in ended:
             if self._remove_subscriber(identifier, revision):
                 known.pop(identifier, None)
-        for identifier, courier in list(self._couriers.items()):
-            if courier.revision != known.get(identifier, (None,))[0]:
-                courier.request_stop()
-            if not courier.is_alive():
+        for identifier, worker in list(self._workers.items()):
+            if worker.revision != known.get(identifier, (None,))[0]:
+                worker.request_stop()
+            if not worker.is_alive():
                 self._record_progress()
-                del self._couriers[identifier]
+                del self._workers[identifier]
         for identifier, (revision, _) in known.items():
-            if identifier not in self._couriers and self._refused.get(identifier) != revision:
+            if identifier not in self._workers and self._refused.get(identifier) != revision:
                 self._add_worker(identifier)
-        for courier in list(self._couriers.values()):
-            courier.wake(upto)
+        for worker in list(self._workers.values()):
+            worker.wake(upto)
         for identifier in self.tallies.keys() - known.keys():
             del self.tallies[identifier]
         self._known, self._newest = set(known), upto
@@ -590,17 +590,17 @@ class Dispatch:
             self._refused[identifier] = subscriber.revision
             _logger.error("cannot deliver to %s: %s", identifier, error)
             return
-        tally, gone = self._tally_of(identifier), self._record_ended
-        courier = SubscriberWorker(self._database, subscriber, delivery, self._sources, self._limits, tally, gone)
-        self._couriers[identifier] = courier
-        courier.start()
+        tally, on_ended = self._tally_of(identifier), self._record_ended
+        worker = SubscriberWorker(self._database, subscriber, delivery, self._sources, self._limits, tally, on_ended)
+        self._workers[identifier] = worker
+        worker.start()
 
     def _tally_of(self, identifier: str) -> SubscriberTally:
         return self.tallies.setdefault(identifier, SubscriberTally())
 
     def _record_ended(self, identifier: str, revision: int) -> None:
         """Record that a target ended its subscription; called by workers."""
-        self._left.append((identifier, revision))
+        self._ended.append((identifier, revision))
         self._signal.set()
 
     def _remove_subscriber(self, identifier: str, revision: int) -> bool:
@@ -615,16 +615,16 @@ class Dispatch:
         return removed
 
     def _record_progress(self) -> None:
-        reached = {identifier: courier.progress for identifier, courier in self._couriers.items()}
-        new = {name: each for name, each in reached.items() if self._recorded.get(name) != each}
+        current = {identifier: worker.progress for identifier, worker in self._workers.items()}
+        new = {name: each for name, each in current.items() if self._recorded.get(name) != each}
         if new:
             with self._database.writing_aside() as connection:
                 history.store_progress(connection, new)
-        self._recorded = reached
+        self._recorded = current
 
     def _prune_outbox(self) -> None:
         self._drop_undeliverable()
-        state = self._newest, dict(self._recorded), self._passed
+        state = self._newest, dict(self._recorded), self._skipped
         more, self._pruned = state != self._pruned, state
         while more and not self._stopping.is_set():
             with self._database.writing_aside() as connection:
@@ -632,7 +632,7 @@ class Dispatch:
 
     def _drop_undeliverable(self) -> None:
         """Drop events above the limits for subscribers without a worker."""
-        idle = self._known - set(self._couriers)
+        idle = self._known - set(self._workers)
         if not idle:
             return
         oldest = format_time(datetime.fromtimestamp(max(time.time() - self._limits.keep, 0.0), UTC))
@@ -641,7 +641,7 @@ class Dispatch:
             lost = {identifier: history.skip_events(connection, identifier, upto) for identifier in idle}
         for identifier, count in lost.items():
             if count:
-                self._passed += count
+                self._skipped += count
                 self._tally_of(identifier).dropped += count
                 _logger.error("dropped up to %d events for %s: cannot deliver to it", count, identifier)
 
@@ -649,10 +649,10 @@ class Dispatch:
         """Stop all workers: another process may have taken over."""
         _logger.warning("delivery lost its database connection; delivery restarts here or in another process")
         self._stop_workers(_STOP_SECONDS)
-        self._couriers, self._recorded = {}, {}
-        if self._claim is not None:
-            self._claim.release()
-        self._claim = None
+        self._workers, self._recorded = {}, {}
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = None
 
     def _deliver_rest(self) -> None:
         """Deliver what is possible immediately, and record the progress.
@@ -660,9 +660,9 @@ class Dispatch:
         A process stopped before it began to deliver does so now, unless another one delivers.
         """
         try:
-            if self._claim is None:
-                self._claim = self._database.try_lock()
-                if self._claim is None:
+            if self._lock is None:
+                self._lock = self._database.try_lock()
+                if self._lock is None:
                     return
                 self._start_delivering()
             deadline = time.monotonic() + max(self._grace - _STOP_SECONDS, self._grace / 2)
@@ -676,24 +676,24 @@ class Dispatch:
         except Exception:
             _logger.exception("stopping delivery failed")
         finally:
-            if self._claim is not None:
-                self._claim.release()
-            self._claim = None
+            if self._lock is not None:
+                self._lock.release()
+            self._lock = None
 
     def _wind_down(self, deadline: float) -> None:
         """Let all workers deliver until a deadline, then stop them, before another process takes over."""
-        for courier in self._couriers.values():
-            courier.stop_when_idle()
-        for courier in self._couriers.values():
-            courier.join(max(deadline - time.monotonic(), 0.0))
+        for worker in self._workers.values():
+            worker.stop_when_idle()
+        for worker in self._workers.values():
+            worker.join(max(deadline - time.monotonic(), 0.0))
         self._stop_workers(min(_STOP_SECONDS, self._grace / 2))
 
     def _stop_workers(self, seconds: float) -> None:
-        for courier in self._couriers.values():
-            courier.request_stop()
+        for worker in self._workers.values():
+            worker.request_stop()
         deadline = time.monotonic() + seconds
-        for courier in self._couriers.values():
-            courier.join(max(deadline - time.monotonic(), 0.0))
+        for worker in self._workers.values():
+            worker.join(max(deadline - time.monotonic(), 0.0))
 
 
 def _log_store_error(error: Exception) -> None:

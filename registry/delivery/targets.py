@@ -117,11 +117,9 @@ class WebhookSender:
         """Request permission if there is none yet, and send."""
         requests = [to_request(self._target.method, each) for each in messages]
         if not self._permitted:
-            (verdict,) = self._call_all(
-                [partial(self._request_permission, self._client, requests[0].url)], requests[:1]
-            )
-            if verdict.kind != "delivered":
-                return [verdict] * len(messages)
+            (result,) = self._call_all([partial(self._request_permission, self._client, requests[0].url)], requests[:1])
+            if result.kind != "delivered":
+                return [result] * len(messages)
             self._permitted = True
             left, pause = self._rate.allowance()
             late = [DeliveryResult("away", "", pause)] * len(requests[left:])
@@ -152,13 +150,13 @@ class WebhookSender:
     ) -> list[DeliveryResult]:
         """Make calls; if one lasts too long, close the client, which ends them."""
         seconds = _TIMEOUTS * self._target.timeout
-        verdicts = call_concurrently(seconds, calls)
-        if None in verdicts:
+        results = call_concurrently(seconds, calls)
+        if None in results:
             self._client.close()
             self._client = self._open_client()
         return [
-            verdict or DeliveryResult("away", f"{redact_url(request.url)} does not answer within {seconds:g} s")
-            for verdict, request in zip(verdicts, requests, strict=True)
+            result or DeliveryResult("away", f"{redact_url(request.url)} does not answer within {seconds:g} s")
+            for result, request in zip(results, requests, strict=True)
         ]
 
     def _request_permission(self, client: httpx.Client, url: str) -> DeliveryResult:

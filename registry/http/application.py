@@ -89,28 +89,28 @@ class RegistryApplication:
         secure: bool,
         open_paths: Collection[str] = (),
     ) -> None:
-        self._faces = [(path.encode("ascii"), face(service)) for path, face in apis.items()]
+        self._apis = [(path.encode("ascii"), api(service)) for path, api in apis.items()]
         self._open = {path.encode("ascii") for path in open_paths}
         self._core = PagesApi(service)
-        self._keeper = authorizer
-        self._pace = rate_limiter
+        self._authorizer = authorizer
+        self._rate_limiter = rate_limiter
         self._limits = limits
-        self._browsers = CorsPolicy(limits.origins)
+        self._cors = CorsPolicy(limits.origins)
         self._base = base.rstrip("/")
         self._scheme = "https" if secure else "http"
         self._readers = ThreadPoolExecutor(limits.readers, "registry-reader")
         self._writers = ThreadPoolExecutor(1, "registry-writer")
-        self._waiting = {True: 0, False: 0}
-        self._counting = threading.Lock()
-        self._begun: set[Future[None]] = set()
+        self._queued = {True: 0, False: 0}
+        self._queued_lock = threading.Lock()
+        self._unfinished: set[Future[None]] = set()
 
     def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
         """Accept a request by its head, or return the error reply."""
-        preflight = self._browsers.preflight_reply(head)
+        preflight = self._cors.preflight_reply(head)
         if preflight is not None:
             return preflight
-        admitted = self._admit(head)
-        return self.shown(head, admitted) if isinstance(admitted, Reply) else admitted
+        accepted = self._admit(head)
+        return self.with_cors(head, accepted) if isinstance(accepted, Reply) else accepted
 
     def _admit(self, head: RequestHead) -> AcceptedRequest | Reply:
         try:
@@ -118,13 +118,13 @@ class RegistryApplication:
                 raise HttpProblem(HTTPStatus.NOT_IMPLEMENTED, f"the method {head.method} is not supported")
             open_to_all = self._find_api(head)[0] in self._open
             if not open_to_all:
-                self._browsers.refuse_cross_site(head)
-            writer = self._keeper.anonymous_sender if open_to_all else self._keeper.authenticate(head)
+                self._cors.refuse_cross_site(head)
+            writer = self._authorizer.anonymous_sender if open_to_all else self._authorizer.authenticate(head)
             most = _MAX_OPEN_BODY if open_to_all else self._limits.max_body
             if head.length is not None and head.length > most:
                 raise body_too_large(most)
             if open_to_all or head.method not in READ_METHODS:
-                self._pace.count_write(head.address if open_to_all else writer.name, stranger=open_to_all)
+                self._rate_limiter.count_write(head.address if open_to_all else writer.name, stranger=open_to_all)
         except HttpProblem as problem:
             return problem.to_reply()
         except Refusal as refusal:
@@ -133,69 +133,69 @@ class RegistryApplication:
 
     def _timeout_reply(self, head: RequestHead) -> Reply:
         detail = "the request timed out; a write may have taken effect"
-        return self.shown(head, unavailable_problem(detail, 5).to_reply())
+        return self.with_cors(head, unavailable_problem(detail, 5).to_reply())
 
     def _perform(self, head: RequestHead, writer: RequestSender, body: bytes, answer: AnswerCallback) -> None:
         """Carry out a request on a worker thread, and pass the reply to the server's thread."""
         writing = head.method not in READ_METHODS
-        with self._counting:
-            full = self._waiting[writing] >= self._limits.waiting
-            self._waiting[writing] += not full
+        with self._queued_lock:
+            full = self._queued[writing] >= self._limits.waiting
+            self._queued[writing] += not full
         if full:
             busy = self._error_reply(head, Refusal("server_busy", head.path.decode("latin-1")))
-            answer(self.shown(head, busy))
+            answer(self.with_cors(head, busy))
             return
         loop = asyncio.get_running_loop()
         pool = self._writers if writing else self._readers
 
         def work() -> None:
-            reply = self.shown(head, self._reply(head, body, writer))
-            with self._counting:
-                self._waiting[writing] -= 1
+            reply = self.with_cors(head, self._reply(head, body, writer))
+            with self._queued_lock:
+                self._queued[writing] -= 1
             _post_reply(loop, answer, reply)
 
         future = pool.submit(work)
-        self._begun.add(future)
-        future.add_done_callback(self._begun.discard)
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
 
-    def shown(self, head: RequestHead, reply: Reply) -> Reply:
+    def with_cors(self, head: RequestHead, reply: Reply) -> Reply:
         """Return a reply with CORS headers."""
-        return self._browsers.add_headers(head, reply)
+        return self._cors.add_headers(head, reply)
 
     def close(self, seconds: float) -> None:
         """Stop the threads; wait up to *seconds* for requests in progress."""
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._writers.shutdown(wait=False, cancel_futures=True)
-        wait(self._begun.copy(), seconds)
+        wait(self._unfinished.copy(), seconds)
 
     def _reply(self, head: RequestHead, body: bytes, writer: RequestSender) -> Reply:
-        path, face = self._find_api(head)
+        path, api = self._find_api(head)
         base, limits = self._base_url(head), self._limits
         url = base + path.decode("ascii")
         try:
             below = head.path[len(path) :]
-            return face.reply(ApiCall(head, body, below, url, base, writer, limits.pages, limits.max_answer))
+            return api.reply(ApiCall(head, body, below, url, base, writer, limits.pages, limits.max_answer))
         except Refusal as refusal:
-            return face.error_reply(head, url, refusal)
+            return api.error_reply(head, url, refusal)
         except SQLAlchemyError as error:
             if is_full(error):
                 _logger.error("the store's disk is full: a write to %s was refused", head.path.decode("latin-1"))
-                return face.error_reply(head, url, Refusal("storage_full", head.path.decode("latin-1")))
+                return api.error_reply(head, url, Refusal("storage_full", head.path.decode("latin-1")))
             _logger.exception("the store failed at %s %s", head.method, head.path.decode("latin-1"))
         except Exception:
             _logger.exception("%s %s failed", head.method, head.path.decode("latin-1"))
-        return face.error_reply(head, url, Refusal("server_error", head.path.decode("latin-1")))
+        return api.error_reply(head, url, Refusal("server_error", head.path.decode("latin-1")))
 
     def _find_api(self, head: RequestHead) -> tuple[bytes, RegistryApi]:
         """Return the path and the API of a request."""
-        for path, face in self._faces:
+        for path, api in self._apis:
             if head.path == path or head.path.startswith(path + b"/"):
-                return path, face
+                return path, api
         return b"", self._core
 
     def _error_reply(self, head: RequestHead, refusal: Refusal) -> Reply:
-        path, face = self._find_api(head)
-        return face.error_reply(head, self._base_url(head) + path.decode("ascii"), refusal)
+        path, api = self._find_api(head)
+        return api.error_reply(head, self._base_url(head) + path.decode("ascii"), refusal)
 
     def _base_url(self, head: RequestHead) -> str:
         if self._base:
@@ -243,7 +243,7 @@ class HistoryApi(RegistryApi):
             raise Refusal("bad_sort", path, value=str(values["sort"]), error_detail=why)
         if "\0" in (values["xid"] or ""):  # which no text of PostgreSQL can hold
             raise Refusal("bad_request", path, error_detail="xid contains a NUL character")
-        asked = changes.HistoryQuery(
+        query = changes.HistoryQuery(
             xid=values["xid"] or "",
             below="below" in given,
             oldest=values["sort"] in HISTORY_ORDERS[:2],
@@ -252,12 +252,13 @@ class HistoryApi(RegistryApi):
             who=call.sender.administrator or bool(call.sender.name),
         )
         with self._service.session(writing=False) as session:
-            found, more = changes.history_page(session.reader.connection, asked, min(call.max_answer, _PAGE_BYTES))
+            found, more = changes.history_page(session.reader.connection, query, min(call.max_answer, _PAGE_BYTES))
         links = common_headers(call.registry)
         if more:
             kept = {name: text for name, text in values.items() if text is not None and name in ("xid", "sort")}
-            query = {**kept, **({"below": ""} if asked.below else {})}
-            links.append(next_link(call.url, query.items(), asked.limit, str(found[-1]["number"])))
+            if query.below:
+                kept["below"] = ""
+            links.append(next_link(call.url, kept.items(), query.limit, str(found[-1]["number"])))
         return json_reply(found, 200, links)
 
 

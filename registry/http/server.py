@@ -243,15 +243,22 @@ class RegistryServer:
         chosen = self._settings
         tls = create_server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
         self._database, service = open_service(chosen)
-        keeper = Authorizer(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
-        pace = WriteRateLimiter(chosen.writes_per_second, chosen.write_burst)
+        authorizer = Authorizer(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
+        rate_limiter = WriteRateLimiter(chosen.writes_per_second, chosen.write_burst)
         self._listener = listener = open_listener(chosen.host, chosen.port, "registry")
         self.port = listener.getsockname()[1]
-        faces: dict[str, RegistryApiFactory] = {**chosen.faces, HISTORY: HistoryApi}
+        apis: dict[str, RegistryApiFactory] = {**chosen.faces, HISTORY: HistoryApi}
         if chosen.delivery is not None:
-            faces |= self._create_delivery(self._database, chosen.delivery, secure=tls is not None)
+            apis |= self._create_delivery(self._database, chosen.delivery, secure=tls is not None)
         self._application = RegistryApplication(
-            service, keeper, pace, chosen.limits, chosen.base, faces, secure=tls is not None, open_paths=(PERMISSIONS,)
+            service,
+            authorizer,
+            rate_limiter,
+            chosen.limits,
+            chosen.base,
+            apis,
+            secure=tls is not None,
+            open_paths=(PERMISSIONS,),
         )
         self._server = HttpServer(
             "registry",
@@ -260,7 +267,7 @@ class RegistryServer:
             chosen.server,
             tls=tls,
             listener=listener,
-            finish_reply=self._application.shown,
+            finish_reply=self._application.with_cors,
         )
         self._history = HistoryKeeper(self._database, chosen.history)
         self._replication = Replication(service, chosen.peers)

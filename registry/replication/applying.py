@@ -89,15 +89,15 @@ class DefinitionMerger:
             self._number_versions()
             return True
         mark = state.mark
-        verdict = decide_winner(mark, change, digest)
+        decision = decide_winner(mark, change, digest)
         moved = self._renumber(state, change)
-        if verdict.winner == "mine" and verdict.seen == mark.seen and not moved:
+        if decision.winner == "mine" and decision.seen == mark.seen and not moved:
             return False
-        if verdict.winner in ("both-mine", "both-theirs"):
-            self._keep_both(state, change, attributes or {}, digest, mine=verdict.winner == "both-mine")
-        elif verdict.winner == "theirs":
+        if decision.winner in ("both-mine", "both-theirs"):
+            self._keep_both(state, change, attributes or {}, digest, mine=decision.winner == "both-mine")
+        elif decision.winner == "theirs":
             self._take_content(state, change, attributes, digest)
-        mark.seen = verdict.seen
+        mark.seen = decision.seen
         self._touched[change.uid] = None
         self._number_versions()
         return True

@@ -259,23 +259,23 @@ class EntityMerger:
             parse_resource_path(self._session.model, names, change.xid)
         mine = self._mark_of(change.xid)
         theirs = change.attributes
-        verdict = decide_winner(mine, change, "" if theirs is None else digest_of_state(theirs))
-        if verdict.seen == mine.seen and verdict.winner == "mine":
+        decision = decide_winner(mine, change, "" if theirs is None else digest_of_state(theirs))
+        if decision.seen == mine.seen and decision.winner == "mine":
             return False
         before = entity_state(self._reader, change.xid)
-        if verdict.winner == "theirs" and theirs is None:
+        if decision.winner == "theirs" and theirs is None:
             if not self._delete(change.xid, names):
                 mine.deleted, mine.digest = False, "" if before is None else digest_of_state(before)
                 put_own_mark(self._marks, mine)  # it has content newer than the deletion
                 return True
-        elif not self._write(change, names, verdict.winner, before, mine):
+        elif not self._write(change, names, decision.winner, before, mine):
             return False
         after = entity_state(self._reader, change.xid)
         digest = "" if after is None else digest_of_state(after)
-        if mine.seen == verdict.seen and after == before and mine.stamp:
+        if mine.seen == decision.seen and after == before and mine.stamp:
             return False
-        mine.seen, mine.deleted, mine.digest = verdict.seen, after is None, digest
-        if verdict.winner in ("theirs", "both-theirs"):
+        mine.seen, mine.deleted, mine.digest = decision.seen, after is None, digest
+        if decision.winner in ("theirs", "both-theirs"):
             mine.stamp, mine.origin = change.stamp, change.origin
         self._marks.store_mark(mine)
         return True

@@ -95,7 +95,7 @@ def test_a_registry_that_ends_before_it_took_delivery_up_delivers_first(
         return None if len(asked) == 1 else claim(database)
 
     monkeypatch.setattr(Database, "try_lock", busy_at_first)
-    monkeypatch.setattr("registry.delivery.subscriber_worker._CLAIM_SECONDS", LIMIT)
+    monkeypatch.setattr("registry.delivery.subscriber_worker._LOCK_SECONDS", LIMIT)
     with Webhook(agreeable) as hook:
         delivery = DeliverySettings(configured(hook), limits=NO_PAUSE)
         server = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery))
