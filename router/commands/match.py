@@ -26,7 +26,7 @@ from router.commands.arguments import (
     make_fetcher,
 )
 from router.commands.test.cases import LINES, MAX_PROBLEMS, iter_outcome_faults, read_case_bytes
-from router.commands.test.runner import SHOWN, ValueMismatch, iter_differences
+from router.commands.test.runner import SHOWN, describe_difference, iter_differences, make_difference
 from router.errors import GOOD, WRONG, RouterError, hint_near
 from router.matching.explanation import BEST, FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.nearest import ConstraintResult
@@ -164,27 +164,20 @@ class Expectation:
 
     def compare_next(self, outcome: Mapping[str, Any]) -> Iterator[str]:
         """Compare the outcome of the next record, and yield a line per difference."""
-        number = self._records
+        expected = self._forms[:1] if self._each else self._forms[self._records : self._records + 1]
         self._records += 1
-        wrong = tuple(self._iter_mismatches(number, outcome))
+        beyond = make_difference("/", None, {"outcome": outcome["outcome"]})
+        wrong = [*iter_differences(expected[0], outcome, "")] if expected else [beyond]
         self._wrong += bool(wrong)
-        if wrong and self._wrong <= MAX_PROBLEMS:
-            yield from (f"record {number + 1}: {to_one_line(str(each))}" for each in wrong)
+        if self._wrong <= MAX_PROBLEMS:
+            yield from (f"record {self._records}: {to_one_line(describe_difference(each))}" for each in wrong)
 
     def summarize(self) -> tuple[str, bool]:
         """Return a summary line, and whether all outcomes and the number of records are as expected."""
         missing = 0 if self._each else max(0, len(self._forms) - self._records)
-        good = self._records - self._wrong
-        text = f"{good} of {plural(self._records, 'record')} as expected"
-        if missing:
-            text += f"; {plural(missing, 'record')} missing"
+        text = f"{self._records - self._wrong} of {plural(self._records, 'record')} as expected"
+        text += f"; {plural(missing, 'record')} missing" if missing else ""
         return text, bool(self._records) and not self._wrong and not missing
-
-    def _iter_mismatches(self, number: int, outcome: Mapping[str, Any]) -> Iterator[ValueMismatch]:
-        if not self._each and number >= len(self._forms):
-            yield ValueMismatch("/", None, {"outcome": outcome["outcome"]})
-            return
-        yield from iter_differences(self._forms[0 if self._each else number], outcome, "")
 
 
 def parse_expectation(text: str) -> Expectation:

@@ -68,14 +68,6 @@ class CaseFile:
     config: Path | None
     cases: tuple[Case, ...]
 
-    def find_lines(self, places: Iterable[tuple[Case, str]]) -> dict[tuple[Case, str], int]:
-        """Return the line numbers (from 1) of pointers into this file: of the value, or of its nearest parent."""
-        wanted = list(places)
-        if self.path.suffix.lower() in LINES:
-            return {(case, pointer): case.line for case, pointer in wanted if case.line is not None}
-        known = lines_of(str(self.path), self.data, {pointer for _, pointer in wanted})
-        return {(case, pointer): known[pointer] for case, pointer in wanted if pointer in known}
-
 
 def read_cases(paths: Iterable[Path]) -> list[CaseFile]:
     """Read case files, and those below folders (``*.cases.yaml``, ``.json``, ``.jsonl``).

@@ -18,13 +18,10 @@ from router.commands.dead_letters.drafts import (
     TOO_MANY_KINDS,
     FrequencyTable,
     Traits,
-    draft_definition,
     extract_traits,
     infer_schema,
     is_noise,
     looks_like_id,
-    split_words,
-    to_singular,
 )
 
 IDS = [
@@ -50,25 +47,10 @@ def test_words_that_name_a_kind(word: str) -> None:
     assert not looks_like_id(word)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "/", "a/b.c", "a//b", "at/2026-01-02T03:04:05.5Z/x", "https://h.example:80/p?q=1"]
-)
-@pytest.mark.parametrize("subject", [False, True])
-def test_words_and_delimiters_make_the_value_again(text: str, subject: bool) -> None:
-    words, delimiters = split_words(text, subject=subject)
-    assert "".join(a + b for a, b in zip(words, (*delimiters, ""), strict=True)) == text
-
-
-@pytest.mark.parametrize(
-    ("word", "one"),
-    [("plants", "plant"), ("batches", "batch"), ("stories", "story"), ("status", "status"), ("gas", "gas")],
-)
-def test_singular(word: str, one: str) -> None:
-    assert to_singular(word) == one
-
-
 def traits(topic: str, body: bytes = b"{}") -> Traits:
-    found = extract_traits(Record("MQTT/5.0", {"topic_name": topic}, body), lambda protocol: False)
+    found = extract_traits(
+        Record("MQTT/5.0", {"topic_name": topic}, body), lambda protocol: False, lambda name, path: False
+    )
     assert isinstance(found, Traits)
     return found
 
@@ -98,9 +80,9 @@ def test_kinds_have_gaps_for_ids_and_for_many_words(topics: list[str], addresses
     table = FrequencyTable()
     for topic in topics:
         table.add(traits(topic))
-    bundles = table.list_bundles()
-    assert sorted(draft_definition(each).address for each in bundles) == addresses
-    assert sum(each.letters for each in bundles) == len(topics)
+    drafts = table.list_drafts(1)
+    assert sorted(each.address for each in drafts) == addresses
+    assert sum(each.letters for each in drafts) == len(topics)
 
 
 def test_a_sample_is_bounded_and_counts_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +92,7 @@ def test_a_sample_is_bounded_and_counts_all(monkeypatch: pytest.MonkeyPatch) -> 
     for number in range(1000):
         table.add(traits(f"a/{number}"))
         table.add(traits(f"b/{number}/c", b"x" * 5_000))
-    assert [each.letters for each in table.list_bundles()] == [1000, 1000]
-    assert [len(each.records) for each in table.list_bundles()] == [6, 6]
+    assert [(each.letters, len(each.records)) for each in table.list_drafts(1)] == [(1000, 6), (1000, 6)]
 
 
 def test_kinds_of_large_records_do_not_take_ever_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,13 +100,13 @@ def test_kinds_of_large_records_do_not_take_ever_more_memory(monkeypatch: pytest
     table = FrequencyTable()
     for number in range(100):
         table.add(traits(f"{name(number)}/x", b"x" * 5_000))
-    assert table.left_out[TOO_MANY_KINDS] == 100 - sum(each.letters for each in table.list_bundles()) > 80
+    assert table.left_out[TOO_MANY_KINDS] == 100 - sum(each.letters for each in table.list_drafts(1)) > 80
 
 
 def test_an_address_of_very_many_words_is_of_no_kind() -> None:
     table = FrequencyTable()
     table.add(traits("/" * 998))
-    assert [draft_definition(each).address for each in table.list_bundles()] == [""]
+    assert [each.address for each in table.list_drafts(1)] == [""]
 
 
 def test_there_are_not_ever_more_kinds() -> None:
