@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,10 +56,6 @@ from router.sources import Source, make_inbox_client, make_source_client
 from router.state.durable import Pins, clients_of, require_trusted
 from router.state.ledger import LetterLedger
 from router.terminal import MAX_LISTED, plural, print_json, terminal, to_text
-
-# Changes by a new catalog: records to evaluate, counts, and samples with their first cause.
-
-# Samples of changes: a record's position, its outcome before and after, and the first cause.
 
 # Sources that records are read from, in chunks with the columns of the source.
 
@@ -108,21 +104,6 @@ _OF_EVENTS: Final = ("context-", "mapped-attribute-")
 _VIOLATION: Final = "schema-violation"
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedSample:
-    """One changed record, redacted. ``before`` and ``after`` have the differences, by name."""
-
-    position: str
-    kinds: tuple[DifferenceKind, ...]
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-    cause: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all members."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
 class ChangeSampler:
     """Makes samples. If a record does not show the cause, the differences of the catalogs do."""
 
@@ -137,15 +118,19 @@ class ChangeSampler:
                 changes.setdefault(xid, []).append(change)
         return changes
 
-    def make_sample(self, chunk: Chunk, changed: ChangedRecord) -> ChangedSample:
-        """Return the redacted sample of one record."""
+    def make_sample(self, chunk: Chunk, changed: ChangedRecord) -> dict[str, Any]:
+        """Return the redacted sample of one record; ``before`` and ``after`` have the differences, by name."""
         before, after = changed.load_outcomes()
         reasons = (before.reason, after.reason)
         reason = _VIOLATION if _VIOLATION in reasons else next(filter(None, reasons), "")
         redaction = self._redactor.redact(to_dead_letter(chunk, changed.row, reason))
-        shown = [_redact_outcome(one, other, redaction) for one, other in ((before, after), (after, before))]
-        cause = _cut(self._cause(changed.kinds[0], before, after, redaction))
-        return ChangedSample(chunk.position_of(changed.row), changed.kinds, shown[0], shown[1], cause)
+        return {
+            "position": chunk.position_of(changed.row),
+            "kinds": changed.kinds,
+            "before": _redact_outcome(before, after, redaction),
+            "after": _redact_outcome(after, before, redaction),
+            "cause": _cut(self._cause(changed.kinds[0], before, after, redaction)),
+        }
 
     def _cause(self, kind: DifferenceKind, before: CatalogOutcome, after: CatalogOutcome, redaction: Redaction) -> str:
         if kind == "dead-letter" and before.message in self._new.definitions:
@@ -209,48 +194,45 @@ def _cut(text: str) -> str:
 # Totals of changes: counts by kind and definition, and samples.
 
 
-@dataclass(slots=True)
 class ChangeTally:
-    """Counts of outcomes: a record is one, a batch of events as many as it has; one may differ in several ways.
+    """Counts of outcomes: a record is one, a batch of events as many as it has; one may differ in several ways."""
 
-    ``groups`` are by kind and what became of records before and after, a definition or a reason.
-    """
+    def __init__(self, samples_each: int) -> None:
+        """*samples_each* is the maximum number of samples per kind of change."""
+        self._samples_each = samples_each
+        self._outcomes = self._changed = 0
+        # By kind and what became of records before and after, a definition or a reason.
+        self._groups: Counter[tuple[DifferenceKind, str, str]] = Counter()
+        self._sampled: Counter[tuple[DifferenceKind, str, str]] = Counter()
+        self._samples: dict[DifferenceKind, list[dict[str, Any]]] = {kind: [] for kind in DIFFERENCE_LABELS}
 
-    samples_each: int
-    outcomes: int = 0
-    changed: int = 0
-    kinds: Counter[DifferenceKind] = field(default_factory=Counter)
-    groups: Counter[tuple[DifferenceKind, str, str]] = field(default_factory=Counter)
-    samples: dict[DifferenceKind, list[ChangedSample]] = field(default_factory=dict)
-    _sampled: Counter[tuple[DifferenceKind, str, str]] = field(default_factory=Counter)
-
-    def add(self, chunk: Chunk, compared: Comparison, sample: Callable[[Chunk, ChangedRecord], ChangedSample]) -> None:
+    def add(self, chunk: Chunk, compared: Comparison, sampler: ChangeSampler) -> None:
         """Count the outcomes of a chunk, and add samples up to the limit."""
-        self.outcomes += compared.outcome_count
-        self.changed += len(compared.changed)
-        for group, number in count_differences(compared.changed).items():
-            self.kinds[group[0]] += number
-            self.groups[group] += number
+        self._outcomes += compared.outcome_count
+        self._changed += len(compared.changed)
+        self._groups.update(count_differences(compared.changed))
         for each in compared.changed:
             # Under its worst kind: the sample names the others.
-            kept = self.samples.setdefault(each.kinds[0], [])
-            group = (each.kinds[0], each.before, each.after)
-            if len(kept) < self.samples_each and self._sampled[group] * 2 < self.samples_each:
+            kept, group = self._samples[each.kinds[0]], (each.kinds[0], each.before, each.after)
+            if len(kept) < self._samples_each and self._sampled[group] * 2 < self._samples_each:
                 self._sampled[group] += 1
-                kept.append(sample(chunk, each))
+                kept.append(sampler.make_sample(chunk, each))
 
     def to_json(self, places: Iterable[RecordFeed], notes: Iterable[str], epochs: Mapping[str, str]) -> dict[str, Any]:
         """Return the report in its JSON form."""
+        kinds: Counter[DifferenceKind] = Counter()
+        for (kind, _, _), number in self._groups.items():
+            kinds[kind] += number
         return {
             **epochs,
-            "outcomes": self.outcomes,
-            "unchanged": self.outcomes - self.changed,
-            "changed": {kind: self.kinds[kind] for kind in DIFFERENCE_LABELS},
+            "outcomes": self._outcomes,
+            "unchanged": self._outcomes - self._changed,
+            "changed": {kind: kinds[kind] for kind in DIFFERENCE_LABELS},
             "groups": [
                 {"kind": kind, "before": before, "after": after, "outcomes": number}
-                for (kind, before, after), number in self.groups.most_common()
+                for (kind, before, after), number in self._groups.most_common()
             ],
-            "samples": [sample.to_json() for kind in DIFFERENCE_LABELS for sample in self.samples.get(kind, ())],
+            "samples": [sample for kept in self._samples.values() for sample in kept],
             "places": [{"place": each.name, "records": each.records, "notes": each.notes} for each in places],
             "notes": list(notes),
         }
@@ -437,37 +419,39 @@ class RecordSelection:
 _STYLES: Final = {"dead-letter": "bold red", "definition": "bold red", "matched": "bold green"}
 
 
-def write_report(tally: ChangeTally, places: Iterable[RecordFeed], notes: Iterable[str]) -> None:
+def write_report(report: Mapping[str, Any]) -> None:
     """Print the sources, and the changes by kind."""
     console = terminal(soft_wrap=True)
-    for feed in places:
-        summary = "; ".join([plural(feed.records, "record"), *feed.notes])
-        console.print(to_text(to_one_line(f"{feed.name}: {summary}")))
-    for note in notes:
+    for place in report["places"]:
+        summary = "; ".join([plural(place["records"], "record"), *place["notes"]])
+        console.print(to_text(to_one_line(f"{place['place']}: {summary}")))
+    for note in report["notes"]:
         console.print(to_text(("note", "yellow"), to_one_line(f": {note}")))
     for kind, words in DIFFERENCE_LABELS.items():
-        if not tally.kinds[kind]:
+        if not report["changed"][kind]:
             continue
-        console.print(to_text((f"{words}: {tally.kinds[kind]}", _STYLES.get(kind, "bold yellow"))))
-        groups = [(each, number) for each, number in tally.groups.most_common() if each[0] == kind]
-        for (_, before, after), number in groups[:MAX_LISTED]:
-            console.print(to_text(to_one_line(f"  {number}  {before if before == after else f'{before} -> {after}'}")))
+        console.print(to_text((f"{words}: {report['changed'][kind]}", _STYLES.get(kind, "bold yellow"))))
+        groups = [each for each in report["groups"] if each["kind"] == kind]
+        for each in groups[:MAX_LISTED]:
+            before, after = each["before"], each["after"]
+            pair = before if before == after else f"{before} -> {after}"
+            console.print(to_text(to_one_line(f"  {each['outcomes']}  {pair}")))
         if len(groups) > MAX_LISTED:
             console.print(f"  and {len(groups) - MAX_LISTED} more pairs, which --format json has")
-        for sample in tally.samples.get(kind, ()):
-            for line in _iter_sample_lines(sample):
+        for sample in report["samples"]:
+            for line in _iter_sample_lines(sample) if sample["kinds"][0] == kind else ():
                 console.print(to_text(to_one_line(line)))
-    total = plural(tally.outcomes, "outcome")
-    console.print(f"{total}: {tally.outcomes - tally.changed} unchanged, {tally.changed} changed")
+    changed = report["outcomes"] - report["unchanged"]
+    console.print(f"{plural(report['outcomes'], 'outcome')}: {report['unchanged']} unchanged, {changed} changed")
 
 
-def _iter_sample_lines(sample: ChangedSample) -> Iterator[str]:
-    others = f" (also {', '.join(DIFFERENCE_LABELS[kind] for kind in sample.kinds[1:])})" if sample.kinds[1:] else ""
-    yield f"    {sample.position}{others}"
-    yield f"      before: {_format_outcome(sample.before)}"
-    yield f"      after:  {_format_outcome(sample.after)}"
-    if sample.cause:
-        yield f"      cause:  {sample.cause}"
+def _iter_sample_lines(sample: Mapping[str, Any]) -> Iterator[str]:
+    others = ", ".join(DIFFERENCE_LABELS[kind] for kind in sample["kinds"][1:])
+    yield f"    {sample['position']}{f' (also {others})' if others else ''}"
+    yield f"      before: {_format_outcome(sample['before'])}"
+    yield f"      after:  {_format_outcome(sample['after'])}"
+    if sample["cause"]:
+        yield f"      cause:  {sample['cause']}"
 
 
 def _format_outcome(verdict: Mapping[str, Any]) -> str:
@@ -490,22 +474,8 @@ MAX_RECORDS: Final = 100_000
 _RETRY: Final = "retry when it responds; a reload waits for it too"
 
 
-class RecordSource(StrEnum):
-    """Where records are read from."""
-
-    topics = "topics"
-    inbox = "inbox"
-    letters = "dead-letters"
-
-
-class FailOn(StrEnum):
-    """Changes that cause exit code 1."""
-
-    letter = "dead-letter"
-    definition = "definition"
-    route = "route"
-    event = "event"
-    none = "none"
+RecordSource = StrEnum("RecordSource", ["topics", "inbox", "dead-letters"])
+FailOn = StrEnum("FailOn", ["dead-letter", "definition", "route", "event", "none"])
 
 
 def plan(
@@ -557,8 +527,8 @@ def plan(
     """
     if last is not None and since is not None:
         raise typer.BadParameter("--last and --since exclude each other; give one of them")
-    chosen = fail_on or [FailOn.letter, FailOn.definition]
-    if FailOn.none in chosen and len(chosen) > 1:
+    chosen = fail_on or [FailOn("dead-letter"), FailOn("definition")]
+    if "none" in chosen and len(chosen) > 1:
         raise typer.BadParameter("--fail-on none cannot be combined with others")
     settings = load_settings(config)
     configure_logs(settings.log)
@@ -569,7 +539,7 @@ def plan(
     sampling = ChangeSampler(old_catalog, new_catalog, make_redactor(marks, reveal=reveal))
     moment = parse_time_option(since, "--since")
     selection = RecordSelection((DEFAULT_RECORDS if last is None else last) if moment is None else MAX_RECORDS, moment)
-    read = origins if origins else [] if records else list(RecordSource)
+    read = origins or ([] if records else list(RecordSource))
     if read:
         # Do not contact servers that must not see our credentials: the router may have rejected what the catalog says
         # now.
@@ -581,13 +551,14 @@ def plan(
         for chunk in feed.iter_chunks():
             judge = EVALUATORS[chunk.kind]
             one, other = judge(before.evaluator, chunk.rows), judge(after.evaluator, chunk.rows)
-            tally.add(chunk, compare_outcomes(chunk, one, other, ways), sampling.make_sample)
-    notes = list(iter_catalog_notes(before, after))
+            tally.add(chunk, compare_outcomes(chunk, one, other, ways), sampling)
+    epochs = {"before": old_catalog.epoch, "after": new_catalog.epoch}
+    report = tally.to_json(feeds, iter_catalog_notes(before, after), epochs)
     if format == "json":
-        print_json(tally.to_json(feeds, notes, {"before": old_catalog.epoch, "after": new_catalog.epoch}))
+        print_json(report)
     else:
-        write_report(tally, feeds, notes)
-    if any(tally.kinds[cast(DifferenceKind, each.value)] for each in chosen):
+        write_report(report)
+    if any(report["changed"].get(each) for each in chosen):
         raise typer.Exit(WRONG)
 
 
@@ -606,11 +577,11 @@ def _iter_feeds(
     selection: RecordSelection, before: Plan, origins: Sequence[RecordSource], files: Sequence[Path]
 ) -> Iterator[RecordFeed]:
     settings = before.settings
-    if RecordSource.topics in origins:
+    if "topics" in origins:
         yield from selection.iter_topic_feeds(before)
-    if RecordSource.inbox in origins:
+    if "inbox" in origins:
         yield from selection.iter_inbox_feeds(settings)
-    if RecordSource.letters in origins:
+    if "dead-letters" in origins:
         # Last, since those already read from topics and inbox are skipped.
         yield RecordFeed("dead letters", partial(selection.iter_letter_chunks, settings))
     yield from (make_file_feed(path, selection.max_records, selection.since) for path in files)

@@ -14,13 +14,13 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs
@@ -184,7 +184,7 @@ class StatusDocument:
         return self._settled[1]
 
     def _history_to_json(self) -> dict[str, Any]:
-        points = self._figures.history.list_points()
+        points = self._figures.list_points()
         return {
             "every_seconds": POINT_SECONDS,
             **{name: [getattr(point, name) for point in points] for name in Point._fields},
@@ -218,15 +218,6 @@ _HEADERS: Final = (
 )
 _SHOWN: Final = {False: f"0 0 {WIDE} {HIGH}", True: f"0 {TOP - 2} {WIDE} {HIGH - TOP - BOTTOM + 4}"}
 """The part of a chart that is shown: of a small one what is between the lines of text."""
-Value = Callable[[Point], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart: its lines by name, the last of them filled, and the format of its values."""
-
-    lines: tuple[tuple[str, Value], ...]
-    text: Callable[[float], str]
 
 
 def _format_count(value: float) -> str:
@@ -241,27 +232,28 @@ def _format_seconds(value: float) -> str:
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.0f} h"
 
 
-CHARTS: Final = {
-    "records": Chart((("arriving", lambda at: at.arriving), ("finished", lambda at: at.finished)), _format_count),
-    "lag": Chart((("lag", lambda at: at.lag),), _format_count),
-    "oldest": Chart((("oldest", lambda at: at.oldest),), _format_seconds),
-    "latency": Chart((("95 % within", lambda at: at.latency),), _format_seconds),
+CHARTS: Final[Mapping[str, tuple[Mapping[str, str], Callable[[float], str]]]] = {
+    "records": ({"arriving": "arriving", "finished": "finished"}, _format_count),
+    "lag": ({"lag": "lag"}, _format_count),
+    "oldest": ({"oldest": "oldest"}, _format_seconds),
+    "latency": ({"latency": "95 % within"}, _format_seconds),
 }
-"""All charts by file name."""
+"""All charts by file name: the lines, each a member of points with its label, and the format of its values."""
 
 
-def draw_chart(chart: Chart, points: Sequence[Point], *, small: bool = False) -> str:
+def draw_chart(name: str, points: Sequence[Point], *, small: bool = False) -> str:
     """Return a chart as SVG, with the newest point at the right edge and an hour ago at the left."""
-    values = [[value(point) for point in points] for _, value in chart.lines]
+    lines, text = CHARTS[name]
+    values: list[list[float | None]] = [[getattr(point, member) for point in points] for member in lines]
     most = max((each for line in values for each in line if each is not None), default=0.0)
     told = [
-        f"{label} {'unknown' if not line or line[-1] is None else chart.text(line[-1])}"
-        for (label, _), line in zip(chart.lines, values, strict=True)
+        f"{label} {'unknown' if not line or line[-1] is None else text(line[-1])}"
+        for label, line in zip(lines.values(), values, strict=True)
     ]
     floor = HIGH - BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{_SHOWN[small]}" role="img">',
-        f"<title>{', '.join(told)}; at most {chart.text(most)} in the last hour</title><style>{_STYLE}</style>",
+        f"<title>{', '.join(told)}; at most {text(most)} in the last hour</title><style>{_STYLE}</style>",
         f'<line class="g" x1="0" y1="{TOP}" x2="{WIDE}" y2="{TOP}"/>',
         f'<line class="g" x1="0" y1="{floor}" x2="{WIDE}" y2="{floor}"/>',
     ]
@@ -278,27 +270,21 @@ def draw_chart(chart: Chart, points: Sequence[Point], *, small: bool = False) ->
         return "".join((*parts, "</svg>"))
     minutes = round(HOUR_POINTS * POINT_SECONDS / 60)
     kinds = ("ta", "tb")[-len(told) :]
-    named = ", ".join(f'<tspan class="{kind}">{text}</tspan>' for kind, text in zip(kinds, told, strict=True))
+    named = ", ".join(f'<tspan class="{kind}">{label}</tspan>' for kind, label in zip(kinds, told, strict=True))
     parts += [
         f'<text x="0" y="11">{named}</text>',
         f'<text x="0" y="{HIGH - 2}">{minutes} min ago</text>',
         f'<text x="{WIDE}" y="{HIGH - 2}" text-anchor="end">now</text>',
-        f'<text x="{WIDE}" y="11" text-anchor="end">at most {chart.text(most)}</text></svg>',
+        f'<text x="{WIDE}" y="11" text-anchor="end">at most {text(most)}</text></svg>',
     ]
     return "".join(parts)
 
 
 def _iter_known_runs(line: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
     """Yield each run of consecutive known points."""
-    run: list[tuple[int, float]] = []
-    for at, value in enumerate(line):
-        if value is not None:
-            run.append((at, value))
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
+    for known, run in groupby(enumerate(line), lambda each: each[1] is not None):
+        if known:
+            yield [(at, value) for at, value in run if value is not None]
 
 
 def _locate_point(at: int, value: float, count: int, most: float) -> tuple[float, float]:
@@ -485,8 +471,8 @@ class Overview:
             _require_method(head, *_READING)
             # A few hundred numbers: less work than to hand it to a thread.
             asked = parse_qs(head.query.decode("latin-1"), keep_blank_values=True, errors="replace")
-            points = self._figures.history.list_points(asked.get("endpoint", [""])[-1])
-            svg = draw_chart(CHARTS[chart[1].decode("ascii")], points, small=SMALL in asked)
+            points = self._figures.list_points(asked.get("endpoint", [""])[-1])
+            svg = draw_chart(chart[1].decode("ascii"), points, small=SMALL in asked)
             return Reply(HTTPStatus.OK, _HEADERS, svg.encode())
         if self._records is None or self._replays is None:
             return None
@@ -522,10 +508,6 @@ class Overview:
         if head.length is not None and head.length > PASTED:
             raise body_too_large(PASTED)
         return _queue(self._records_lane, work, PASTED)
-
-    def _replay_letter(self, letter: str, records: RecordViews, replays: Replays) -> dict[str, Any]:
-        plan = self._require_plan()
-        return replays.replay(plan, records.get_letter(plan, letter))
 
     def _require_plan(self) -> Plan:
         if self._plan is None:

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
@@ -71,12 +71,11 @@ Samples = dict[Key, float]
 """Values by the name of a metric and the values of its labels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A count, and its rate per second; the rate is None until there are two samples."""
-
-    count: int
-    rate: float | None
+Figure = dict[str, Any]
+"""A count (``records``), and its ``rate`` per second; the rate is None until there are two samples."""
+_NOTHING: Final[Figure] = {"records": 0, "rate": None}
+_OUTCOMES: Final = {"routed": ROUTED, "dead_letters": DEAD_LETTER, "empty": EMPTY}
+"""Outcomes of records, as the page calls them and as metrics do."""
 
 
 class FigureReading:
@@ -87,53 +86,45 @@ class FigureReading:
         self._before = before
         self.window = window
 
-    def get_figure(self, metric: str, *labels: str) -> Figure:
-        """Return the figure of one series."""
-        return self._sum([(metric, *labels)])
-
     def get_value(self, metric: str, *labels: str) -> float | None:
         """Return the value of one series; None if there is none."""
         return self._samples.get((metric, *labels))
 
-    def sum_by(self, metric: str, label: int) -> dict[str, Figure]:
-        """Return the figures of a metric by the value of one label, given by its index."""
+    def get_figure(self, metric: str, *labels: str) -> Figure:
+        """Return the figure of the series of a metric whose first labels have these values."""
+        return self._sum([key for key in self._samples if key[: len(labels) + 1] == (metric, *labels)])
+
+    def sum_by(self, metric: str) -> dict[str, Figure]:
+        """Return the figures of a metric by the value of its first label."""
         grouped: dict[str, list[Key]] = {}
         for key in self._samples:
             if key[0] == metric:
-                grouped.setdefault(key[1 + label], []).append(key)
+                grouped.setdefault(key[1], []).append(key)
         return {name: self._sum(keys) for name, keys in grouped.items()}
 
-    def outcomes(self) -> dict[str, tuple[Figure, Figure, Figure]]:
+    def outcomes(self) -> dict[str, dict[str, Figure]]:
         """Return for each endpoint its routed records, its dead letters, and its empty batches of events."""
         keys: dict[str, dict[str, list[Key]]] = {}
         for key in self._samples:
             if key[0] == RECORDS:
                 keys.setdefault(key[1], {}).setdefault(key[2], []).append(key)
-        outcomes = (ROUTED, DEAD_LETTER, EMPTY)
-        return {name: tuple(self._sum(each.get(outcome, [])) for outcome in outcomes) for name, each in keys.items()}  # type: ignore[misc]
+        return {
+            name: {shown: self._sum(each.get(outcome, [])) for shown, outcome in _OUTCOMES.items()}
+            for name, each in keys.items()
+        }
 
     def list_blocked(self) -> list[tuple[str, str]]:
         """Return the queries with a blocked batch, each with the blocking sink."""
         return sorted((key[1], key[2]) for key, value in self._samples.items() if key[0] == HELD and value)
 
-    def get_lag(self, endpoint: str) -> float | None:
-        """Return the unprocessed records of an endpoint, at its broker or in the inbox; None if unknown."""
-        known = [value for name in (LAG, PUSHED) if (value := self.get_value(name, endpoint)) is not None]
+    def get_lag(self, endpoint: str = "") -> float | None:
+        """Return the unprocessed records of an endpoint, at its broker or in the inbox, or of all; None if unknown."""
+        known = self._list_values((LAG, PUSHED) if endpoint else (LAG, INBOX_RECORDS, REST), endpoint)
         return sum(known) if known else None
 
-    def get_oldest_age(self, endpoint: str) -> float | None:
-        """Return the age of the oldest unprocessed record of an endpoint; None if unknown."""
-        known = [value for name in (OLDEST, PUSHED_OLDEST) if (value := self.get_value(name, endpoint)) is not None]
-        return max(known, default=None)
-
-    def get_total_lag(self) -> float | None:
-        """Return the number of all unprocessed records; None if unknown."""
-        known = [value for key, value in self._samples.items() if key[0] in (LAG, INBOX_RECORDS, REST)]
-        return sum(known) if known else None
-
-    def get_total_oldest(self) -> float | None:
-        """Return the age of the oldest unprocessed record; None if unknown."""
-        return max((value for key, value in self._samples.items() if key[0] in (OLDEST, INBOX_OLDEST)), default=None)
+    def get_oldest_age(self, endpoint: str = "") -> float | None:
+        """Return the age of the oldest unprocessed record of an endpoint, or of all; None if unknown."""
+        return max(self._list_values((OLDEST, PUSHED_OLDEST if endpoint else INBOX_OLDEST), endpoint), default=None)
 
     def latency(self, share: float) -> float | None:
         """Return the latency in seconds at this quantile (*share*) of the window's records; None without records."""
@@ -152,12 +143,16 @@ class FigureReading:
             below, lower = count, bound
         return lower
 
+    def _list_values(self, metrics: Sequence[str], endpoint: str) -> list[float]:
+        keys = (key for key in self._samples if key[0] in metrics and (not endpoint or key[1:] == (endpoint,)))
+        return [self._samples[key] for key in keys]
+
     def _sum(self, keys: list[Key]) -> Figure:
         count = sum(self._samples.get(key, 0.0) for key in keys)
         if self._before is None or self.window <= 0:
-            return Figure(int(count), None)
+            return {"records": int(count), "rate": None}
         grown = count - sum(self._before.get(key, 0.0) for key in keys)
-        return Figure(int(count), round(max(0.0, grown) / self.window, 3))
+        return {"records": int(count), "rate": round(max(0.0, grown) / self.window, 3)}
 
 
 class Point(NamedTuple):
@@ -171,75 +166,20 @@ class Point(NamedTuple):
     """The 95th percentile; only known of all endpoints together."""
 
 
-class History:
-    """Points of the last hour, of all endpoints together ('') and of the busiest ones. Thread-safe.
-
-    Its memory is bounded: :data:`HOUR_POINTS` of :data:`HISTORIES` endpoints at most.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._taken: float | None = None
-        self._points: dict[str, deque[Point]] = {"": deque(maxlen=HOUR_POINTS)}
-
-    def is_due(self) -> bool:
-        """Whether it is time for another point."""
-        return self._taken is None or self._clock() - self._taken >= POINT_SECONDS
-
-    def add_point(self, reading: FigureReading) -> None:
-        """Add a point with the current figures."""
-        outcomes, arrived = reading.outcomes(), reading.sum_by(ARRIVED, 0)
-        finished = {name: _sum_rates(figure.rate for figure in three) for name, three in outcomes.items()}
-        names = sorted({*outcomes, *arrived}, key=lambda name: (-(finished.get(name) or 0.0), name))
-        known = [name for name in self._points if name in outcomes or name in arrived]
-        kept = dict.fromkeys((*(name for name in known if name), *names))
-        fresh = {
-            name: Point(
-                arrived[name].rate if name in arrived else None,
-                finished.get(name),
-                reading.get_lag(name),
-                reading.get_oldest_age(name),
-                None,
-            )
-            for name in list(kept)[:HISTORIES]
-        }
-        whole = Point(
-            _sum_rates(figure.rate for figure in arrived.values()),
-            _sum_rates(finished.values()),
-            reading.get_total_lag(),
-            reading.get_total_oldest(),
-            reading.latency(0.95),
-        )
-        with self._lock:
-            self._taken = self._clock()
-            points = {name: self._points.get(name) or deque(maxlen=HOUR_POINTS) for name in fresh}
-            for name, point in fresh.items():
-                points[name].append(point)
-            self._points[""].append(whole)
-            self._points = {"": self._points[""], **points}
-
-    def list_points(self, endpoint: str = "") -> list[Point]:
-        """Return the figures of an endpoint, or the sums of all endpoints, oldest first; empty if it is unknown."""
-        with self._lock:
-            return list(self._points.get(endpoint, ()))
-
-
-def _sum_rates(rates: Iterable[float | None]) -> float | None:
-    known = [rate for rate in rates if rate is not None]
-    return round(sum(known), 3) if known else None
-
-
 class Figures:
-    """Reads metrics, and stores samples of one minute to compute rates. Thread-safe."""
+    """Reads metrics, stores samples of one minute to compute rates, and points of the last hour. Thread-safe.
+
+    There are points of all endpoints together ('') and of the busiest ones. Memory is bounded: :data:`HOUR_POINTS` of
+    :data:`HISTORIES` endpoints at most.
+    """
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: deque[tuple[float, Samples]] = deque(maxlen=int(WINDOW_SECONDS / EVERY_SECONDS) + 1)
-        self.history = History(clock)
-        """The last hour."""
+        self._pointed: float | None = None
+        self._points: dict[str, deque[Point]] = {"": deque(maxlen=HOUR_POINTS)}
 
     def take_sample(self) -> None:
         """Take a sample if it is time for one; call it every second or so."""
@@ -250,8 +190,9 @@ class Figures:
             counted = self._read_metrics(_COUNTED)
             with self._lock:
                 self._kept.append((now, counted))
-        if self.history.is_due():
-            self.history.add_point(self.get_reading())
+        if self._pointed is None or now - self._pointed >= POINT_SECONDS:
+            self._pointed = now
+            self._add_point(self.get_reading())
 
     def get_reading(self) -> FigureReading:
         """Return the current figures."""
@@ -262,6 +203,26 @@ class Figures:
         if before is None or now - before[0] < 1.0:
             return FigureReading(samples, None, 0.0)
         return FigureReading(samples, before[1], now - before[0])
+
+    def list_points(self, endpoint: str = "") -> list[Point]:
+        """Return the figures of an endpoint, or the sums of all endpoints, oldest first; empty if it is unknown."""
+        with self._lock:
+            return list(self._points.get(endpoint, ()))
+
+    def _add_point(self, reading: FigureReading) -> None:
+        arrived = reading.sum_by(ARRIVED)
+        finished = {name: _total(figures.values()) for name, figures in reading.outcomes().items()}
+        names = sorted({*finished, *arrived}, key=lambda name: (-(finished.get(name, _NOTHING)["rate"] or 0.0), name))
+        kept = [*dict.fromkeys((*(name for name in self._points if name in names), *names))][:HISTORIES]
+        whole = (_total(arrived.values())["rate"], _total(finished.values())["rate"])
+        fresh = {"": Point(*whole, reading.get_lag(), reading.get_oldest_age(), reading.latency(0.95))}
+        for name in kept:
+            rates = (each.get(name, _NOTHING)["rate"] for each in (arrived, finished))
+            fresh[name] = Point(*rates, reading.get_lag(name), reading.get_oldest_age(name), None)
+        with self._lock:
+            self._points = {name: self._points.get(name) or deque(maxlen=HOUR_POINTS) for name in fresh}
+            for name, point in fresh.items():
+                self._points[name].append(point)
 
     def _read_metrics(self, metrics: tuple[str, ...]) -> Samples:
         """Return the current values of these metrics."""
@@ -522,24 +483,17 @@ def _fill_template(template: DestinationTemplate, known: FixedValue, escape: Cal
 
 SHOWN: Final = 40
 """Endpoints, and definitions, that are shown by themselves."""
-_NOTHING: Final = Figure(0, None)
-_OUTCOMES: Final = ("routed", "dead_letters", "empty")
-"""What :meth:`~router.overview.picture.FigureReading.outcomes` tells apart, as the page calls it."""
-
-
 Problems = Callable[[str], SinkProblem | None]
 
 
-@dataclass(frozen=True, slots=True)
-class RoutesByEndpoint:
+class RoutesByEndpoint(NamedTuple):
     """Who goes where under one plan: for each endpoint the ``definitions`` that it may have records of, and for each
-    definition the ``sinks`` that these may go to.
+    definition the ``sinks`` that these may go to; for each endpoint the sinks of its dead ``letters``.
     """
 
-    definitions: Mapping[str, tuple[str, ...]]
-    sinks: Mapping[str, tuple[str, ...]]
-    letters: Mapping[str, tuple[str, ...]]
-    """For each endpoint, the sinks of its dead letters."""
+    definitions: Mapping[str, Collection[str]]
+    sinks: Mapping[str, Collection[str]]
+    letters: Mapping[str, Collection[str]]
 
     @classmethod
     def from_plan(cls, plan: Plan) -> RoutesByEndpoint:
@@ -556,7 +510,7 @@ class RoutesByEndpoint:
         for each in surveyed.letters:
             for endpoint in endpoints if each.endpoints == ("*",) else each.endpoints:
                 letters.setdefault(endpoint, {}).update((target.sink, None) for target in each.targets)
-        return cls(*({name: tuple(each) for name, each in ways.items()} for ways in (definitions, sinks, letters)))
+        return cls(definitions, sinks, letters)
 
 
 def make_picture(
@@ -566,10 +520,10 @@ def make_picture(
 
     *problems* gives the last error of a sink.
     """
-    outcomes, definitions, arrived = reading.outcomes(), reading.sum_by(DEFINITIONS, 0), reading.sum_by(ARRIVED, 0)
+    outcomes, definitions, arrived = reading.outcomes(), reading.sum_by(DEFINITIONS), reading.sum_by(ARRIVED)
     sources = {source.endpoint: source for source in plan.sources}
-    routed = {xid: outcomes.get(xid, (_NOTHING,) * 3) for xid in (*sources, *outcomes)}
-    shown = _busy_names((xid, _total(both)) for xid, both in routed.items())
+    routed = {xid: outcomes.get(xid, dict.fromkeys(_OUTCOMES, _NOTHING)) for xid in (*sources, *outcomes)}
+    shown = _busy_names((xid, _total(figures.values())) for xid, figures in routed.items())
     messages = _busy_names((xid, definitions.get(xid, _NOTHING)) for xid in dict.fromkeys((*ways.sinks, *definitions)))
     lacking = set(ways.sinks) - set(messages)
     links = [
@@ -579,20 +533,25 @@ def make_picture(
         if xid in messages
     ]
     links += [
-        {"from": xid, "to": sink, "kind": "sink", **_share_to_json(definitions.get(xid, _NOTHING), ways.sinks[xid])}
+        {"from": xid, "to": sink, "kind": "sink", **_share(definitions.get(xid, _NOTHING), ways.sinks[xid])}
         for xid in messages
         for sink in ways.sinks.get(xid, ())
     ]
     links += [
-        {"from": endpoint, "to": sink, "kind": "letters", **_share_to_json(routed[endpoint][1], ways.letters[endpoint])}
+        {
+            "from": endpoint,
+            "to": sink,
+            "kind": "letters",
+            **_share(routed[endpoint]["dead_letters"], ways.letters[endpoint]),
+        }
         for endpoint in shown
         for sink in ways.letters.get(endpoint, ())
     ]
     return {
         "window_seconds": round(reading.window, 1),
         "totals": {
-            **{name: _to_json(_total(each[place] for each in routed.values())) for place, name in enumerate(_OUTCOMES)},
-            "arriving": _to_json(_total(arrived.values())),
+            **{name: _total(each[name] for each in routed.values()) for name in _OUTCOMES},
+            "arriving": _total(arrived.values()),
         },
         "endpoints": [
             {
@@ -601,8 +560,8 @@ def make_picture(
                 "query": sources[xid].query if xid in sources else None,
                 "topic": sources[xid].topic or None if xid in sources else None,
                 "pushed": xid in sources and sources[xid].pushed,
-                **{name: _to_json(figure) for name, figure in zip(_OUTCOMES, routed[xid], strict=True)},
-                "arriving": _to_json(arrived.get(xid, _NOTHING)),
+                **routed[xid],
+                "arriving": arrived.get(xid, _NOTHING),
                 "lag": to_int(reading.get_lag(xid)),
                 "oldest_seconds": reading.get_oldest_age(xid),
                 "received": to_int(reading.get_value(RECEIVED, xid)),
@@ -614,7 +573,7 @@ def make_picture(
         "definitions": [
             {
                 "definition": xid,
-                **_to_json(definitions.get(xid, _NOTHING)),
+                **definitions.get(xid, _NOTHING),
                 **occurred.definition_to_json(xid),
                 "gone": xid not in ways.sinks,
             }
@@ -640,32 +599,28 @@ def _iter_sinks(plan: Plan, reading: FigureReading, problems: Problems) -> Itera
                 "type": chosen.model_dump(include={"type"})["type"],
                 "events": name in events,
                 "letters": name in letters,
-                "writes": {result: figure.count for result, figure in writes.items()},
-                "error_rate": writes["error"].rate,
+                "writes": {result: figure["records"] for result, figure in writes.items()},
+                "error_rate": writes["error"]["rate"],
                 "holds": held.get(name, []),
-                "last_error": None if problem is None else {"at": _format_instant(problem.at), "text": problem.text},
+                "last_error": problem and {"at": _format_instant(problem.at), "text": problem.text},
             }
 
 
 def _busy_names(figures: Iterable[tuple[str, Figure]]) -> list[str]:
     """Return the names of the busiest: by rate, then by count, else in their order."""
-    ranked = sorted(figures, key=lambda each: (-(each[1].rate or 0.0), -each[1].count))
+    ranked = sorted(figures, key=lambda each: (-(each[1]["rate"] or 0.0), -each[1]["records"]))
     return [name for name, _ in ranked[:SHOWN]]
 
 
 def _total(figures: Iterable[Figure]) -> Figure:
     several = list(figures)
-    rates = [each.rate for each in several if each.rate is not None]
-    return Figure(sum(each.count for each in several), round(sum(rates), 3) if rates else None)
+    rates = [each["rate"] for each in several if each["rate"] is not None]
+    return {"records": sum(each["records"] for each in several), "rate": round(sum(rates), 3) if rates else None}
 
 
-def _to_json(figure: Figure) -> dict[str, Any]:
-    return {"records": figure.count, "rate": figure.rate}
-
-
-def _share_to_json(figure: Figure, ways: tuple[str, ...]) -> dict[str, Any]:
+def _share(figure: Figure, ways: Collection[str]) -> Figure:
     """Return the figures of a link; None if records may take several links, which are not counted separately."""
-    return _to_json(figure) if len(ways) == 1 or not figure.count else {"records": None, "rate": None}
+    return figure if len(ways) == 1 or not figure["records"] else {"records": None, "rate": None}
 
 
 def _format_instant(seconds: float) -> str:

@@ -419,7 +419,8 @@ class Draft:
         for record in self.records:
             for key, text in record.properties.items():
                 texts.setdefault(key, []).append(text)
-        required, optional = {}, {}
+        required: dict[str, bool] = {}
+        optional: dict[str, bool] = {}
         for key in sorted(texts.keys() - {kind.address_key, "p.method"}):
             values = texts[key]
             first = values[0]

@@ -319,7 +319,7 @@ def test(
     failed = [result for result in results if result["differences"]]
     _locate_results(files, failed if junit_file is None else results)
     shares = covered.to_json()
-    report = {
+    report: dict[str, Any] = {
         "cases": len(results),
         "passed": len(results) - len(failed),
         "failed": len(failed),
