@@ -30,22 +30,7 @@ from catalog.load import build_catalog, listing_to_json, load
 from catalog.model import Catalog
 from catalog.parsing.texts import parse_text
 from catalog.references import AddressFollower
-from router.commands.arguments import (
-    AllowAddresses,
-    DocumentFormat,
-    Force,
-    JsonLines,
-    JsonObject,
-    LoginsOption,
-    OutputFile,
-    Sources,
-    Yes,
-    choose_document_format,
-    format_document,
-    make_fetcher,
-    refuse_overwriting,
-    write_text,
-)
+from router.commands import arguments
 from router.errors import GOOD, USAGE, WRONG, CatalogUnavailable, RouterError
 from router.logs import shorten_list
 from router.terminal import (
@@ -71,16 +56,16 @@ Row = tuple[str, str, str]
 
 def show(
     xid: Annotated[str, typer.Argument(metavar="XID", help="Of a message, endpoint, group, schema or version.")],
-    sources: Sources,
-    format: JsonObject = "text",
-    logins: LoginsOption = None,
+    sources: arguments.Sources,
+    format: arguments.JsonObject = "text",
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """Show one entity of a catalog; for a message, where each value comes from and what it overrides.
 
     Example: xrouter catalog show /messagegroups/Garden/messages/Garden.Moisture catalog.xreg.json
     """
     declarations = Declarations()
-    catalog = load(sources, fetcher=make_fetcher(logins), declarations=declarations)
+    catalog = load(sources, fetcher=arguments.make_fetcher(logins), declarations=declarations)
     form = entity_to_json(xid, catalog, declarations)
     if form is None:
         raise _unknown_xid_error(xid, catalog, declarations, sources)
@@ -189,15 +174,15 @@ def _make_entity_table(form: Mapping[str, Any], rows: list[Row]) -> Table:
 
 
 def list_definitions(
-    sources: Sources,
-    format: JsonLines = "text",
-    logins: LoginsOption = None,
+    sources: arguments.Sources,
+    format: arguments.JsonLines = "text",
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """List the effective message definitions, after inheritance.
 
     Example: xrouter catalog list catalog.xreg.json --format json
     """
-    catalog = load(sources, fetcher=make_fetcher(logins))
+    catalog = load(sources, fetcher=arguments.make_fetcher(logins))
     if format == "json":
         print_json_lines(listing_to_json(definition, catalog) for definition in catalog.definitions.values())
     else:
@@ -215,15 +200,15 @@ def _iter_definition_rows(catalog: Catalog) -> Iterator[tuple[str, str, str, str
 
 
 def convert_catalog(
-    sources: Sources,
+    sources: arguments.Sources,
     to: Annotated[
         Literal["json", "yaml", "asyncapi-3.0"] | None,
         typer.Option("--to", help="By default from the suffix of --output, else json; asyncapi-3.0 is either of them."),
     ] = None,
-    output: OutputFile = None,
+    output: arguments.OutputFile = None,
     flatten: Annotated[bool, typer.Option("--flatten", help="Write effective messages without base messages.")] = False,
-    force: Force = False,
-    logins: LoginsOption = None,
+    force: arguments.Force = False,
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """Convert catalogs of any format, AsyncAPI too, to one equivalent xRegistry 1.0-rc4 document, or to AsyncAPI 3.0.
 
@@ -233,9 +218,9 @@ def convert_catalog(
 
     Example: xrouter catalog convert catalog.cereg --output catalog.xreg.json
     """
-    refuse_overwriting(output, force=force)
+    arguments.refuse_overwriting(output, force=force)
     declarations = Declarations()
-    catalog = load(sources, fetcher=make_fetcher(logins), declarations=declarations)
+    catalog = load(sources, fetcher=arguments.make_fetcher(logins), declarations=declarations)
     if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
         hint = f"`xrouter check {sources[0]}` shows what it is"
         raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)
@@ -244,7 +229,9 @@ def convert_catalog(
         done, form = write_asyncapi(catalog, declarations, flatten=flatten), None
     else:
         done, form = convert(catalog, declarations, flatten=flatten), to
-    write_text(format_document(done.document, choose_document_format(form, output)), output)
+    arguments.write_text(
+        arguments.format_document(done.document, arguments.choose_document_format(form, output)), output
+    )
     _warn_about_omissions(done)
     notes = [f"{each.file}{each.pointer}: {each.message}" for each in catalog.findings if each.rule in _LOSSES]
     if isinstance(done, AsyncApiCatalog):
@@ -282,8 +269,8 @@ def _warn_about_omissions(done: ConvertedCatalog | AsyncApiCatalog) -> None:
 def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the old catalog.")],
     new: Annotated[str, typer.Argument(metavar="B", help="File, folder or URL of the new catalog.")],
-    format: JsonObject = "text",
-    logins: LoginsOption = None,
+    format: arguments.JsonObject = "text",
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """Show what changed for consumers from catalog A to B, and whether it is compatible.
 
@@ -296,7 +283,7 @@ def diff(
     Example: xrouter catalog diff old.xreg.json new.xreg.json
     """
     try:
-        before, after = (load([each], fetcher=make_fetcher(logins)) for each in (old, new))
+        before, after = (load([each], fetcher=arguments.make_fetcher(logins)) for each in (old, new))
     except DocumentError as error:
         print_text(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
         raise typer.Exit(USAGE) from error
@@ -425,11 +412,11 @@ def pull(
         Path | None, typer.Argument(metavar="FILE", help="Output file; standard output by default.")
     ] = None,
     to: Annotated[
-        DocumentFormat | None, typer.Option("--to", help="By default from the suffix of FILE, else json.")
+        arguments.DocumentFormat | None, typer.Option("--to", help="By default from the suffix of FILE, else json.")
     ] = None,
-    force: Force = False,
-    allow: AllowAddresses = None,
-    logins: LoginsOption = None,
+    force: arguments.Force = False,
+    allow: arguments.AllowAddresses = None,
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """Download the whole catalog of a registry as one document.
 
@@ -441,11 +428,11 @@ def pull(
     if not is_url(url):
         hint = f"`xrouter catalog convert {url}` converts files"
         raise RouterError(f"{url} is not an http or https URL of a registry", hint=hint)
-    refuse_overwriting(file, force=force)
-    fetcher = make_fetcher(logins, allow or ())
+    arguments.refuse_overwriting(file, force=force)
+    fetcher = arguments.make_fetcher(logins, allow or ())
     document = read_registry(url, fetcher)
     pulled = inline_collections(document, fetcher)
-    write_text(format_document(pulled, choose_document_format(to, file)), file)
+    arguments.write_text(arguments.format_document(pulled, arguments.choose_document_format(to, file)), file)
     _warn_if_file_differs(
         build_catalog([document], Findings(), fetcher=fetcher),
         build_catalog([Document(str(file or "-"), pulled)], Findings(), fetcher=fetcher),
@@ -561,9 +548,9 @@ def push(
     path: Annotated[str, typer.Argument(metavar="PATH", help="File, folder or URL of the catalog, in any format.")],
     url: Annotated[str, typer.Argument(metavar="URL", help="The root of an xRegistry 1.0 registry.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
-    yes: Yes = False,
-    allow: AllowAddresses = None,
-    logins: LoginsOption = None,
+    yes: arguments.Yes = False,
+    allow: arguments.AllowAddresses = None,
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """Upload a catalog to a registry in one request, all or nothing.
 
@@ -576,7 +563,7 @@ def push(
     if not is_url(url):
         hint = f"`xrouter catalog convert {path}` writes files"
         raise RouterError(f"{url} is not an http or https URL of a registry", hint=hint)
-    fetcher = make_fetcher(logins, allow or ())
+    fetcher = arguments.make_fetcher(logins, allow or ())
     catalog, document = _load_and_convert(path, fetcher)
     registry = read_registry(url, fetcher)
     tree = inline_collections(registry, fetcher)
@@ -588,7 +575,7 @@ def push(
     _ask_for_confirmation(url, yes=yes)
     _send_groups(url, groups, fetcher)
     # Another fetcher: this one remembers what the registry was.
-    _warn_if_registry_differs(catalog, load([url], fetcher=make_fetcher(logins, allow or ())))
+    _warn_if_registry_differs(catalog, load([url], fetcher=arguments.make_fetcher(logins, allow or ())))
 
 
 def _warn_if_registry_differs(catalog: Catalog, registry: Catalog) -> None:

@@ -16,15 +16,7 @@ from catalog.model import Catalog
 from catalog.parsing.texts import parse_text, parse_yaml
 from catalog.schemas.ids.client import Framing
 from catalog.schemas.ids.deciding import FrameSettings
-from router.commands.arguments import (
-    AllowAddresses,
-    BaseUri,
-    CatalogOption,
-    LoginsOption,
-    MorePaths,
-    load_usable,
-    make_fetcher,
-)
+from router.commands import arguments
 from router.commands.test.cases import LINES, MAX_PROBLEMS, iter_outcome_faults, read_case_bytes
 from router.commands.test.runner import SHOWN, describe_difference, iter_differences, make_difference
 from router.errors import GOOD, WRONG, RouterError, hint_near
@@ -216,8 +208,8 @@ def _read_tree(path: Path) -> Any:
 
 
 def match(
-    catalog: CatalogOption,
-    more: MorePaths = None,
+    catalog: arguments.CatalogOption,
+    more: arguments.MorePaths = None,
     endpoint: Annotated[
         str | None, typer.Option(metavar="XID", help="For all records, use the candidates of this endpoint.")
     ] = None,
@@ -232,9 +224,9 @@ def match(
     everything: Annotated[
         bool, typer.Option("--all", help=f"With --explain: show all candidates, not only the best {BEST}.")
     ] = False,
-    allow: AllowAddresses = None,
-    base_uri: BaseUri = "",
-    logins: LoginsOption = None,
+    allow: arguments.AllowAddresses = None,
+    base_uri: arguments.BaseUri = "",
+    logins: arguments.LoginsOption = None,
     ambiguous: Annotated[
         Ambiguous, typer.Option(help="Outcome of a record that several definitions match equally well.")
     ] = "dead-letter",
@@ -264,7 +256,9 @@ def match(
     if explain and expect is not None:
         raise typer.BadParameter(f"--explain and {OPTION} exclude each other; give one of them")
     expected = None if expect is None else parse_expectation(expect)
-    loaded = load_usable([*catalog, *(more or [])], make_fetcher(logins, allow or ()), base_uri=base_uri)
+    loaded = arguments.load_usable(
+        [*catalog, *(more or [])], arguments.make_fetcher(logins, allow or ()), base_uri=base_uri
+    )
     if endpoint is not None:
         _require_xid(endpoint, loaded.endpoints, "endpoint")
     factory = partial(RecordMatcher, validation=validate, frames=FrameSettings(framing), ambiguous=ambiguous)

@@ -66,30 +66,19 @@ KEPT_SECONDS: Final = 0.9
 LEDGER_SECONDS: Final = 5.0
 """Interval at which the number of replayed dead letters is read."""
 
-RecentReplays = Callable[[], list[dict[str, Any]]]
-"""Returns the results of the last replays."""
-
 
 class StatusDocument:
     """Makes and caches the status document. Thread-safe."""
 
-    def __init__(
-        self,
-        status: RouterStatus,
-        figures: Figures,
-        metrics: Metrics,
-        door: AccessGuard,
-        replays: RecentReplays,
-        state: Path | None,
-    ) -> None:
-        """*state* is the folder with the ledger of dead letters; None where there is none."""
+    def __init__(self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: Replays | None) -> None:
+        self.figures = Figures(metrics.registry)
+        self.door = AccessGuard(settings.metrics, records=replays is not None)
         self._status = status
         self._metrics = metrics
-        self._state = state
-        self._settled: tuple[float, int | None] | None = None
-        self._figures = figures
-        self._door = door
         self._replays = replays
+        # A process without dead letters has no ledger of them.
+        self._state = None if replays is None else Path(settings.state)
+        self._settled: tuple[float, int | None] | None = None
         self._started = datetime.now(UTC)
         self._making = threading.Lock()
         self._ways: tuple[Plan, RoutesByEndpoint] | None = None
@@ -106,7 +95,7 @@ class StatusDocument:
     def _make_document(self, plan: Plan | None) -> dict[str, Any]:
         alive, life = self._status.check_health()
         _, ready = self._status.check_readiness()
-        reading = self._figures.get_reading()
+        reading = self.figures.get_reading()
         occurred = CoverageView(self._metrics.coverage.all_sightings())
         now = datetime.now(UTC)
         return {
@@ -117,13 +106,13 @@ class StatusDocument:
                 "started": self._started.isoformat(timespec="milliseconds"),
                 "seconds": round((now - self._started).total_seconds()),
             },
-            "access": {"records": self._door.record_readers, "replay": self._door.may_replay},
+            "access": {"records": self.door.record_readers, "replay": self.door.may_replay},
             "healthy": alive,
             **ready,
             "reasons": [*life["reasons"], *ready["reasons"]],
             "queries": self._queries_to_json(ready["queries"], reading),
             "flow": None if plan is None else self._make_flow(plan, reading, occurred),
-            "latency": {"p50_seconds": _to_ms(reading.latency(0.5)), "p95_seconds": _to_ms(reading.latency(0.95))},
+            "latency": {"p50_seconds": reading.latency(0.5), "p95_seconds": reading.latency(0.95)},
             "history": self._history_to_json(),
             "coverage": occurred.unseen_to_json(),
             "inbox": {
@@ -133,7 +122,7 @@ class StatusDocument:
                 "oldest_seconds": reading.get_value(INBOX_OLDEST),
             },
             "rest_records": to_int(reading.get_value(REST)),
-            "replays": self._replays(),
+            "replays": [] if self._replays is None else self._replays.recent(),
             "shadow": self._metrics.shadow.to_json(),
             "epochs": self._status.history_to_json(),
         }
@@ -184,15 +173,11 @@ class StatusDocument:
         return self._settled[1]
 
     def _history_to_json(self) -> dict[str, Any]:
-        points = self._figures.list_points()
+        points = self.figures.list_points()
         return {
             "every_seconds": POINT_SECONDS,
             **{name: [getattr(point, name) for point in points] for name in Point._fields},
         }
-
-
-def _to_ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
 
 
 # The last hour as small SVG charts, which pages can show without a script.
@@ -420,12 +405,7 @@ class Overview:
         self._replays = replays
         self._records = None if replays is None else RecordViews(replays)
         self._page = make_page()
-        self._door = AccessGuard(settings.metrics, records=replays is not None)
-        self._figures = Figures(metrics.registry)
-        recent = list[dict[str, Any]] if replays is None else replays.recent
-        # A process without dead letters has no ledger of them.
-        state = None if replays is None else Path(settings.state)
-        self._document = StatusDocument(status, self._figures, metrics, self._door, recent, state)
+        self._document = StatusDocument(settings, metrics, status, replays)
         self._figures_lane, self._records_lane = _WorkerThread("status-figures"), _WorkerThread("status-records")
         self._plan: Plan | None = None
 
@@ -435,7 +415,7 @@ class Overview:
 
     def take_sample(self) -> None:
         """Take samples for rates; call it every second or so."""
-        self._figures.take_sample()
+        self._document.figures.take_sample()
 
     def enable_replays(self, spark: SparkSession) -> None:
         """Allow replays in this session."""
@@ -460,54 +440,49 @@ class Overview:
             return problem.to_reply()
 
     def _answer(self, head: RequestHead) -> AcceptedRequest | Reply | None:
-        if head.path == b"/status.json":
-            _require_method(head, *_READING)
-            return _queue(self._figures_lane, lambda body: self._document.get_document(self._plan))
-        if head.path == b"/":
-            _require_method(head, *_READING)
-            return self._page
         chart = _CHART.fullmatch(head.path)
-        if chart is not None and chart[1].decode("ascii") in CHARTS:
+        name = chart[1].decode("ascii") if chart is not None else ""
+        if head.path in (b"/", b"/status.json") or name in CHARTS:
             _require_method(head, *_READING)
+            if head.path == b"/":
+                return self._page
+            if name not in CHARTS:
+                return _queue(self._figures_lane, lambda body: self._document.get_document(self._plan))
             # A few hundred numbers: less work than to hand it to a thread.
             asked = parse_qs(head.query.decode("latin-1"), keep_blank_values=True, errors="replace")
-            points = self._figures.list_points(asked.get("endpoint", [""])[-1])
-            svg = draw_chart(chart[1].decode("ascii"), points, small=SMALL in asked)
-            return Reply(HTTPStatus.OK, _HEADERS, svg.encode())
+            points = self._document.figures.list_points(asked.get("endpoint", [""])[-1])
+            return Reply(HTTPStatus.OK, _HEADERS, draw_chart(name, points, small=SMALL in asked).encode())
         if self._records is None or self._replays is None:
             return None
         return self._answer_records(head, self._records, self._replays)
 
     def _answer_records(self, head: RequestHead, records: RecordViews, replays: Replays) -> AcceptedRequest | None:
-        if head.path == b"/letters.json":
-            _require_method(head, *_READING)
-            self._door.admit_reading(head)
-            return _queue(self._records_lane, lambda body: records.list_newest(self._require_plan()))
-        if head.path == b"/verdict":
-            _require_method(head, "POST")
-            self._door.admit_reading(head)
-            self._door.require_same_origin(head)
-            return self._accept_body(head, lambda body: records.evaluate_pasted(self._require_plan(), body))
+        door, plan = self._document.door, self._require_plan
         letter = _LETTER.fullmatch(head.path)
-        if letter is None:
-            return None
-        letter_id = letter[1].decode("ascii")
-        if letter[2] == b".json":
+        letter_id = letter[1].decode("ascii") if letter is not None else ""
+        if head.path == b"/letters.json" or (letter is not None and letter[2] == b".json"):
             _require_method(head, *_READING)
-            self._door.admit_reading(head)
-            return _queue(self._records_lane, lambda body: records.describe(self._require_plan(), letter_id))
+            door.admit_reading(head)
+            if letter is None:
+                return _queue(self._records_lane, lambda body: records.list_newest(plan()))
+            return _queue(self._records_lane, lambda body: records.describe(plan(), letter_id))
+        if head.path != b"/verdict" and letter is None:
+            return None
         _require_method(head, "POST")
-        self._door.admit_replay(head)
-        self._door.require_same_origin(head)
-        replayed = self._require_plan
-        return self._accept_body(
-            head, lambda body: replays.replay(plan := replayed(), records.get_letter(plan, letter_id))
-        )
-
-    def _accept_body(self, head: RequestHead, work: Work) -> AcceptedRequest:
+        if letter is None:
+            door.admit_reading(head)
+        else:
+            door.admit_replay(head)
+        door.require_same_origin(head)
         if head.length is not None and head.length > PASTED:
             raise body_too_large(PASTED)
-        return _queue(self._records_lane, work, PASTED)
+        if letter is None:
+            return _queue(self._records_lane, lambda body: records.evaluate_pasted(plan(), body), PASTED)
+        return _queue(
+            self._records_lane,
+            lambda body: replays.replay(active := plan(), records.get_letter(active, letter_id)),
+            PASTED,
+        )
 
     def _require_plan(self) -> Plan:
         if self._plan is None:

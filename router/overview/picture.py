@@ -139,7 +139,7 @@ class FigureReading:
             if count >= wanted:
                 if bound == math.inf:
                     return lower
-                return lower + (bound - lower) * (wanted - below) / max(count - below, 1e-9)
+                return round(lower + (bound - lower) * (wanted - below) / max(count - below, 1e-9), 3)
             below, lower = count, bound
         return lower
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from bindings.private_files import set_umask_for
 from router.commands.arguments import ConfigArgument, JsonLines, JsonObject, OutputFormat, Reveal
 from router.commands.match import ExplanationWriter
+from router.dead_letters import reading
 from router.dead_letters.dead_letter import (
     DeadLetter,
     body_to_json,
@@ -25,24 +26,6 @@ from router.dead_letters.dead_letter import (
     format_time,
     iter_values,
     sanitize,
-)
-from router.dead_letters.reading import (
-    DeadLetterCounts,
-    DeadLetterFilter,
-    DeadLetterSummary,
-    Endpoints,
-    GroupBy,
-    Messages,
-    Reasons,
-    Since,
-    Until,
-    build_filter,
-    explain_with_catalog,
-    find_dead_letter,
-    get_standing,
-    list_dead_letters,
-    read_dead_letters,
-    redact_explanation,
 )
 from router.dead_letters.redaction import Redaction, load_catalog_and_marks, make_redactor
 from router.dead_letters.retention import RetentionLimits, purge
@@ -79,11 +62,11 @@ _ID: Final = 12
 
 def list_letters(
     config: ConfigArgument,
-    reason: Reasons = None,
-    endpoint: Endpoints = None,
-    message: Messages = None,
-    since: Since = None,
-    until: Until = None,
+    reason: reading.Reasons = None,
+    endpoint: reading.Endpoints = None,
+    message: reading.Messages = None,
+    since: reading.Since = None,
+    until: reading.Until = None,
     standing: Annotated[
         Literal["open", "replayed", "parked", "all"],
         typer.Option("--standing", help="Status: open, replayed, parked, or all."),
@@ -99,14 +82,14 @@ def list_letters(
     settings = load_settings(config)
     configure_logs(settings.log)
     standings: Sequence[Standing] = () if standing == "all" else (standing,)
-    selection = build_filter(
+    selection = reading.build_filter(
         reasons=reason, endpoints=endpoint, messages=message, since=since, until=until, standings=standings
     )
     _, marks = load_catalog_and_marks(settings)
     redactor = make_redactor(marks, reveal=reveal)
-    letters = read_dead_letters(settings, bodies=redactor.redacts_bodies)
+    letters = reading.read_dead_letters(settings, bodies=redactor.redacts_bodies)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
-        page = list_dead_letters(letters, ledger, selection, redactor, get_args(GroupBy), limit)
+        page = reading.list_dead_letters(letters, ledger, selection, redactor, get_args(reading.GroupBy), limit)
     if format == "json":
         print_json_lines(_iter_json_objects(page))
     elif not page.total:
@@ -115,21 +98,21 @@ def list_letters(
         _print_page(page)
 
 
-def _describe_empty_page(page: DeadLetterCounts) -> str:
+def _describe_empty_page(page: reading.DeadLetterCounts) -> str:
     if not page.seen:
         return "there are no dead letters; `xrouter top` shows records not yet processed"
     there = "there is" if page.seen == 1 else "there are"
     return f"nothing listed: {there} {plural(page.seen, 'dead letter')}, none match (`--standing all` includes all)"
 
 
-def _iter_json_objects(page: DeadLetterCounts) -> Iterator[dict[str, object]]:
+def _iter_json_objects(page: reading.DeadLetterCounts) -> Iterator[dict[str, object]]:
     for by, counts in page.counts.items():
         for value, number in counts.most_common():
             yield {"by": by, "value": value, "letters": number}
     yield from (listed.to_json() for listed in page.newest)
 
 
-def _print_page(page: DeadLetterCounts) -> None:
+def _print_page(page: reading.DeadLetterCounts) -> None:
     """Print counts, then dead letters; on a terminal each has one line, and its detail below."""
     console = terminal()
     for by, counts in page.counts.items():
@@ -153,7 +136,7 @@ def _print_page(page: DeadLetterCounts) -> None:
         console.print(Padding(to_text(summary), (0, 0, 0, 2)))
 
 
-def _make_row(listed: DeadLetterSummary) -> tuple[str, ...]:
+def _make_row(listed: reading.DeadLetterSummary) -> tuple[str, ...]:
     return (
         listed.id,
         format_time(listed.failed, short=True),
@@ -171,11 +154,11 @@ def _make_row(listed: DeadLetterSummary) -> tuple[str, ...]:
 def replay(
     config: ConfigArgument,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of dead letters; all by default.")] = None,
-    reason: Reasons = None,
-    endpoint: Endpoints = None,
-    message: Messages = None,
-    since: Since = None,
-    until: Until = None,
+    reason: reading.Reasons = None,
+    endpoint: reading.Endpoints = None,
+    message: reading.Messages = None,
+    since: reading.Since = None,
+    until: reading.Until = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the outcomes, and change nothing.")] = False,
     rate: Annotated[str | None, typer.Option(metavar="N/s", help="Maximum dead letters per second.")] = None,
     batch: Annotated[
@@ -193,7 +176,9 @@ def replay(
     """
     from router.replay.replay import ReplayOptions  # brings Spark along, which no other command needs
 
-    selection = build_filter(ids=ids, reasons=reason, endpoints=endpoint, messages=message, since=since, until=until)
+    selection = reading.build_filter(
+        ids=ids, reasons=reason, endpoints=endpoint, messages=message, since=since, until=until
+    )
     options = ReplayOptions(parked, limit, _parse_rate(rate), batch)
     if dry_run:
         from router.replay.replay import dry_run as look
@@ -203,7 +188,9 @@ def replay(
         _run_replay(config, selection, options, format)
 
 
-def _run_replay(config: Path, selection: DeadLetterFilter, options: ReplayOptions, format: OutputFormat) -> None:
+def _run_replay(
+    config: Path, selection: reading.DeadLetterFilter, options: ReplayOptions, format: OutputFormat
+) -> None:
     """Replay dead letters, and print progress and result.
 
     Raises:
@@ -338,7 +325,7 @@ def show(
     """
     settings = load_settings(config)
     configure_logs(settings.log)
-    dead_letter = find_dead_letter(read_dead_letters(settings), letter)
+    dead_letter = reading.find_dead_letter(reading.read_dead_letters(settings), letter)
     catalog, marks = load_catalog_and_marks(settings)
     redaction = make_redactor(marks, reveal=reveal).redact(dead_letter)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
@@ -346,7 +333,9 @@ def show(
         history = [_history_entry_to_json(each, redaction) for each in ledger.history(dead_letter.id)]
         behind = ledger.order.count_behind(dead_letter.id)
     now = (
-        None if catalog is None else redact_explanation(explain_with_catalog(dead_letter, catalog, settings), redaction)
+        None
+        if catalog is None
+        else reading.redact_explanation(reading.explain_with_catalog(dead_letter, catalog, settings), redaction)
     )
     form = {
         **_letter_to_json(redaction.letter, entry),
@@ -381,7 +370,7 @@ def _letter_to_json(letter: DeadLetter, entry: LedgerEntry | None) -> dict[str, 
         "received": None if letter.received is None else instant(letter.received),
         "failed": None if letter.failed is None else instant(letter.failed),
         "attempts": letter.attempts + (entry.attempts if entry is not None else 0),
-        "standing": get_standing(entry),
+        "standing": reading.get_standing(entry),
     }
 
 

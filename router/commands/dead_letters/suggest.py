@@ -19,16 +19,7 @@ from catalog.findings import Declarations, Findings
 from catalog.load import build_catalog
 from catalog.model import CLOUDEVENTS, Catalog, Finding
 from catalog.record import Record
-from router.commands.arguments import (
-    ConfigArgument,
-    DocumentFormat,
-    Force,
-    OutputFile,
-    choose_document_format,
-    format_document,
-    refuse_overwriting,
-    write_text,
-)
+from router.commands import arguments
 from router.commands.dead_letters.drafts import (
     Draft,
     FrequencyTable,
@@ -37,19 +28,8 @@ from router.commands.dead_letters.drafts import (
     find_unused,
 )
 from router.commands.emit.producer import encode_record_line
+from router.dead_letters import reading
 from router.dead_letters.dead_letter import DeadLetter, sanitize
-from router.dead_letters.reading import (
-    DeadLetterFilter,
-    Endpoints,
-    Messages,
-    Reasons,
-    Since,
-    Until,
-    build_filter,
-    get_standing,
-    join_ledger_entries,
-    read_dead_letters,
-)
 from router.dead_letters.redaction import Redactor, find_marks, parse_marks
 from router.errors import RouterError
 from router.matching.records import CHUNK, RecordMatcher
@@ -320,21 +300,22 @@ _COLUMNS: Final = ("draft", "letters", "matched", "address or type", "properties
 
 
 def suggest_definitions(
-    config: ConfigArgument,
-    reason: Reasons = None,
-    endpoint: Endpoints = None,
-    message: Messages = None,
-    since: Since = None,
-    until: Until = None,
+    config: arguments.ConfigArgument,
+    reason: reading.Reasons = None,
+    endpoint: reading.Endpoints = None,
+    message: reading.Messages = None,
+    since: reading.Since = None,
+    until: reading.Until = None,
     group: Annotated[
         str | None, typer.Option(metavar="NAME", help="Message group of the drafts; by default one of the endpoint.")
     ] = None,
     fewest: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Minimum dead letters per draft.")] = FEWEST,
     form: Annotated[
-        DocumentFormat | None, typer.Option("--format", help="By default from the suffix of --output, else yaml.")
+        arguments.DocumentFormat | None,
+        typer.Option("--format", help="By default from the suffix of --output, else yaml."),
     ] = None,
-    output: OutputFile = None,
-    force: Force = False,
+    output: arguments.OutputFile = None,
+    force: arguments.Force = False,
 ) -> None:
     """Draft message definitions for open dead letters that match none, as a fragment to add to the catalog.
 
@@ -343,19 +324,22 @@ def suggest_definitions(
 
     Example: xrouter dead-letters suggest router.yaml --output draft.xreg.json
     """
-    refuse_overwriting(output, force=force)
+    arguments.refuse_overwriting(output, force=force)
     settings = load_settings(config)
     reasons = reason or sorted(DRAFTABLE)
-    selection = build_filter(
+    selection = reading.build_filter(
         reasons=reasons, endpoints=endpoint, messages=message, since=since, until=until, standings=("open",)
     )
     basis = BaseCatalog(settings.catalog.source, make_catalog_fetcher(settings))
     redactor = Redactor(parse_marks(settings.dead_letters.redact) | find_marks(basis.declarations, basis.catalog))
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
-        records = _iter_records(read_dead_letters(settings), ledger, selection)
+        records = _iter_records(reading.read_dead_letters(settings), ledger, selection)
         suggestion = suggest(records, basis, group=group, fewest=fewest, hides=redactor.hides)
     if suggestion.drafts:
-        write_text(format_document(suggestion.fragment, choose_document_format(form, output, "yaml")), output)
+        arguments.write_text(
+            arguments.format_document(suggestion.fragment, arguments.choose_document_format(form, output, "yaml")),
+            output,
+        )
     aside = output is None
     if suggestion.drafts:
         title = f"{len(suggestion.drafts)} drafts"
@@ -364,9 +348,11 @@ def suggest_definitions(
         print_text(sanitize(line), err=aside)
 
 
-def _iter_records(letters: Iterable[DeadLetter], ledger: LetterLedger, selection: DeadLetterFilter) -> Iterator[Record]:
-    for letter, entry in join_ledger_entries(letters, ledger):
-        if selection.matches(letter, get_standing(entry)):
+def _iter_records(
+    letters: Iterable[DeadLetter], ledger: LetterLedger, selection: reading.DeadLetterFilter
+) -> Iterator[Record]:
+    for letter, entry in reading.join_ledger_entries(letters, ledger):
+        if selection.matches(letter, reading.get_standing(entry)):
             yield letter.to_record()
 
 

@@ -28,8 +28,7 @@ from catalog.model import Catalog
 from catalog.record import Record
 from router.commands.emit.command import open_destination
 from router.commands.emit.producer import MessageProducer, join_as_batch
-from router.commands.top import ANSWER_SECONDS
-from router.commands.wait import POLL_SECONDS
+from router.commands.top import ANSWER_SECONDS, POLL_SECONDS
 from router.errors import RouterError
 from router.sinks.jsonlines import format_instant
 from router.sinks.tables.head import open_dataset

@@ -19,17 +19,7 @@ from catalog.findings import Declarations, to_one_line, to_xml_text
 from catalog.parsing.pointers import lines_of
 from catalog.parsing.regular import open_input
 from catalog.record import Record
-from router.commands.arguments import (
-    AllowAddresses,
-    BaseUri,
-    LoginsOption,
-    OutputFormat,
-    load_catalog_of,
-    load_usable,
-    make_fetcher,
-    refuse_overwriting,
-    schema_option,
-)
+from router.commands import arguments
 from router.commands.arguments import write_text as write_file
 from router.commands.test.cases import (
     LINES,
@@ -245,11 +235,11 @@ class _Sources:
     def make_evaluator(self, catalog: tuple[str, ...], config: Path | None) -> tuple[CaseEvaluator, Settings | None]:
         """Return the evaluator for these catalog sources and settings, and the loaded settings."""
         if config is None:
-            read = make_fetcher(self.logins, self.allow)
-            loaded = load_usable(list(catalog), read, base_uri=self.base_uri, declarations=self.declarations)
+            read = arguments.make_fetcher(self.logins, self.allow)
+            loaded = arguments.load_usable(list(catalog), read, base_uri=self.base_uri, declarations=self.declarations)
             return CatalogEvaluator(loaded), None
         settings = load_settings(config)
-        loaded = load_catalog_of(settings, catalog, base_uri=self.base_uri, declarations=self.declarations)
+        loaded = arguments.load_catalog_of(settings, catalog, base_uri=self.base_uri, declarations=self.declarations)
         return RouterEvaluator(loaded, settings), settings
 
 
@@ -264,7 +254,7 @@ def test(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="CONFIG", help="Match and route with these settings.")
     ] = None,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = "text",
+    format: Annotated[arguments.OutputFormat, typer.Option("--format", help="`json` is one object.")] = "text",
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Text: list definitions, templates and constraints without a case.")
     ] = False,
@@ -290,10 +280,10 @@ def test(
     count: Annotated[int, typer.Option(min=1, help="With --record: maximum number of records.")] = DEFAULT_COUNT,
     reveal: Annotated[bool, typer.Option("--reveal", help="With --record: keep what is marked as sensitive.")] = False,
     force: Annotated[bool, typer.Option("--force", help="With --record: overwrite an existing file.")] = False,
-    allow: AllowAddresses = None,
-    base_uri: BaseUri = "",
-    logins: LoginsOption = None,
-    _schema: Annotated[bool, schema_option("files of cases", read_case_schema)] = False,
+    allow: arguments.AllowAddresses = None,
+    base_uri: arguments.BaseUri = "",
+    logins: arguments.LoginsOption = None,
+    _schema: Annotated[bool, arguments.schema_option("files of cases", read_case_schema)] = False,
 ) -> None:
     """Run test cases against a catalog, or with --config against a router's settings, offline and without Spark.
 
@@ -404,7 +394,7 @@ def _add_cases(paths: Sequence[Path], source: str, options: _Sources, *, count: 
     if len(paths) != 1 or paths[0].suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(f"--record writes one PATH, whose name ends in one of {', '.join(SUFFIXES)}")
     output = paths[0]
-    refuse_overwriting(output, force=force)
+    arguments.refuse_overwriting(output, force=force)
     sources, config = options.choose_sources(CaseFile(output, b"", (), None, ()))
     evaluator, settings = options.make_evaluator(sources, config)
     marks = find_marks(options.declarations, evaluator.catalog)
