@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 import msgspec
 import typer
-from rich.table import Table
 
 from catalog.asyncapi import AsyncApiCatalog, write_asyncapi
 from catalog.comparing import CatalogChange, CatalogDiff, compare_catalogs
@@ -73,10 +72,11 @@ def show(
         print_json(form)
         return
     rows = list(_iter_message_rows(form) if form["kind"] == "message" else _iter_entity_rows(form))
+    heading = (form["kind"], form["xid"], _format_location(form))
     if sys.stdout.isatty():
-        terminal().print(_make_entity_table(form, rows))
+        print_table(("", "value", "from"), rows, title=" ".join(heading))
     else:
-        for row in ((form["kind"], form["xid"], _format_location(form)), *rows):
+        for row in (heading, *rows):
             print_row(row if any(row[2:]) else row[: 2 if row[1] else 1])
 
 
@@ -163,13 +163,6 @@ def _format_location(form: Mapping[str, Any]) -> str:
     return f"{form['file']}#{form['pointer']}" if form.get("file") else ""
 
 
-def _make_entity_table(form: Mapping[str, Any], rows: list[Row]) -> Table:
-    table = Table("", "value", "from", title=f"{form['kind']} {form['xid']}", caption=_format_location(form))
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 # ``xrouter catalog list``: the effective definitions.
 
 
@@ -186,14 +179,17 @@ def list_definitions(
     if format == "json":
         print_json_lines(listing_to_json(definition, catalog) for definition in catalog.definitions.values())
     else:
-        columns, title = ("message", "envelope", "protocol", "endpoints"), f"{len(catalog.definitions)} definitions"
-        print_table(columns, _iter_definition_rows(catalog), title=title, heading=False)
-
-
-def _iter_definition_rows(catalog: Catalog) -> Iterator[tuple[str, str, str, str]]:
-    for xid, definition in catalog.definitions.items():
-        endpoints = [each.xid for each in catalog.endpoints.values() if xid in each.candidates]
-        yield xid, definition.envelope or "-", definition.protocol or "-", ", ".join(endpoints) or "-"
+        rows = [
+            (
+                xid,
+                definition.envelope or "-",
+                definition.protocol or "-",
+                ", ".join(each.xid for each in catalog.endpoints.values() if xid in each.candidates) or "-",
+            )
+            for xid, definition in catalog.definitions.items()
+        ]
+        columns = ("message", "envelope", "protocol", "endpoints")
+        print_table(columns, rows, title=f"{len(rows)} definitions", heading=False)
 
 
 # ``xrouter catalog convert``: any dialect to one xRegistry 1.0-rc4 document, or to AsyncAPI.
@@ -221,25 +217,23 @@ def convert_catalog(
     arguments.refuse_overwriting(output, force=force)
     declarations = Declarations()
     catalog = load(sources, fetcher=arguments.make_fetcher(logins), declarations=declarations)
-    if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
-        hint = f"`xrouter check {sources[0]}` shows what it is"
-        raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)
+    _require_content(declarations, f"{', '.join(sources)} holds nothing to convert", sources[0])
     done: ConvertedCatalog | AsyncApiCatalog
     if to == "asyncapi-3.0":
         done, form = write_asyncapi(catalog, declarations, flatten=flatten), None
     else:
         done, form = convert(catalog, declarations, flatten=flatten), to
-    arguments.write_text(
-        arguments.format_document(done.document, arguments.choose_document_format(form, output)), output
-    )
-    _warn_about_omissions(done)
+    arguments.write_tree(done.document, form, output)
+    for xid in done.left_out:
+        print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
+    for xid in done.not_flat:
+        print_text(f"xrouter: warning: {xid} keeps its base, whose group gives its protocol", err=True)
     notes = [f"{each.file}{each.pointer}: {each.message}" for each in catalog.findings if each.rule in _LOSSES]
-    if isinstance(done, AsyncApiCatalog):
-        notes.extend(_describe_unsaid(done))
-    for note in notes[:MAX_LISTED]:
-        print_text(f"xrouter: note: {note}", err=True)
+    notes.extend(_describe_unsaid(done) if isinstance(done, AsyncApiCatalog) else ())
     if len(notes) > MAX_LISTED:
-        print_text(f"xrouter: note: and {len(notes) - MAX_LISTED} more", err=True)
+        notes = [*notes[:MAX_LISTED], f"and {len(notes) - MAX_LISTED} more"]
+    for note in notes:
+        print_text(f"xrouter: note: {note}", err=True)
 
 
 _LOSSES: Final = frozenset({"asyncapi-no-place", "asyncapi-protocol"})
@@ -256,11 +250,9 @@ def _describe_unsaid(done: AsyncApiCatalog) -> Iterator[str]:
         yield f"AsyncAPI has no place for {member} of {where}; x-xregistry has it"
 
 
-def _warn_about_omissions(done: ConvertedCatalog | AsyncApiCatalog) -> None:
-    for xid in done.left_out:
-        print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
-    for xid in done.not_flat:
-        print_text(f"xrouter: warning: {xid} keeps its base, whose group gives its protocol", err=True)
+def _require_content(declarations: Declarations, problem: str, source: str) -> None:
+    if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
+        raise CatalogUnavailable(problem, hint=f"`xrouter check {source}` shows what it is")
 
 
 # ``xrouter catalog diff``: what changed between two catalogs, and whether the second is compatible.
@@ -432,7 +424,7 @@ def pull(
     fetcher = arguments.make_fetcher(logins, allow or ())
     document = read_registry(url, fetcher)
     pulled = inline_collections(document, fetcher)
-    arguments.write_text(arguments.format_document(pulled, arguments.choose_document_format(to, file)), file)
+    arguments.write_tree(pulled, to, file)
     _warn_if_file_differs(
         build_catalog([document], Findings(), fetcher=fetcher),
         build_catalog([Document(str(file or "-"), pulled)], Findings(), fetcher=fetcher),
@@ -564,15 +556,27 @@ def push(
         hint = f"`xrouter catalog convert {path}` writes files"
         raise RouterError(f"{url} is not an http or https URL of a registry", hint=hint)
     fetcher = arguments.make_fetcher(logins, allow or ())
-    catalog, document = _load_and_convert(path, fetcher)
+    declarations = Declarations()
+    catalog = load([path], fetcher=fetcher, declarations=declarations)
+    errors = rejecting_errors(catalog.findings)
+    for each in errors:
+        print_text(f"error: {each.file}{each.pointer}: {each.message}", err=True)
+    if errors:
+        hint = f"`xrouter check {path}` shows more"
+        raise CatalogUnavailable(f"{path} has {plural(len(errors), 'error')} and is not pushed", hint=hint)
+    _require_content(declarations, f"{path} holds nothing to push", path)
     registry = read_registry(url, fetcher)
     tree = inline_collections(registry, fetcher)
-    groups = groups_to_send(document, tree)
-    before, after = (_build(Document(registry.file, each), fetcher) for each in (tree, overlay_groups(tree, groups)))
+    groups = groups_to_send(convert(catalog, declarations).document, tree)
+    documents = (Document(registry.file, each) for each in (tree, overlay_groups(tree, groups)))
+    before, after = (build_catalog([each], Findings(), fetcher=fetcher) for each in documents)
     write_difference(compare_catalogs(before, after))
     if dry_run:
         return
-    _ask_for_confirmation(url, yes=yes)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise RouterError("no terminal to ask for confirmation", hint="give --yes, or --dry-run to preview")
+        typer.confirm(f"push this to {url}?", abort=True, err=True)
     _send_groups(url, groups, fetcher)
     # Another fetcher: this one remembers what the registry was.
     _warn_if_registry_differs(catalog, load([url], fetcher=arguments.make_fetcher(logins, allow or ())))
@@ -589,44 +593,6 @@ def _warn_if_registry_differs(catalog: Catalog, registry: Catalog) -> None:
     if differing:
         text = f"the registry differs from the catalog: {shorten_list(differing)}"
         print_text(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
-
-
-def _load_and_convert(path: str, fetcher: Fetcher) -> tuple[Catalog, Mapping[str, Any]]:
-    """Load a catalog; return it, and its form as an xRegistry 1.0 document.
-
-    Raises:
-        CatalogUnavailable: it has errors, or nothing to push.
-        DocumentError: it cannot be read.
-    """
-    declarations = Declarations()
-    catalog = load([path], fetcher=fetcher, declarations=declarations)
-    errors = rejecting_errors(catalog.findings)
-    for each in errors:
-        print_text(f"error: {each.file}{each.pointer}: {each.message}", err=True)
-    hint = f"`xrouter check {path}` shows more"
-    if errors:
-        raise CatalogUnavailable(f"{path} has {plural(len(errors), 'error')} and is not pushed", hint=hint)
-    if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
-        raise CatalogUnavailable(f"{path} holds nothing to push", hint=hint)
-    return catalog, convert(catalog, declarations).document
-
-
-def _build(document: Document, fetcher: Fetcher) -> Catalog:
-    return build_catalog([document], Findings(), fetcher=fetcher)
-
-
-def _ask_for_confirmation(url: str, *, yes: bool) -> None:
-    """Ask the user for confirmation, unless *yes*.
-
-    Raises:
-        RouterError: standard input is not a terminal.
-        typer.Abort: the answer is no.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise RouterError("no terminal to ask for confirmation", hint="give --yes, or --dry-run to preview")
-    typer.confirm(f"push this to {url}?", abort=True, err=True)
 
 
 def _send_groups(url: str, groups: Mapping[str, Any], fetcher: Fetcher) -> None:
@@ -651,7 +617,6 @@ def _rejection_error(url: str, status: int, data: bytes) -> RouterError:
     except msgspec.MsgspecError:
         problem = {}
     title = str(problem.get("title") or f"it answers {status}")
-    detail = str(problem.get("detail") or "")
     hint = {
         401: "configure a login (catalog.logins in the settings of --logins)",
         403: "configure a login with write permission (catalog.logins)",
@@ -661,4 +626,6 @@ def _rejection_error(url: str, status: int, data: bytes) -> RouterError:
     }.get(status, "")
     if status >= 500:
         return RouterError(f"{url} failed to store the catalog: {title}", hint="check its contents, then retry")
-    return RouterError(f"{url} rejected the catalog and changed nothing: {title}", hint=detail or hint)
+    return RouterError(
+        f"{url} rejected the catalog and changed nothing: {title}", hint=str(problem.get("detail") or "") or hint
+    )

@@ -217,8 +217,8 @@ class Figures:
         whole = (_total(arrived.values())["rate"], _total(finished.values())["rate"])
         fresh = {"": Point(*whole, reading.get_lag(), reading.get_oldest_age(), reading.latency(0.95))}
         for name in kept:
-            rates = (each.get(name, _NOTHING)["rate"] for each in (arrived, finished))
-            fresh[name] = Point(*rates, reading.get_lag(name), reading.get_oldest_age(name), None)
+            arriving, done = (each.get(name, _NOTHING)["rate"] for each in (arrived, finished))
+            fresh[name] = Point(arriving, done, reading.get_lag(name), reading.get_oldest_age(name), None)
         with self._lock:
             self._points = {name: self._points.get(name) or deque(maxlen=HOUR_POINTS) for name in fresh}
             for name, point in fresh.items():

@@ -254,7 +254,7 @@ class _Reporter:
 def _print_preview(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> None:
     """Print how many dead letters a replay would send to which sinks."""
     counts = Counter((each.message, each.reason, each.sinks) for each in verdicts)
-    forms = [
+    forms: list[dict[str, Any]] = [
         {
             "outcome": "dead-letter" if reason else "routed",
             "message": message,

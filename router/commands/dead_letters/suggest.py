@@ -336,16 +336,11 @@ def suggest_definitions(
         records = _iter_records(reading.read_dead_letters(settings), ledger, selection)
         suggestion = suggest(records, basis, group=group, fewest=fewest, hides=redactor.hides)
     if suggestion.drafts:
-        arguments.write_text(
-            arguments.format_document(suggestion.fragment, arguments.choose_document_format(form, output, "yaml")),
-            output,
-        )
-    aside = output is None
-    if suggestion.drafts:
+        arguments.write_tree(suggestion.fragment, form, output, "yaml")
         title = f"{len(suggestion.drafts)} drafts"
-        print_table(_COLUMNS, map(_make_row, suggestion.drafts), title=title, err=aside)
+        print_table(_COLUMNS, map(_make_row, suggestion.drafts), title=title, err=output is None)
     for line in _iter_lines(suggestion, settings, output):
-        print_text(sanitize(line), err=aside)
+        print_text(sanitize(line), err=output is None)
 
 
 def _iter_records(

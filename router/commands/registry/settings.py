@@ -17,6 +17,7 @@ from pydantic import Field, SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from bindings.gateways import GatewayError
 from bindings.protocols import Binding
 from catalog.documents.connecting import ConnectionPolicy, Logins
 from registry.apis.apis import APIS, apis_by_path
@@ -49,7 +50,7 @@ from router.settings.checks import REMEDY, is_loopback, iter_remote_faults
 from router.settings.load import SettingsNode, apply_environment, read_yaml, resolve, settings_error, validate_model
 from router.settings.model import HttpSettings, LogSettings, MetricsSettings, make_access, make_server_limits
 from router.settings.routes import make_event_values, parse_address, parse_name
-from router.settings.sinks.contract import Fault, RemoteSink
+from router.settings.sinks.contract import RemoteSink
 from router.settings.sinks.kafka import KafkaSink
 from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink
 from router.settings.values import Duration, Section, Size, Texts, to_absolute
@@ -172,18 +173,6 @@ class EventsSettings(Section):
         gt=timedelta(0),
         description="Interval at which writes of other processes are noticed.",
     )
-
-
-def iter_event_faults(given: EventsSettings) -> Iterator[Fault]:
-    """Yield contradictions; messages name the remedy and no secret."""
-    for name, each in given.subscribers.items():
-        key = f"events.subscribers.{name}.to"
-        for field in sorted(set(_OF_ROUTERS) & each.to.model_fields_set):
-            yield f"{key}.{field}", "applies only to sinks of the router; remove it"
-        yield from each.to.faults(key, events=True, letters=False)
-        yield from iter_remote_faults(key, each.to)
-        if getattr(each.to, "qos", 1) == 0:
-            yield f"{key}.qos", "is 0, which no broker confirms; use 1"
 
 
 def make_delivery_settings(given: EventsSettings, catalog: str) -> DeliverySettings:
@@ -323,6 +312,10 @@ def load_registry(path: Path, environ: Mapping[str, str] | None = None) -> tuple
     return given, _make_settings(given, base, path)
 
 
+def _error(path: Path, key: str, text: str, hint: str = "") -> ConfigError:
+    return ConfigError(f"{path}: {text}", file=str(path), key=key, hint=hint)
+
+
 def require_access(given: RegistryFile, path: Path) -> None:
     """Raise if the settings let nobody use the registry, or let strangers change it.
 
@@ -334,15 +327,15 @@ def require_access(given: RegistryFile, path: Path) -> None:
         return  # certificates identify clients
     if http.auth is None and not given.open:
         hint = "set http.auth, or http.tls.ca for certificates, or `open: true` for a registry only on this machine"
-        raise ConfigError(f"{path}: nobody may use this registry", file=str(path), key="http.auth", hint=hint)
+        raise _error(path, "http.auth", "nobody may use this registry", hint)
     if http.auth is None and not is_loopback(http.host):
         hint = "set http.auth, or listen on 127.0.0.1"
-        raise ConfigError(f"{path}: open is allowed only on loopback addresses", file=str(path), key="open", hint=hint)
+        raise _error(path, "open", "open is allowed only on loopback addresses", hint)
     known = http.auth.client_names if http.auth is not None else ()
     for name in (*given.roles.administrators, *given.roles.writers):
         if name not in known:
             hint = f"users are {', '.join(known) or 'none'}"
-            raise ConfigError(f"{path}: http.auth has no user {name!r}", file=str(path), key="roles", hint=hint)
+            raise _error(path, "roles", f"http.auth has no user {name!r}", hint)
 
 
 def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
@@ -392,7 +385,14 @@ def _iter_faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
             yield f"faces.{name}", f"is reserved for subscriptions; use a path other than {PATH} and {PERMISSIONS}"
         if f"{face}/".startswith(f"{HISTORY}/"):
             yield f"faces.{name}", f"is reserved for history; use a path other than {HISTORY}"
-    yield from iter_event_faults(given.events)
+    for name, each in given.events.subscribers.items():
+        key = f"events.subscribers.{name}.to"
+        for field in sorted(set(_OF_ROUTERS) & each.to.model_fields_set):
+            yield f"{key}.{field}", "applies only to sinks of the router; remove it"
+        yield from each.to.faults(key, events=True, letters=False)
+        yield from iter_remote_faults(key, each.to)
+        if getattr(each.to, "qos", 1) == 0:
+            yield f"{key}.qos", "is 0, which no broker confirms; use 1"
 
 
 def _make_apis(given: Mapping[str, str], path: Path) -> dict[str, RegistryApiFactory]:
@@ -400,7 +400,7 @@ def _make_apis(given: Mapping[str, str], path: Path) -> dict[str, RegistryApiFac
         return apis_by_path(given)
     except ValueError as error:
         hint = f"write faces as NAME: /PATH; the names are {', '.join(APIS) or 'none'}"
-        raise ConfigError(f"{path}: {error}", file=str(path), key="faces", hint=hint) from None
+        raise _error(path, "faces", f"{error}", hint) from None
 
 
 def _choose_authority(given: RegistryFile) -> str:
@@ -411,7 +411,7 @@ def _choose_authority(given: RegistryFile) -> str:
 def _iter_peers(given: RegistryFile, path: Path) -> Iterator[Peer]:
     if given.replication and not _choose_authority(given):
         hint = "set authority or base_url, which identify messages written here to other catalogs"
-        raise ConfigError(f"{path}: replication needs an authority", file=str(path), key="authority", hint=hint)
+        raise _error(path, "authority", "replication needs an authority", hint)
     for index, each in enumerate(given.replication):
         key = f"replication.{index}"
         faults = list(iter_registry_login_faults(key, each, needed=False))
@@ -429,13 +429,13 @@ def _database_url(given: StoreSettings, base: Path, path: Path) -> str:
     try:
         url = make_url(given.url)
     except ArgumentError:
-        raise ConfigError(f"{path}: store.url is not a valid URL", file=str(path), key="store.url") from None
+        raise _error(path, "store.url", "store.url is not a valid URL") from None
     if url.password is not None or not _SECRET.isdisjoint(url.query):
         hint = "remove it there, and set store.password to ${VAR} or file:/path"
-        raise ConfigError(f"{path}: store.url contains a password", file=str(path), key="store.url", hint=hint)
+        raise _error(path, "store.url", "store.url contains a password", hint)
     if url.get_backend_name() != "postgresql":
         hint = "use postgresql://USER@HOST/NAME, or store.path for SQLite"
-        raise ConfigError(f"{path}: store.url is not a PostgreSQL URL", file=str(path), key="store.url", hint=hint)
+        raise _error(path, "store.url", "store.url is not a PostgreSQL URL", hint)
     secret: Any = given.password.get_secret_value() if given.password is not None else None
     return url.set(drivername="postgresql+psycopg", password=secret).render_as_string(hide_password=False)
 
@@ -453,25 +453,27 @@ def open_registry(config: Path, *, lint: bool = True) -> Iterator[RegistryServic
         RouterError: it cannot be opened, or a request in the block is refused.
     """
     _, settings = load_registry(config)
-    try:
+    with report_errors(settings):
         database, service = open_service(settings if lint else replace(settings, lint="off"))
-    except StoreError as error:
-        raise store_failure(error) from error
+        try:
+            yield service
+        finally:
+            database.close()
+
+
+@contextmanager
+def report_errors(settings: RegistrySettings) -> Iterator[None]:
+    """Raise errors of a registry in the block as those of a command: of its store, its files, and refused requests."""
     try:
-        yield service
+        yield
+    except (StoreError, SQLAlchemyError) as error:
+        failure = error if isinstance(error, StoreError) else store_error(settings.store, error)
+        hint = f"{failure.hint}; its location is `store` in the settings" if failure.hint else ""
+        raise StateError(str(failure), hint=hint) from error
     except Refusal as refusal:
-        raise refusal_error(refusal) from refusal
-    except SQLAlchemyError as error:
-        raise store_failure(store_error(settings.store, error)) from error
-    finally:
-        database.close()
-
-
-def store_failure(error: StoreError) -> RouterError:
-    """Return a command's error for a store that cannot be opened or does not answer."""
-    return StateError(str(error), hint=f"{error.hint}; its location is `store` in the settings" if error.hint else "")
-
-
-def refusal_error(refusal: Refusal) -> RouterError:
-    """Return a command's error for a refused request."""
-    return RouterError(refusal.title, hint=refusal.detail)
+        raise RouterError(refusal.title, hint=refusal.detail) from refusal
+    except (GatewayError, OSError) as error:
+        if isinstance(error, OSError) and error.filename:
+            text = f"{error.filename}: {error.strerror or type(error).__name__}"
+            raise RouterError(text, hint="check the path and its permissions") from error
+        raise RouterError(str(error)) from error
