@@ -46,21 +46,17 @@ class ExplanationWriter:
         self._output = output if output is not None else sys.stdout
         self._console = terminal(file=self._output, soft_wrap=True)
         self._encoding = self._output.encoding or "utf-8"
-        fancy = self._can_encode("✓✗…")
-        self._yes, self._no, self._cut = ("✓", "✗", "…") if fancy else ("+", "-", "...")
+        try:
+            "✓✗…".encode(self._encoding)
+            self._yes, self._no, self._cut = "✓", "✗", "…"
+        except UnicodeEncodeError:
+            self._yes, self._no, self._cut = "+", "-", "..."
 
     def write(self, explained: RecordExplanation) -> None:
         """Write one record's explanation, and an empty line."""
         for text, style in (*self._iter_record(explained), ("", "")):
             safe = to_one_line(text).encode(self._encoding, "backslashreplace").decode(self._encoding)
             self._console.print(to_text((safe, style)))
-
-    def _can_encode(self, signs: str) -> bool:
-        try:
-            signs.encode(self._encoding)
-        except UnicodeEncodeError:
-            return False
-        return True
 
     def _iter_record(self, explained: RecordExplanation) -> Iterator[Line]:
         at = f" at {self._shorten(explained.endpoint)}" if explained.endpoint else ""
@@ -103,19 +99,16 @@ class ExplanationWriter:
             yield f"      {self._yes if fits else self._no} schema: {self._shorten(verdict)}", "" if fits else "red"
 
     def _format_check(self, check: ConstraintResult) -> Line:
-        name, value = self._shorten(check.property), self._format_value(check)
+        name = self._shorten(check.property)
+        value = "nothing" if check.actual is None else self._quote(check.actual)
         # ``expected`` is a description there, and the value or template elsewhere.
         described = check.constraint is not None and check.constraint.kind in ("present", "optional")
         expected = check.expected or "" if described else self._quote(check.expected or "")
         if not check.holds:
             return f"      {self._no} {name}: expected {expected}, found {value}", "red"
-        as_expected = "" if check.actual in (None, check.expected) else f", as {expected}"
-        return f"      {self._yes} {name}: {value}{as_expected}", ""
-
-    def _format_value(self, check: ConstraintResult) -> str:
         if check.actual is None:
-            return "absent (optional)" if check.holds else "nothing"
-        return self._quote(check.actual)
+            return f"      {self._yes} {name}: absent (optional)", ""
+        return f"      {self._yes} {name}: {value}" + ("" if check.actual == check.expected else f", as {expected}"), ""
 
     def _iter_outcome(self, outcome: Mapping[str, Any]) -> Iterator[Line]:
         if outcome["outcome"] != "routed":
@@ -134,9 +127,7 @@ class ExplanationWriter:
     def _shorten(self, text: str | None) -> str:
         """Return an untrusted text without control characters, truncated."""
         shown = text or ""
-        if len(shown) > SHOWN:
-            shown = shown[:SHOWN] + self._cut
-        return to_one_line(shown)
+        return to_one_line(shown if len(shown) <= SHOWN else shown[:SHOWN] + self._cut)
 
 
 # ``xrouter match --expect``: compare outcomes with expected ones, in the format of cases of ``xrouter test``.
@@ -264,7 +255,9 @@ def match(
     factory = partial(RecordMatcher, validation=validate, frames=FrameSettings(framing), ambiguous=ambiguous)
     matcher = _make_matcher(factory, loaded, endpoint, group or [])
     if explain:
-        _explain_stdin(Explainer(matcher, everything=everything))
+        explainer, writer = Explainer(matcher, everything=everything), ExplanationWriter()
+        for number, line in enumerate((line for line in sys.stdin.buffer if line.strip()), 1):
+            writer.write(explainer.explain(number, line))
         return
     output = sys.stdout.buffer
     for outcome in matcher.outcomes(sys.stdin.buffer):
@@ -278,20 +271,14 @@ def match(
         raise typer.Exit(GOOD if good else WRONG)
 
 
-def _explain_stdin(explainer: Explainer) -> None:
-    writer = ExplanationWriter()
-    for number, line in enumerate((line for line in sys.stdin.buffer if line.strip()), 1):
-        writer.write(explainer.explain(number, line))
-
-
 def _make_matcher(
     factory: Callable[..., RecordMatcher], catalog: Catalog, endpoint: str | None, groups: list[str]
 ) -> RecordMatcher:
     """Return the matcher; the candidates of several groups are combined."""
     for xid in groups:
         _require_xid(xid, catalog.groups, "message group")
-    if len(groups) < 2:
-        return factory(catalog, endpoint=endpoint, group=groups[0] if groups else None)
+    if not groups:
+        return factory(catalog, endpoint=endpoint)
     union = tuple(dict.fromkeys(member for xid in groups for member in catalog.groups[xid]))
     return factory(replace(catalog, groups={groups[0]: union}), group=groups[0])
 

@@ -116,15 +116,12 @@ def render_screen(status: Status, address: str, size: ConsoleDimensions, problem
     """Return the screen for a terminal of that size; *problem* is why it is outdated."""
     rows = dict(_iter_tables(status))
     room = size.height - _LINES_BESIDE - len(status["reasons"]) - len(rows["sink"]) - len(rows["query"])
-    shown = {
-        "endpoint": max(_MIN_ROWS, min(len(rows["endpoint"]), room // 2)),
-        "definition": max(_MIN_ROWS, room - min(len(rows["endpoint"]), room // 2)),
-    }
+    half = min(len(rows["endpoint"]), room // 2)
+    shown = {"endpoint": max(_MIN_ROWS, half), "definition": max(_MIN_ROWS, room - half)}
     parts: list[RenderableType] = [*_iter_header(status, address, problem)]
     for kind, given in rows.items():
         if given:
-            chosen = given[: shown.get(kind, len(given))]
-            parts += [Text(""), _make_table(_HEADS[kind], chosen, size.width)]
+            parts += [Text(""), _make_table(_HEADS[kind], given[: shown.get(kind)], size.width)]
     return Group(*parts)
 
 
@@ -164,11 +161,9 @@ def _iter_header(status: Status, address: str, problem: str) -> Iterator[Rendera
 def _iter_tables(status: Status) -> Iterator[tuple[str, list[Row]]]:
     """Yield the rows of each table, busiest first, as the router sorts them."""
     flow = status["flow"] or {"endpoints": (), "definitions": (), "sinks": ()}
+    definitions = flow["definitions"]
     yield "endpoint", [_make_endpoint_row(each) for each in flow["endpoints"]]
-    yield (
-        "definition",
-        [(each["definition"], _format_rate(each["rate"]), f"{each['records']:,}") for each in flow["definitions"]],
-    )
+    yield "definition", [(one["definition"], _format_rate(one["rate"]), f"{one['records']:,}") for one in definitions]
     yield "sink", [_make_sink_row(each) for each in flow["sinks"]]
     yield "query", [_make_query_row(name, each) for name, each in status["queries"].items()]
 

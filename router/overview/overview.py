@@ -22,13 +22,12 @@ from http import HTTPStatus
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
 from bindings.http.request import HttpProblem, Reply, RequestHead, body_too_large, unavailable_problem
 from bindings.http.server import AcceptedRequest, AnswerCallback
 from catalog.schemas.ids.client import RegistryUnavailableError
-from router.dead_letters.dead_letter import DeadLetter
 from router.errors import RouterError
 from router.evaluation.plan import VERSION, Plan
 from router.logs import get_logger
@@ -46,7 +45,7 @@ from router.overview.picture import (
     make_picture,
     to_int,
 )
-from router.overview.records import PASTED, AccessGuard, RecordViews, ReplayPreview
+from router.overview.records import PASTED, AccessGuard, RecordViews
 from router.settings import Settings
 from router.state.ledger import LetterLedger
 from router.watching.coverage import CoverageView
@@ -55,6 +54,8 @@ from router.watching.status import RouterStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from router.replay.replay import SingleReplays
 
 # ``/status.json``: the figures of the status page, documented in deploy/STATUS.md.
 
@@ -70,7 +71,9 @@ LEDGER_SECONDS: Final = 5.0
 class StatusDocument:
     """Makes and caches the status document. Thread-safe."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: Replays | None) -> None:
+    def __init__(
+        self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: SingleReplays | None
+    ) -> None:
         self.figures = Figures(metrics.registry)
         self.door = AccessGuard(settings.metrics, records=replays is not None)
         self._status = status
@@ -187,19 +190,16 @@ class StatusDocument:
 WIDE, HIGH, TOP, BOTTOM = 320, 96, 16, 14
 SMALL: Final = "small"
 """The query parameter for a chart without text, for a table cell."""
-_STYLE: Final = (
-    ":root{color-scheme:light dark}text{font:11px system-ui,sans-serif;fill:#56606b}"
-    ".a{fill:none;stroke:#a3561c;stroke-width:1.6}.b{fill:none;stroke:#0b5c8a;stroke-width:1.6}"
-    ".f{fill:#0b5c8a;opacity:.16}.g{stroke:#d9d8d2;stroke-width:1}"
-    ".ta{fill:#a3561c}.tb{fill:#0b5c8a}@media(prefers-color-scheme:dark){text{fill:#a3adb7}.ta{fill:#e5a36b}.tb{fill:#7cc0ea}.a{stroke:#e5a36b}.b{stroke:#7cc0ea}.f{fill:#7cc0ea}"
-    ".g{stroke:#343c44}}"
-)
-_HEADERS: Final = (
-    (b"content-type", b"image/svg+xml"),
-    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+_SAFE: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""Headers of every response."""
+_CHART_HEADERS: Final = (
+    (b"content-type", b"image/svg+xml"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+    *_SAFE,
 )
 _SHOWN: Final = {False: f"0 0 {WIDE} {HIGH}", True: f"0 {TOP - 2} {WIDE} {HIGH - TOP - BOTTOM + 4}"}
 """The part of a chart that is shown: of a small one what is between the lines of text."""
@@ -238,7 +238,8 @@ def draw_chart(name: str, points: Sequence[Point], *, small: bool = False) -> st
     floor = HIGH - BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{_SHOWN[small]}" role="img">',
-        f"<title>{', '.join(told)}; at most {text(most)} in the last hour</title><style>{_STYLE}</style>",
+        f"<title>{', '.join(told)}; at most {text(most)} in the last hour</title>",
+        f"<style>{_read_asset('chart.css')}</style>",
         f'<line class="g" x1="0" y1="{TOP}" x2="{WIDE}" y2="{TOP}"/>',
         f'<line class="g" x1="0" y1="{floor}" x2="{WIDE}" y2="{floor}"/>',
     ]
@@ -294,31 +295,22 @@ def make_page() -> Reply:
     script = "'use strict';\n" + "".join(map(_read_asset, SCRIPTS))
     html = _read_asset("page.html").replace("<style></style>", f"<style>{style}</style>")
     html = html.replace("<script></script>", f"<script>{script}</script>")
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {_csp_hash(script)}",
-            f"style-src {_csp_hash(style)}",
-            "connect-src 'self'",
-            "img-src 'self' data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
-        )
+    policy = (
+        f"default-src 'none'; script-src {_csp_hash(script)}; style-src {_csp_hash(style)}; connect-src 'self'; "
+        "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
     )
     headers = (
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-security-policy", policy.encode("ascii")),
-        (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"no-referrer"),
         (b"cross-origin-opener-policy", b"same-origin"),
-        (b"cross-origin-resource-policy", b"same-origin"),
-        (b"cache-control", b"no-store"),
+        *_SAFE,
     )
     return Reply(HTTPStatus.OK, headers, html.encode("utf-8"))
 
 
+@cache
 def _read_asset(name: str) -> str:
     return files("router.overview").joinpath(_FOLDER, name).read_text(encoding="utf-8")
 
@@ -329,12 +321,6 @@ def _csp_hash(text: str) -> str:
 
 WAITING: Final = 8
 """Maximum queued requests per thread."""
-_SAFE: Final = (
-    (b"content-type", b"application/json"),
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
 _READING: Final = ("GET", "HEAD")
 _LETTER: Final = re.compile(rb"/letters/([0-9a-f]{32})(\.json|/replay)")
 _CHART: Final = re.compile(rb"/history/([a-z]{1,20})\.svg")
@@ -343,53 +329,29 @@ Work = Callable[[bytes], Any]
 """Takes the body of a request and returns the JSON of the response."""
 
 
-class Replays(ReplayPreview, Protocol):
-    """What replays letters, as :class:`router.replay.replay.SingleReplays` does."""
-
-    def begin(self, spark: SparkSession) -> None:
-        """Replay in this session from now on."""
-
-    def end(self) -> None:
-        """Start no further replays."""
-
-    def replay(self, plan: Plan, letter: DeadLetter) -> dict[str, Any]:
-        """Start replaying a dead letter, and return the status of the replay."""
-
-    def recent(self) -> list[dict[str, Any]]:
-        """Return the results of the last replays, newest first."""
-
-
 class _WorkerThread:
     """One daemon thread with a short queue."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
         self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(WAITING)
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
         self._closed = False
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def take(self, work: Callable[[], None]) -> bool:
         """Queue *work*; return False if the queue is full or closed."""
-        with self._lock:
-            if self._closed:
-                return False
-            try:
+        with suppress(queue.Full):
+            if not self._closed:
                 self._work.put_nowait(work)
-            except queue.Full:
-                return False
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            return True
+                return True
+        return False
 
     def close(self) -> None:
         """Discard queued work and stop after the current one, without waiting."""
-        with self._lock:
-            self._closed = True
-            with suppress(queue.Empty):
-                while True:
-                    self._work.get_nowait()
+        self._closed = True
+        with suppress(queue.Empty):
+            while True:
+                self._work.get_nowait()
+        with suppress(queue.Full):
             self._work.put_nowait(None)
 
     def _run(self) -> None:
@@ -400,7 +362,9 @@ class _WorkerThread:
 class Overview:
     """What clients see of a router besides metrics and health; made before it has a catalog."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: Replays | None) -> None:
+    def __init__(
+        self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: SingleReplays | None
+    ) -> None:
         """*replays* is None for a process without dead letters, which shows only figures."""
         self._replays = replays
         self._records = None if replays is None else RecordViews(replays)
@@ -451,12 +415,14 @@ class Overview:
             # A few hundred numbers: less work than to hand it to a thread.
             asked = parse_qs(head.query.decode("latin-1"), keep_blank_values=True, errors="replace")
             points = self._document.figures.list_points(asked.get("endpoint", [""])[-1])
-            return Reply(HTTPStatus.OK, _HEADERS, draw_chart(name, points, small=SMALL in asked).encode())
+            return Reply(HTTPStatus.OK, _CHART_HEADERS, draw_chart(name, points, small=SMALL in asked).encode())
         if self._records is None or self._replays is None:
             return None
         return self._answer_records(head, self._records, self._replays)
 
-    def _answer_records(self, head: RequestHead, records: RecordViews, replays: Replays) -> AcceptedRequest | None:
+    def _answer_records(
+        self, head: RequestHead, records: RecordViews, replays: SingleReplays
+    ) -> AcceptedRequest | None:
         door, plan = self._document.door, self._require_plan
         letter = _LETTER.fullmatch(head.path)
         letter_id = letter[1].decode("ascii") if letter is not None else ""
@@ -512,7 +478,9 @@ def _queue(lane: _WorkerThread, work: Work, max_body: int = 0) -> AcceptedReques
 def _make_reply(work: Work, body: bytes) -> Reply:
     try:
         text = json.dumps(work(body), ensure_ascii=False) + "\n"
-        return Reply(HTTPStatus.OK, _SAFE, text.encode("utf-8", "backslashreplace"))
+        return Reply(
+            HTTPStatus.OK, ((b"content-type", b"application/json"), *_SAFE), text.encode("utf-8", "backslashreplace")
+        )
     except HttpProblem as problem:
         return problem.to_reply()
     except RegistryUnavailableError as error:

@@ -10,9 +10,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -21,7 +20,7 @@ from catalog.model import Finding
 from router.evaluation.outputs import DEAD_LETTER, EMPTY, ROUTED
 from router.evaluation.plan import Plan
 from router.matching.schema_validation import is_decided_by_schema
-from router.routing import DEFAULT_DEAD_LETTER_ROUTE, FixedValue, FixedValues, RouteRule, to_dead_letter_route
+from router.routing import DEFAULT_DEAD_LETTER_ROUTE, FixedValue, FixedValues, to_dead_letter_route
 from router.settings import REASONS, Settings, event_routes
 from router.settings.checks import dead_letter_sinks, event_sinks
 from router.settings.routes import (
@@ -235,8 +234,6 @@ class Figures:
 # It follows what :mod:`router.routing` decides by: records of a definition with one way take it always,
 # those of one with several the first whose conditions their values meet.
 
-Records = Literal["all", "events", "native"]
-"""Which records of a definition: all, those that arrive as CloudEvents, or those that become one by mapping."""
 ALL: Final = "*"
 UNKNOWN: Final = ""
 """The endpoint of a letter that came from none."""
@@ -245,142 +242,115 @@ PARTITION_KEY: Final = "partitionkey"
 _REFERENCES: Final = ("${", "file:")
 
 
-@dataclass(frozen=True, slots=True)
-class RouteTarget:
-    """A sink and the destination there, with variables that depend on the record in braces."""
-
-    sink: str
-    destination: str
-
-
-@dataclass(frozen=True, slots=True)
-class PossibleRoute:
-    """A possible route, and its remaining conditions on values (globs by ``context.NAME`` and so on)."""
-
-    route: int
-    values: Mapping[str, tuple[str, ...]]
-    targets: tuple[RouteTarget, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DefinitionFlow:
-    """The records of one definition at one source, and their possible routes in order."""
-
-    endpoint: str
-    message: str
-    records: Records
-    ways: tuple[PossibleRoute, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LetterFlow:
-    """Dead letters of some reasons; ``route`` None is ``dead_letters.sinks``.
-
-    ``endpoints`` are xids of sources, empty for a record of none of them, or ``*`` alone for all.
-    """
-
-    endpoints: tuple[str, ...]
-    reasons: tuple[str, ...]
-    route: int | None
-    targets: tuple[RouteTarget, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RouteSurvey:
-    """Everything of one plan. ``unreached`` are routes that nothing takes, ``unrouted`` definitions that no source has.
-
-    ``last_only`` are definitions that only the last route of events takes, where there are others; ``batch_only`` are
-    those with records that go by the fallback topic, in real-time mode. ``unvalidated`` are definitions with a schema
-    that bodies need not keep to, on one of their routes at least.
-    """
-
-    flows: tuple[DefinitionFlow, ...]
-    letters: tuple[LetterFlow, ...]
-    unreached: tuple[int, ...]
-    unrouted: tuple[str, ...]
-    last_only: tuple[str, ...]
-    batch_only: tuple[str, ...]
-    unvalidated: tuple[str, ...]
+Form = dict[str, Any]
+"""An object of the output of ``xrouter routes --format json``, by its ``kind``."""
 
 
 def sink_topics(plan: Plan) -> dict[str, list[str]]:
     """Return the topics that Kafka sinks write to whatever a record has, by sink."""
-    surveyed = survey_routes(plan)
-    targets = [target for flow in surveyed.flows for way in flow.ways for target in way.targets]
-    targets += [target for letters in surveyed.letters for target in letters.targets]
+    targets = [
+        target for form in survey_routes(plan) for each in form.get("ways", [form]) for target in each.get("sinks", ())
+    ]
     if plan.settings.relations is not None:
         pairs = plan.settings.relations.to
         topics = plan.settings.sinks[pairs].topics
-        targets += [] if topics is None else [RouteTarget(pairs, topics.topic)]
+        targets += [] if topics is None else [{"sink": pairs, "destination": topics.topic}]
     found: dict[str, set[str]] = {}
     for target in targets:
-        if plan.settings.sinks[target.sink].topics is not None and "{" not in target.destination:
-            found.setdefault(target.sink, set()).add(target.destination)
+        if plan.settings.sinks[target["sink"]].topics is not None and "{" not in target["destination"]:
+            found.setdefault(target["sink"], set()).add(target["destination"])
     return {name: sorted(found[name]) for name in plan.settings.sinks if name in found}
 
 
-def survey_routes(plan: Plan) -> RouteSurvey:
-    """Return the possible routes of all definitions and dead letters of a plan."""
-    flows = tuple(_iter_flows(plan))
-    letters = tuple(_iter_letter_flows(plan))
+def survey_routes(plan: Plan) -> list[Form]:
+    """Return the possible routes of all definitions and dead letters of a plan, and what is left out.
+
+    The kind ``definition`` has the records of a definition at one source, and its possible routes in order, each with
+    its remaining conditions on ``values`` (globs by ``context.NAME`` and so on) and its destinations, with variables
+    that depend on the record in braces. ``dead-letters`` are those of some reasons; ``route`` None is
+    ``dead_letters.sinks``; ``endpoints`` are xids of sources, empty for a record of none of them, or ``*`` alone.
+
+    ``unreached-route`` is one that nothing takes, ``unrouted-definition`` one that no source has.
+    ``left-over-definition`` is one that only the last route of events takes, where there are others;
+    ``unsettled-definition`` one with records that go by the fallback topic, in real-time mode. ``unheld-schema`` is a
+    definition with a schema that bodies need not keep to, on one of its routes at least.
+    """
+    flows, letters = list(_iter_flows(plan)), list(_iter_letter_flows(plan))
     events = [number for number, _ in event_routes(plan.settings.routes)]
-    used = {way.route for flow in flows for way in flow.ways} | {events[-1]} | {each.route for each in letters}
+    used = {way["route"] for flow in flows for way in flow["ways"]} | {events[-1]} | {each["route"] for each in letters}
     matcher = plan.evaluator.matcher
     reached = {matcher.targets[target].xid for channel in matcher.channels for target in channel.candidates}
-    others = {flow.message for flow in flows for way in flow.ways if way.route != events[-1]}
-    return RouteSurvey(
-        flows,
-        letters,
-        tuple(number for number in range(len(plan.settings.routes)) if number not in used),
-        tuple(xid for xid in plan.catalog.definitions if xid not in reached),
-        tuple(sorted({flow.message for flow in flows} - others)) if len(events) > 1 else (),
-        tuple(_find_batch_only(plan, flows)) if plan.settings.is_real_time else (),
-        tuple(_find_unvalidated(plan, flows)),
-    )
+    others = {flow["message"] for flow in flows for way in flow["ways"] if way["route"] != events[-1]}
+    by_kind: dict[str, Iterable[str]] = {
+        "unrouted-definition": (xid for xid in plan.catalog.definitions if xid not in reached),
+        "left-over-definition": sorted({flow["message"] for flow in flows} - others) if len(events) > 1 else (),
+        "unsettled-definition": _find_batch_only(plan, flows) if plan.settings.is_real_time else (),
+        "unheld-schema": _find_unvalidated(plan, flows),
+    }
+    unreached = (number for number in range(len(plan.settings.routes)) if number not in used)
+    return [
+        *flows,
+        *letters,
+        *({"kind": "unreached-route", "route": number} for number in unreached),
+        *({"kind": kind, "message": xid} for kind, xids in by_kind.items() for xid in xids),
+    ]
 
 
-def _find_unvalidated(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
+def _find_unvalidated(plan: Plan, flows: Iterable[Form]) -> list[str]:
     matcher = plan.evaluator.matcher
     # Where there is neither envelope nor protocol, the schema decides whatever the settings say.
     free = {each.xid for each in matcher.targets if matcher.checks.has_schema(each) and not is_decided_by_schema(each)}
-    loose = {flow.message for flow in flows if not all(plan.routes.always_validates(way.route) for way in flow.ways)}
-    return iter(sorted(free & loose))
+    validates = plan.routes.always_validates
+    loose = {flow["message"] for flow in flows if not all(validates(way["route"]) for way in flow["ways"])}
+    return sorted(free & loose)
 
 
-def _find_batch_only(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
+def _find_batch_only(plan: Plan, flows: Iterable[Form]) -> Iterable[str]:
     from router.realtime import find_fast_types  # loads Kafka's client
 
     settled = {each.message for each in find_fast_types(plan)}
     # Records that are no events are mapped, which takes the matcher.
-    return iter(
-        dict.fromkeys(flow.message for flow in flows if flow.records != "events" or flow.message not in settled)
-    )
+    slow = (flow for flow in flows if flow["records"] != "events" or flow["message"] not in settled)
+    return dict.fromkeys(flow["message"] for flow in slow)
+
+
+_FINDINGS: Final = {
+    "unrouted-definition": (
+        "/sources",
+        "no source expects {}",
+        "name an endpoint that expects it under sources, or leave it",
+    ),
+    "unsettled-definition": (
+        "/realtime/rest",
+        "records of {}, or some, go by the rest topic, in batches",
+        "see the operations notes on real-time mode for what makes a definition quick, or leave it",
+    ),
+    "unheld-schema": (
+        "/match/validate",
+        "records of {} may be routed with bodies that its schema rejects",
+        "set match.validate, or validate of its route, to always, or leave it",
+    ),
+}
+"""Pointer, message and hint of a finding about a definition, by kind."""
 
 
 def iter_route_findings(file: str, plan: Plan) -> Iterator[Finding]:
     """Yield lint findings about the routes of the settings in *file* with the plan's catalog."""
     surveyed = survey_routes(plan)
-    for number in surveyed.unreached:
-        letters = plan.settings.routes[number].when.letters
-        what = "no dead letter of a source" if letters else "no definition at a source"
-        hint = "correct its conditions, or move it before the route that takes everything it would"
-        message = f"{what} reaches route {number}"
-        yield Finding(file, f"/routes/{number}", "warning", "unreached-route", message, hint)
-    for xid in surveyed.unrouted:
-        hint = "name an endpoint that expects it under sources, or leave it"
-        yield Finding(file, "/sources", "info", "unrouted-definition", f"no source expects {xid}", hint)
-    for xid in surveyed.batch_only:
-        hint = "see the operations notes on real-time mode for what makes a definition quick, or leave it"
-        message = f"records of {xid}, or some, go by the rest topic, in batches"
-        yield Finding(file, "/realtime/rest", "info", "unsettled-definition", message, hint)
-    for xid in surveyed.unvalidated:
-        hint = "set match.validate, or validate of its route, to always, or leave it"
-        message = f"records of {xid} may be routed with bodies that its schema rejects"
-        yield Finding(file, "/match/validate", "info", "unheld-schema", message, hint)
-    yield from _iter_keyless_sinks(file, plan, surveyed.flows)
+    for form in surveyed:
+        if form["kind"] == "unreached-route":
+            letters = plan.settings.routes[form["route"]].when.letters
+            what = "no dead letter of a source" if letters else "no definition at a source"
+            hint = "correct its conditions, or move it before the route that takes everything it would"
+            place, message = f"/routes/{form['route']}", f"{what} reaches route {form['route']}"
+            yield Finding(file, place, "warning", "unreached-route", message, hint)
+        elif form["kind"] in _FINDINGS:
+            place, text, hint = _FINDINGS[form["kind"]]
+            yield Finding(file, place, "info", form["kind"], text.format(form["message"]), hint)
+    yield from _iter_keyless_sinks(file, plan, [form for form in surveyed if form["kind"] == "definition"])
 
 
-def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[Finding]:
+def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[Form]) -> Iterator[Finding]:
     """Yield findings about Kafka sinks whose events have no key although their definitions have placeholders.
 
     Only Kafka's own key and the attribute ``partitionkey`` are one by themselves (MATCHING.md#what-comes-out): a key of
@@ -389,17 +359,17 @@ def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) 
     kinds = {source.endpoint: source.protocol or source.kind.upper() for source in plan.sources}
     by_sink: dict[str, dict[str, tuple[str, str]]] = {}
     for flow in flows:
-        protocol, definition = kinds.get(flow.endpoint, KAFKA), plan.catalog.definitions[flow.message]
+        protocol, definition = kinds.get(flow["endpoint"], KAFKA), plan.catalog.definitions[flow["message"]]
         names = tuple(iter_placeholder_names(definition.protocoloptions)) or tuple(
             iter_placeholder_names(definition.envelopemetadata)
         )
         keyed = any(each.name == PARTITION_KEY for each in definition.envelopemetadata)
         if protocol == KAFKA or keyed or not names:
             continue
-        for name in {target.sink for way in flow.ways for target in way.targets}:
+        for name in {target["sink"] for way in flow["ways"] for target in way["sinks"]}:
             topics = plan.settings.sinks[name].topics
             if topics is not None and topics.key is None:
-                by_sink.setdefault(name, {}).setdefault(flow.message, (protocol, names[0]))
+                by_sink.setdefault(name, {}).setdefault(flow["message"], (protocol, names[0]))
     for name, messages in sorted(by_sink.items()):
         message, (protocol, placeholder) = next(iter(messages.items()))
         more = f", and of {len(messages) - 1} other definitions" if len(messages) > 1 else ""
@@ -412,13 +382,12 @@ def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) 
         )
 
 
-def _iter_flows(plan: Plan) -> Iterator[DefinitionFlow]:
+def _iter_flows(plan: Plan) -> Iterator[Form]:
     judge = plan.evaluator
     for number, channel in enumerate(judge.matcher.channels):
         for target in channel.candidates:
-            by_records: dict[Records, tuple[PossibleRoute, ...]] = {}
-            kinds: tuple[tuple[Records, bool], ...] = (("events", True), ("native", False))
-            for records, event in kinds:
+            by_records: dict[str, list[Form]] = {}
+            for records, event in (("events", True), ("native", False)):
                 if judge.matcher.targets[target].constraints(event=event) is None:
                     continue
                 settled = FixedValues(judge.matcher, number, target, event=event)
@@ -426,15 +395,23 @@ def _iter_flows(plan: Plan) -> Iterator[DefinitionFlow]:
                     continue
                 pair = judge.outputs.destinations.routes_of_target(number, target, event=event)
                 known = _make_lookup(judge.matcher.targets[target].xid, pair.endpoint or "", settled)
-                by_records[records] = tuple(_make_route(plan.settings, rule, known) for rule in pair.rules)
+                by_records[records] = [
+                    {
+                        "route": rule.route,
+                        "values": {each.name: each.globs for each in rule.conditions},
+                        "sinks": _list_targets(plan.settings, plan.settings.routes[rule.route].to, known),
+                    }
+                    for rule in pair.rules
+                ]
             if len(by_records) == 2 and by_records["events"] == by_records["native"]:
                 by_records = {"all": by_records["events"]}
             endpoint = channel.endpoint_of(target) or ""
             for records, ways in by_records.items():
-                yield DefinitionFlow(endpoint, judge.matcher.targets[target].xid, records, ways)
+                place = {"endpoint": endpoint, "message": judge.matcher.targets[target].xid}
+                yield {"kind": "definition", **place, "records": records, "ways": ways}
 
 
-def _iter_letter_flows(plan: Plan) -> Iterator[LetterFlow]:
+def _iter_letter_flows(plan: Plan) -> Iterator[Form]:
     endpoints = (*sorted({source.endpoint for source in plan.sources}), UNKNOWN)
     groups: dict[tuple[int, ...], list[str]] = {}
     for endpoint in endpoints:
@@ -445,16 +422,21 @@ def _iter_letter_flows(plan: Plan) -> Iterator[LetterFlow]:
             reasons = tuple(reason for reason, taken in zip(REASONS, routes, strict=True) if taken == route)
             number = None if route == DEFAULT_DEAD_LETTER_ROUTE else to_dead_letter_route(route)
             names = plan.settings.dead_letters.sinks if number is None else plan.settings.routes[number].to
-            targets = tuple(
-                RouteTarget(name, _locate(plan.settings, name, lambda name: None, letters=True)) for name in names
-            )
-            yield LetterFlow((ALL,) if len(groups) == 1 else tuple(members), reasons, number, targets)
+            yield {
+                "kind": "dead-letters",
+                "endpoints": [ALL] if len(groups) == 1 else members,
+                "reasons": reasons,
+                "route": number,
+                "sinks": _list_targets(plan.settings, names, lambda name: None, letters=True),
+            }
 
 
-def _make_route(settings: Settings, rule: RouteRule, known: FixedValue) -> PossibleRoute:
-    names = dict.fromkeys(settings.routes[rule.route].to)
-    targets = tuple(RouteTarget(name, _locate(settings, name, known)) for name in names)
-    return PossibleRoute(rule.route, {each.name: each.globs for each in rule.conditions}, targets)
+def _list_targets(
+    settings: Settings, names: Iterable[str], known: FixedValue, *, letters: bool = False
+) -> list[dict[str, str]]:
+    return [
+        {"sink": name, "destination": _locate(settings, name, known, letters=letters)} for name in dict.fromkeys(names)
+    ]
 
 
 def _make_lookup(message: str, endpoint: str, settled: FixedValues) -> FixedValue:
@@ -498,18 +480,18 @@ class RoutesByEndpoint(NamedTuple):
     @classmethod
     def from_plan(cls, plan: Plan) -> RoutesByEndpoint:
         """Survey the routes of a plan; it takes seconds for thousands of definitions."""
-        surveyed = survey_routes(plan)
         definitions: dict[str, dict[str, None]] = {}
         sinks: dict[str, dict[str, None]] = {}
-        for flow in surveyed.flows:
-            definitions.setdefault(flow.endpoint, {})[flow.message] = None
-            taken = sinks.setdefault(flow.message, {})
-            taken.update((target.sink, None) for way in flow.ways for target in way.targets)
         letters: dict[str, dict[str, None]] = {}
         endpoints = [source.endpoint for source in plan.sources]
-        for each in surveyed.letters:
-            for endpoint in endpoints if each.endpoints == ("*",) else each.endpoints:
-                letters.setdefault(endpoint, {}).update((target.sink, None) for target in each.targets)
+        for form in survey_routes(plan):
+            if form["kind"] == "definition":
+                definitions.setdefault(form["endpoint"], {})[form["message"]] = None
+                taken = sinks.setdefault(form["message"], {})
+                taken.update((target["sink"], None) for way in form["ways"] for target in way["sinks"])
+            elif form["kind"] == "dead-letters":
+                for endpoint in endpoints if form["endpoints"] == [ALL] else form["endpoints"]:
+                    letters.setdefault(endpoint, {}).update((target["sink"], None) for target in form["sinks"])
         return cls(definitions, sinks, letters)
 
 

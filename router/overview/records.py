@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -37,6 +37,9 @@ from router.settings.checks import is_loopback
 from router.settings.model import WatchSettings
 from router.state.ledger import LedgerEntry, LetterLedger, instant
 
+if TYPE_CHECKING:
+    from router.replay.replay import SingleReplays
+
 LISTED: Final = 50
 """Dead letters that are listed."""
 PASTED: Final = 256 * 2**10
@@ -48,28 +51,14 @@ MARKS_SECONDS: Final = 60.0
 _EXPLAINERS: Final = 4
 
 
-class ReplayPreview(Protocol):
-    """Previews the outcome of a replay, as :class:`router.replay.replay.SingleReplays` does."""
-
-    def verdict(self, plan: Plan, letter: DeadLetter) -> Mapping[str, Any]:
-        """Return ``outcome``, ``message``, ``sinks``, ``reason`` and ``detail``."""
-
-
-class _CachedRedactor(NamedTuple):
-    """The cached redactor for the catalog of an epoch, and when it expires."""
-
-    epoch: str
-    redactor: Redactor
-    until: float
-
-
 class RecordViews:
     """The JSON of records on the status page. Not thread-safe."""
 
-    def __init__(self, judging: ReplayPreview) -> None:
+    def __init__(self, judging: SingleReplays) -> None:
         self._judging = judging
         self._explainers: dict[tuple[str, str], Explainer] = {}
-        self._known: _CachedRedactor | None = None
+        # The redactor for the catalog of an epoch, and when it expires.
+        self._known: tuple[str, Redactor, float] | None = None
 
     def list_newest(self, plan: Plan) -> dict[str, Any]:
         """Return the newest letters, newest first, with the nearest definition and the first mismatch of each."""
@@ -164,14 +153,16 @@ class RecordViews:
         A mark makes no other epoch, so they are looked for anew from time to time. Where the catalog cannot be read, or
         differs from the one in force, the last known marks of that one count, or everything is hidden.
         """
-        known = self._known if self._known is not None and self._known.epoch == plan.epoch else None
-        if known is not None and time.monotonic() < known.until:
-            return known.redactor
+        epoch, redactor, until = self._known or ("", None, 0.0)
+        if epoch != plan.epoch:
+            redactor = None
+        elif time.monotonic() < until and redactor is not None:
+            return redactor
         catalog, marks = load_catalog_and_marks(plan.settings)
         if catalog is not None and catalog.epoch == plan.epoch:
-            until = time.monotonic() + MARKS_SECONDS
-            known = self._known = _CachedRedactor(plan.epoch, make_redactor(marks, reveal=False), until)
-        return make_redactor(SensitiveMarks(everything=True), reveal=False) if known is None else known.redactor
+            redactor = make_redactor(marks, reveal=False)
+            self._known = (plan.epoch, redactor, time.monotonic() + MARKS_SECONDS)
+        return redactor or make_redactor(SensitiveMarks(everything=True), reveal=False)
 
 
 def _letter_to_json(redaction: Redaction, entry: LedgerEntry | None) -> dict[str, Any]:

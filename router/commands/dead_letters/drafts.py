@@ -11,9 +11,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import yaml
 
 from bindings.parts import BINARY_KIND
 from bindings.protocols import binding_of
@@ -27,28 +29,10 @@ from catalog.values import is_valid, media_type_of
 
 # Properties that drafts never require: ids, times, tracing, headers of transports, and possible secrets.
 
-_ATTRIBUTES: Final = frozenset(
-    """
-    id time specversion datacontenttype dataschema sequence sequencetype recordedtime expirytime sampledrate
-    partitionkey correlationid causationid dataref
-    """.split()
-)
+_PATTERNS: Final = yaml.safe_load((files("router.commands.dead_letters") / "noise.yaml").read_text(encoding="utf-8"))
+_ATTRIBUTES: Final = frozenset(itertools.chain(*_PATTERNS["attributes"]))
+_NOISE: Final = re.compile("|".join(_PATTERNS["names"]), re.IGNORECASE | re.DOTALL)
 _SECTIONS: Final = ("header.", "footer.", "delivery-annotations.", "message-annotations.")
-_NOISE: Final = re.compile(
-    r"""
-    (?:accept|access-control|cf|if|nats|proxy|sec|x-amz|x-amzn|x-envoy|x-forwarded|xrouter)-.*
-    | (?:content-(?:length|encoding|md5|digest|disposition|language)|transfer-encoding|connection|keep-alive|te|trailer)
-    | (?:host|user-agent|accept|date|via|forwarded|origin|referer|expect|range|upgrade|pragma|cache-control|age|server)
-    | (?:x-real-ip|x-powered-by|dnt|priority|kafka_.*|digest|etag|expires|last-modified|vary)
-    | (?:traceparent|tracestate|baggage|b3|x-b3-.*|uber-trace-id|sentry-trace|diagnostic-id|x-cloud-trace-context)
-    | (?:x-)?(?:request|correlation|causation|trace|span|message|idempotency)[-_]?(?:id|key)
-    | .*(?:timestamp|[-_]time|[-_]date|delivery|[-_]nonce)
-    # Secrets, and values computed from them: literals would be published with the catalog.
-    | .*auth(?:orization)?
-    | .*(?:cookie|token|secret|passw|pwd|credential|signature|hmac|api[-_]?key|access[-_]?key|session).*
-    """,
-    re.VERBOSE | re.IGNORECASE | re.DOTALL,
-)
 
 
 def is_noise(key: str, protocol: str) -> bool:

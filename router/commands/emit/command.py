@@ -213,15 +213,11 @@ def _part_text(parts: list[Part], key: str) -> str:
 # Finding definitions and endpoints by xid, or by an unambiguous part of their name.
 
 
-class UnknownName(RouterError):
-    """A name that is unknown or ambiguous in the catalog; exit code 1."""
-
-
 def find_xid(name: str, xids: Iterable[str], what: str) -> str:
     """Return the xid that a name refers to: an xid, an id, ``GROUP/ID``, or the end of an id after a dot.
 
     Raises:
-        UnknownName: none or several entities match; the message names them *what*.
+        RouterError: none or several entities match; the message names them *what*.
     """
     known = tuple(xids)
     if name in known:
@@ -232,20 +228,16 @@ def find_xid(name: str, xids: Iterable[str], what: str) -> str:
         words = parts[-1].split(".")
         for end in (f"{parts[1]}/{parts[-1]}", *(".".join(words[start:]) for start in range(len(words)))):
             ends.setdefault(end, []).append(xid)
-
-    def find_by_end(end: str) -> list[str]:
-        found = ends.get(end, [])
-        return [xid for xid in found if xid.endswith(f"/{end}")] or found
-
-    called = find_by_end(name)
+    found = ends.get(name, [])
+    called = [xid for xid in found if xid.endswith(f"/{name}")] or found
     if len(called) == 1:
         return called[0]
     if called:
         text = f"several {what}s are called {name}: {shorten_list(called)}"
-        raise UnknownName(text, hint="give more of the name, or the xid")
+        raise RouterError(text, hint="give more of the name, or the xid")
     similar = get_close_matches(name, ends, 1)
-    hint = f"did you mean {find_by_end(similar[0])[0]}?" if similar else "`xrouter catalog list` shows what there is"
-    raise UnknownName(f"the catalog has no {what} {name}", hint=hint_near(name, known, hint))
+    hint = f"did you mean {ends[similar[0]][0]}?" if similar else "`xrouter catalog list` shows what there is"
+    raise RouterError(f"the catalog has no {what} {name}", hint=hint_near(name, known, hint))
 
 
 def find_only_endpoint(catalog: Catalog, xid: str, protocol: str | None) -> str | None:
@@ -254,19 +246,19 @@ def find_only_endpoint(catalog: Catalog, xid: str, protocol: str | None) -> str 
     *protocol* restricts the endpoints, None is any. Endpoints where the definition can never match do not count.
     """
     definition = catalog.definitions[xid]
+
+    def has_protocol(spoken: str | None) -> bool:
+        if protocol is None:
+            return binding_of(spoken or "") is not None
+        return binding_of(spoken or definition.protocol or "") is binding_of(protocol)
+
     endpoints = [
         endpoint.xid
         for endpoint in catalog.endpoints.values()
-        if xid in endpoint.candidates and _has_protocol(endpoint.protocol, definition, protocol)
+        if xid in endpoint.candidates and has_protocol(endpoint.protocol)
         if match_candidate_of(definition, endpoint) is not None
     ]
     return endpoints[0] if len(endpoints) == 1 else None
-
-
-def _has_protocol(spoken: str | None, definition: Definition, asked: str | None) -> bool:
-    if asked is None:
-        return binding_of(spoken or "") is not None
-    return binding_of(spoken or definition.protocol or "") is binding_of(asked)
 
 
 _PROGRESS_FROM: Final = 100
@@ -334,6 +326,13 @@ def emit(
         endpoint = find_only_endpoint(loaded, message, target_protocol)
     if known.protocol is None and endpoint is None:
         protocol = target_protocol
+    if framing is None and schema_id is not None:
+        raise EmitError("--schema-id has no effect without --framing", hint="add --framing confluent")
+    if framing is not None:
+        schema_id = schema_id or declared_id(loaded, known)
+        if schema_id is None:
+            hint = "give it with --schema-id, or declare it by the label schemaid of the schema's version"
+            raise EmitError(f"the schema id of {message} is unknown", hint=hint)
     producer = MessageProducer(
         loaded,
         message,
@@ -342,18 +341,16 @@ def emit(
         mode=mode,
         context=parse_name_values(values, "--context"),
         seed=seed,
-        schema_id=_choose_schema_id(loaded, message, schema_id) if framing is not None else None,
+        schema_id=schema_id,
     )
-    if framing is None and schema_id is not None:
-        raise EmitError("--schema-id has no effect without --framing", hint="add --framing confluent")
     shown = count >= _PROGRESS_FROM and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
     with (
         Progress(console=terminal(err=True), disable=not shown) as bar,
         open_destination(to, sys.stdout.buffer, producer.endpoint) as target,
     ):
         task, has_warned = bar.add_task("produced", total=count), False
-        for number, record in enumerate(producer.iter_records(count), 1):
-            if number == 1:
+        for number, record in enumerate(producer.iter_records(count)):
+            if number == 0:
                 require_match(loaded, producer, record)
             if producer.payload_doubt and not has_warned:
                 has_warned = True
@@ -361,14 +358,6 @@ def emit(
                 bar.console.print(warning, soft_wrap=True)
             target.send(record)
             bar.advance(task)
-
-
-def _choose_schema_id(catalog: Catalog, message: str, given: str | None) -> str:
-    schema_id = given or declared_id(catalog, catalog.definitions[message])
-    if schema_id is None:
-        hint = "give it with --schema-id, or declare it by the label schemaid of the schema's version"
-        raise EmitError(f"the schema id of {message} is unknown", hint=hint)
-    return schema_id
 
 
 def _align_protocol(definition: Definition, protocol: str) -> str:

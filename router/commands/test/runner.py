@@ -111,13 +111,11 @@ class RouterEvaluator:
             try:
                 entries.append(parse_entry(number, line)[0])
             except RecordError as error:
-                outcomes[number] = dead_letter_outcome("undecodable", str(error)) | self._route_json(
-                    DEFAULT_DEAD_LETTER_ROUTE
-                )
+                way = self._route_json(DEFAULT_DEAD_LETTER_ROUTE)
+                outcomes[number] = dead_letter_outcome("undecodable", str(error)) | way
         if entries:
-            rows = rows_of(DeadLetter.to_evaluate(entry.record, entry.number) for entry in entries).select(
-                list(INBOX_COLUMNS)
-            )
+            letters = (DeadLetter.to_evaluate(entry.record, entry.number) for entry in entries)
+            rows = rows_of(letters).select(list(INBOX_COLUMNS))
             decided = evaluate_dead_letters(self._plan.evaluator, rows.combine_chunks().to_batches()[0])
             evaluated.batches.append(decided.outcomes)
             outcomes |= self._make_outcomes(decided, entries)
@@ -288,20 +286,16 @@ def _find_unmet_constraint(matcher: Matcher, outcomes: MatchOutcomes, row: int, 
     candidates = matcher.channels[channel].candidates if channel >= 0 else ()
     numbers = [number for number in candidates if matcher.targets[number].xid == xid]
     if not numbers:
-        return f"{xid} is not a candidate {_describe_channel(matcher, channel)}"
+        if channel < 0:
+            return f"{xid} is not a candidate for the record: no endpoint or source is known for it"
+        endpoints = ", ".join(matcher.channels[channel].endpoints)
+        return f"{xid} is not a candidate {f'at {endpoints}' if endpoints else 'of the catalog'}"
     row_facts = matcher.explanation_row(facts, row, matcher.index.classify(facts.columns))
     failed = [[each for each in matcher.nearest.checks(number, row_facts) if not each.holds] for number in numbers]
     nearest = min(failed, key=len)
     if not nearest:
         return ""
     return describe_mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
-
-
-def _describe_channel(matcher: Matcher, channel: int) -> str:
-    if channel < 0:
-        return "for the record: no endpoint or source is known for it"
-    endpoints = matcher.channels[channel].endpoints
-    return f"at {', '.join(endpoints)}" if endpoints else "of the catalog"
 
 
 def describe_mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
