@@ -127,10 +127,9 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         for each in (error, *getattr(error, "others", ())):
             message, hint, _ = _describe_error(each)
-            for line in _iter_error_lines(each, message):
-                print_text(_to_one_line(f"xrouter: error: {line}"), err=True)
-            if hint:
-                print_text(_to_one_line(f"hint: {hint}"), err=True)
+            lines = [f"xrouter: error: {line}" for line in _iter_error_lines(each, message)]
+            for line in (*lines, *([f"hint: {hint}"] if hint else [])):
+                print_text(" ".join(line.split()), err=True)
         return _describe_error(error)[2]
 
 
@@ -166,10 +165,6 @@ def _describe_error(error: Exception) -> tuple[str, str, int]:
         return str(getattr(error, "format_message", error.__str__)()), hint, USAGE
     hint = f"this is a bug in xrouter; please report it with the traceback that {DEBUG}=1 shows"
     return f"unexpected {type(error).__name__}: {error}", hint, 1
-
-
-def _to_one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _open_closed_streams() -> None:

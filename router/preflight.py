@@ -36,7 +36,7 @@ from router.machine import AMPLE_FILES, MIN_FILES, divide_memory, get_descriptor
 from router.overview.picture import sink_topics
 from router.schemaids.cache import DamagedFile, SchemaIdCache
 from router.schemaids.framing import IDS, registry_address, registry_folder, unidentified_text
-from router.settings import HttpSettings, KafkaSink, Settings
+from router.settings import KafkaSink, Settings
 from router.settings.checks import event_sinks, iter_executor_warnings, iter_inbox_faults
 from router.sinks.messages.definitions import find_endpoint
 from router.sinks.tables.head import local_folder
@@ -124,7 +124,6 @@ def _start_check(check: PreflightCheck) -> Future[list[CheckResult]]:
 JAVA_VERSIONS: Final = (17, 21)
 SPARK_VERSION: Final = "4.2."
 JAVA_SECONDS: Final = 25
-MASTER_SECONDS: Final = 5.0
 _JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -204,21 +203,12 @@ def check_cluster(settings: Settings, *, pushed: bool) -> Iterator[CheckResult]:
         yield CheckResult("cluster", "warn", f"{key} {caution}", "correct the settings")
     scheme, _, rest = chosen.master.partition("://")
     places = rest.split(",") if scheme == "spark" else []
-    if places and not any(map(_is_listening, places)):
+    if places and not any(_accepts_connection(*place.rpartition(":")[::2]) for place in places):
         remedy = "start the master, or correct spark.master"
         yield CheckResult("cluster", "fail", f"nothing listens at {chosen.master}", remedy, BrokerUnreachable)
         return
     result = "responds" if places else "is checked at startup"
     yield CheckResult("cluster", "ok", f"{chosen.master} {result}; packages of executors are checked at startup")
-
-
-def _is_listening(place: str) -> bool:
-    host, _, port = place.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), MASTER_SECONDS).close()
-    except (OSError, ValueError, OverflowError):
-        return False
-    return True
 
 
 # Other checks of this machine: state folder, folders of sinks, listening ports.
@@ -302,7 +292,9 @@ def check_http_port(settings: Settings, *, beside: bool = False) -> list[CheckRe
     """
     chosen = settings.http
     try:
-        _load_certificates(chosen)
+        if chosen.tls is not None:
+            clients = Path(chosen.tls.ca) if chosen.tls.ca else None
+            create_server_tls(Path(chosen.tls.cert), Path(chosen.tls.key), clients)
     except GatewayError as error:
         return [CheckResult("http port", "fail", str(error), "correct http.tls", ConfigError)]
     return _try_port("http port", settings, chosen.host, chosen.port, "http.port", beside=beside)
@@ -321,12 +313,6 @@ def _nearest_existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
 
 
-def _load_certificates(chosen: HttpSettings) -> None:
-    if chosen.tls is not None:
-        clients = Path(chosen.tls.ca) if chosen.tls.ca else None
-        create_server_tls(Path(chosen.tls.cert), Path(chosen.tls.key), clients)
-
-
 def _try_port(name: str, settings: Settings, host: str, port: int, key: str, *, beside: bool) -> list[CheckResult]:
     try:
         open_listener(host, port, "nobody").close()
@@ -339,10 +325,10 @@ def _try_port(name: str, settings: Settings, host: str, port: int, key: str, *, 
     return [CheckResult(name, "ok", f"{host}:{port} is free" if port else f"any free port at {host}")]
 
 
-def _accepts_connection(host: str, port: int) -> bool:
+def _accepts_connection(host: str, port: str | int) -> bool:
     try:
-        socket.create_connection((host, port), 1.0).close()
-    except OSError:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, ValueError, OverflowError):
         return False
     return True
 
@@ -546,7 +532,9 @@ def _try_servers(
     ``fail`` is what waiting does not fix: a malformed address, an unreadable certificate.
     """
     try:
-        addresses = parse_addresses(form, _cut_placeholders(connection))
+        # Each address is cut before its first placeholder.
+        uris = tuple(uri.partition("{")[0] for uri in connection.uris)
+        addresses = parse_addresses(form, Connection(uris, tls=connection.tls))
         context = create_tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
     except GatewayError as wrong:
         return [CheckResult(name, "fail", str(wrong), "correct its address, or its tls", error)]
@@ -558,11 +546,6 @@ def _try_servers(
         else:
             return [CheckResult(name, "ok", f"{address.url} accepts connections")]
     return [CheckResult(name, "warn", "; ".join(faults) or "it has no address", away)]
-
-
-def _cut_placeholders(connection: Connection) -> Connection:
-    """Return the connection with each address cut before its first placeholder."""
-    return Connection(tuple(uri.partition("{")[0] for uri in connection.uris), tls=connection.tls)
 
 
 def _find_connect_fault(address: Address, context: ssl.SSLContext | None) -> str:

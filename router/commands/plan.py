@@ -35,18 +35,7 @@ from router.dead_letters.dead_letter import DeadLetter, cut, rows_of
 from router.dead_letters.reading import parse_time_option, read_latest
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, find_marks, make_redactor, parse_marks
 from router.errors import WRONG, BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
-from router.evaluation.comparing import (
-    DIFFERENCE_LABELS,
-    CatalogOutcome,
-    ChangedRecord,
-    Chunk,
-    Comparison,
-    DifferenceKind,
-    SinksByRoute,
-    compare_outcomes,
-    count_differences,
-    iter_catalog_notes,
-)
+from router.evaluation import comparing
 from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS
 from router.evaluation.plan import Plan
 from router.logs import configure_logs, shorten_list
@@ -70,30 +59,30 @@ class RecordFeed:
     """A source of records; ``notes`` and ``records`` are set after reading."""
 
     name: str
-    read: Callable[[RecordFeed], Iterator[Chunk]]
+    read: Callable[[RecordFeed], Iterator[comparing.Chunk]]
     records: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def iter_chunks(self) -> Iterator[Chunk]:
+    def iter_chunks(self) -> Iterator[comparing.Chunk]:
         """Yield at most :data:`CHUNK_ROWS` records at a time, and about :data:`MAX_FEED_BYTES` in all."""
         size = 0
         for chunk in self.read(self):
             for start in range(0, chunk.rows.num_rows, CHUNK_ROWS):
                 some = chunk.rows.slice(start, CHUNK_ROWS)
                 self.records += some.num_rows
-                yield Chunk(chunk.kind, some)
+                yield comparing.Chunk(chunk.kind, some)
             size += chunk.rows.nbytes
             if size > MAX_FEED_BYTES:
                 self.notes.append(f"stopped reading after {size >> 20} MiB")
                 return
 
 
-def make_inbox_chunk(batch: pa.RecordBatch) -> Chunk:
+def make_inbox_chunk(batch: pa.RecordBatch) -> comparing.Chunk:
     """Return rows of an inbox."""
-    return Chunk("inbox", batch.select(list(INBOX_COLUMNS)))
+    return comparing.Chunk("inbox", batch.select(list(INBOX_COLUMNS)))
 
 
-def to_dead_letter(chunk: Chunk, row: int, reason: str) -> DeadLetter:
+def to_dead_letter(chunk: comparing.Chunk, row: int, reason: str) -> DeadLetter:
     """Return a record as a dead letter, so that it can be redacted."""
     binding, parts, body = chunk.split_record(row)
     record = Record(binding.protocol, binding.build(parts), body, None, None, chunk.position_of(row))
@@ -118,7 +107,7 @@ class ChangeSampler:
                 changes.setdefault(xid, []).append(change)
         return changes
 
-    def make_sample(self, chunk: Chunk, changed: ChangedRecord) -> dict[str, Any]:
+    def make_sample(self, chunk: comparing.Chunk, changed: comparing.ChangedRecord) -> dict[str, Any]:
         """Return the redacted sample of one record; ``before`` and ``after`` have the differences, by name."""
         before, after = changed.load_outcomes()
         reasons = (before.reason, after.reason)
@@ -132,7 +121,13 @@ class ChangeSampler:
             "cause": _cut(self._cause(changed.kinds[0], before, after, redaction)),
         }
 
-    def _cause(self, kind: DifferenceKind, before: CatalogOutcome, after: CatalogOutcome, redaction: Redaction) -> str:
+    def _cause(
+        self,
+        kind: comparing.DifferenceKind,
+        before: comparing.CatalogOutcome,
+        after: comparing.CatalogOutcome,
+        redaction: Redaction,
+    ) -> str:
         if kind == "dead-letter" and before.message in self._new.definitions:
             return (
                 _describe_mismatch(after, before.message, redaction)
@@ -146,14 +141,14 @@ class ChangeSampler:
             return self._find_change(before, _OF_EVENTS) or self._find_change(before)
         return self._find_change(before) or self._find_change(after) or _redact_detail(after, redaction)
 
-    def _find_change(self, verdict: CatalogOutcome, kinds: tuple[str, ...] = ("",)) -> str:
+    def _find_change(self, verdict: comparing.CatalogOutcome, kinds: tuple[str, ...] = ("",)) -> str:
         """Return the first change of the definition of an outcome, incompatible ones first."""
         known = self._changes_by_xid.get(verdict.message or "", ())
         change = next((each for each in known if each.kind.startswith(kinds)), None)
         return "" if change is None else f"{change.xid}: {change.kind}{describe_change(change)}"
 
 
-def _describe_mismatch(verdict: CatalogOutcome, message: str | None, redaction: Redaction) -> str:
+def _describe_mismatch(verdict: comparing.CatalogOutcome, message: str | None, redaction: Redaction) -> str:
     """Return the first requirement of a definition that a record does not meet."""
     near = next((each for each in verdict.nearest if each.get("message") == message), None)
     wrong = (near and redaction.redact_near(near).get("mismatches")) or ()
@@ -162,11 +157,13 @@ def _describe_mismatch(verdict: CatalogOutcome, message: str | None, redaction: 
     return describe_mismatch(message or "", *(wrong[0].get(name) for name in ("property", "expected", "found")))
 
 
-def _redact_detail(verdict: CatalogOutcome, redaction: Redaction) -> str:
+def _redact_detail(verdict: comparing.CatalogOutcome, redaction: Redaction) -> str:
     return redaction.redact_detail(verdict.reason, verdict.detail)
 
 
-def _redact_outcome(verdict: CatalogOutcome, other: CatalogOutcome, redaction: Redaction) -> dict[str, Any]:
+def _redact_outcome(
+    verdict: comparing.CatalogOutcome, other: comparing.CatalogOutcome, redaction: Redaction
+) -> dict[str, Any]:
     """Return an outcome, without attributes and destinations that equal those of *other*."""
     shown: dict[str, Any] = {"message": verdict.message} if verdict.message else {"reason": verdict.reason or ""}
     if verdict.detail:
@@ -202,15 +199,17 @@ class ChangeTally:
         self._samples_each = samples_each
         self._outcomes = self._changed = 0
         # By kind and what became of records before and after, a definition or a reason.
-        self._groups: Counter[tuple[DifferenceKind, str, str]] = Counter()
-        self._sampled: Counter[tuple[DifferenceKind, str, str]] = Counter()
-        self._samples: dict[DifferenceKind, list[dict[str, Any]]] = {kind: [] for kind in DIFFERENCE_LABELS}
+        self._groups: Counter[tuple[comparing.DifferenceKind, str, str]] = Counter()
+        self._sampled: Counter[tuple[comparing.DifferenceKind, str, str]] = Counter()
+        self._samples: dict[comparing.DifferenceKind, list[dict[str, Any]]] = {
+            kind: [] for kind in comparing.DIFFERENCE_LABELS
+        }
 
-    def add(self, chunk: Chunk, compared: Comparison, sampler: ChangeSampler) -> None:
+    def add(self, chunk: comparing.Chunk, compared: comparing.Comparison, sampler: ChangeSampler) -> None:
         """Count the outcomes of a chunk, and add samples up to the limit."""
         self._outcomes += compared.outcome_count
         self._changed += len(compared.changed)
-        self._groups.update(count_differences(compared.changed))
+        self._groups.update(comparing.count_differences(compared.changed))
         for each in compared.changed:
             # Under its worst kind: the sample names the others.
             kept, group = self._samples[each.kinds[0]], (each.kinds[0], each.before, each.after)
@@ -220,14 +219,14 @@ class ChangeTally:
 
     def to_json(self, places: Iterable[RecordFeed], notes: Iterable[str], epochs: Mapping[str, str]) -> dict[str, Any]:
         """Return the report in its JSON form."""
-        kinds: Counter[DifferenceKind] = Counter()
+        kinds: Counter[comparing.DifferenceKind] = Counter()
         for (kind, _, _), number in self._groups.items():
             kinds[kind] += number
         return {
             **epochs,
             "outcomes": self._outcomes,
             "unchanged": self._outcomes - self._changed,
-            "changed": {kind: kinds[kind] for kind in DIFFERENCE_LABELS},
+            "changed": {kind: kinds[kind] for kind in comparing.DIFFERENCE_LABELS},
             "groups": [
                 {"kind": kind, "before": before, "after": after, "outcomes": number}
                 for (kind, before, after), number in self._groups.most_common()
@@ -250,12 +249,16 @@ def make_file_feed(path: Path, max_records: int, since: datetime | None) -> Reco
     return RecordFeed(f"file {path}", partial(_iter_file_chunks, path, max_records, since))
 
 
-def _iter_file_chunks(path: Path, max_records: int, since: datetime | None, feed: RecordFeed) -> Iterator[Chunk]:
+def _iter_file_chunks(
+    path: Path, max_records: int, since: datetime | None, feed: RecordFeed
+) -> Iterator[comparing.Chunk]:
     letters = _iter_file_letters(path, _read_newest(path, max_records, feed))
     if since is not None:
         letters = (each for each in letters if each.received is not None and each.received >= since)
     while some := list(islice(letters, CHUNK_ROWS)):
-        yield from (Chunk("letters", batch) for batch in rows_of(some).select(list(INBOX_COLUMNS)).to_batches())
+        yield from (
+            comparing.Chunk("letters", batch) for batch in rows_of(some).select(list(INBOX_COLUMNS)).to_batches()
+        )
 
 
 def _read_newest(path: Path, max_records: int, feed: RecordFeed) -> Iterable[tuple[str, bytes]]:
@@ -328,11 +331,13 @@ class RecordSelection:
         if settings.inbox.kafka is not None or folder.is_dir():
             yield RecordFeed(_INBOX, partial(self._iter_inbox_chunks, settings, folder))
 
-    def _iter_topic_chunks(self, source: Source, feed: RecordFeed) -> Iterator[Chunk]:
-        chunks = map(partial(Chunk, "kafka"), self._iter_topic_rows(make_source_client(source), source.topic, feed))
+    def _iter_topic_chunks(self, source: Source, feed: RecordFeed) -> Iterator[comparing.Chunk]:
+        chunks = map(
+            partial(comparing.Chunk, "kafka"), self._iter_topic_rows(make_source_client(source), source.topic, feed)
+        )
         return self._require_response(f"source {source.endpoint}", chunks)
 
-    def _require_response(self, name: str, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    def _require_response(self, name: str, chunks: Iterator[comparing.Chunk]) -> Iterator[comparing.Chunk]:
         """Yield the chunks; raise BrokerUnreachable if brokers do not respond."""
         try:
             for chunk in chunks:
@@ -353,7 +358,7 @@ class RecordSelection:
         elif self.since is not None and not tail.includes_oldest:
             self._note_record_count(feed, self.max_records + 1)
 
-    def _iter_inbox_chunks(self, settings: Settings, folder: Path, feed: RecordFeed) -> Iterator[Chunk]:
+    def _iter_inbox_chunks(self, settings: Settings, folder: Path, feed: RecordFeed) -> Iterator[comparing.Chunk]:
         topic = settings.inbox.kafka
         if topic is not None:
             batches = self._iter_topic_rows(make_inbox_client(topic), topic.topic, feed)
@@ -381,7 +386,7 @@ class RecordSelection:
         moment = pa.scalar(self.since, pa.timestamp("us", tz="UTC"))
         return batch.filter(pc.greater_equal(batch.column("received"), moment))
 
-    def iter_letter_chunks(self, settings: Settings, feed: RecordFeed) -> Iterator[Chunk]:
+    def iter_letter_chunks(self, settings: Settings, feed: RecordFeed) -> Iterator[comparing.Chunk]:
         try:
             letters = read_latest(settings, min(self.max_records, MAX_LETTERS))
         except ConfigError as error:
@@ -404,7 +409,7 @@ class RecordSelection:
             left = plural(len(letters) - len(mine), "letter")
             feed.notes.append(f"{left}skipped: replayed, older than --since, or already read from their source")
         for batch in rows_of(mine).select(list(INBOX_COLUMNS)).to_batches():
-            yield Chunk("letters", batch)
+            yield comparing.Chunk("letters", batch)
 
     def _note_record_count(self, feed: RecordFeed, found: int) -> None:
         """Add a note if the number of records is not the requested one."""
@@ -427,7 +432,7 @@ def write_report(report: Mapping[str, Any]) -> None:
         console.print(to_text(to_one_line(f"{place['place']}: {summary}")))
     for note in report["notes"]:
         console.print(to_text(("note", "yellow"), to_one_line(f": {note}")))
-    for kind, words in DIFFERENCE_LABELS.items():
+    for kind, words in comparing.DIFFERENCE_LABELS.items():
         if not report["changed"][kind]:
             continue
         console.print(to_text((f"{words}: {report['changed'][kind]}", _STYLES.get(kind, "bold yellow"))))
@@ -446,7 +451,7 @@ def write_report(report: Mapping[str, Any]) -> None:
 
 
 def _iter_sample_lines(sample: Mapping[str, Any]) -> Iterator[str]:
-    others = ", ".join(DIFFERENCE_LABELS[kind] for kind in sample["kinds"][1:])
+    others = ", ".join(comparing.DIFFERENCE_LABELS[kind] for kind in sample["kinds"][1:])
     yield f"    {sample['position']}{f' (also {others})' if others else ''}"
     yield f"      before: {_format_outcome(sample['before'])}"
     yield f"      after:  {_format_outcome(sample['after'])}"
@@ -545,15 +550,15 @@ def plan(
         # now.
         require_trusted(clients_of(settings, old_catalog, before.sources), Pins(Path(settings.state)))
     feeds: list[RecordFeed] = []
-    tally, ways = ChangeTally(samples), SinksByRoute.from_settings(settings)
+    tally, ways = ChangeTally(samples), comparing.SinksByRoute.from_settings(settings)
     for feed in _iter_feeds(selection, before, read, records or ()):
         feeds.append(feed)
         for chunk in feed.iter_chunks():
             judge = EVALUATORS[chunk.kind]
             one, other = judge(before.evaluator, chunk.rows), judge(after.evaluator, chunk.rows)
-            tally.add(chunk, compare_outcomes(chunk, one, other, ways), sampling)
+            tally.add(chunk, comparing.compare_outcomes(chunk, one, other, ways), sampling)
     epochs = {"before": old_catalog.epoch, "after": new_catalog.epoch}
-    report = tally.to_json(feeds, iter_catalog_notes(before, after), epochs)
+    report = tally.to_json(feeds, comparing.iter_catalog_notes(before, after), epochs)
     if format == "json":
         print_json(report)
     else:

@@ -55,9 +55,7 @@ def fetch_status(client: httpx.Client, address: str) -> tuple[bytes, Status]:
             message = f"{url} has format {status['format']}, and this is for format {FORMAT}"
             raise RouterError(message, hint="use the xrouter of the version that runs there")
         list(iter_rows(status))
-    except msgspec.MsgspecError as error:
-        raise RouterError(f"{url} is not a router's status: {error}", hint=_HINT) from None
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise RouterError(f"{url} is not a router's status: {error!r}", hint=_HINT) from error
     return response.content, status
 

@@ -31,20 +31,7 @@ from catalog.schemas.ids.client import RegistryUnavailableError
 from router.errors import RouterError
 from router.evaluation.plan import VERSION, Plan
 from router.logs import get_logger
-from router.overview.picture import (
-    HOUR_POINTS,
-    INBOX_BYTES,
-    INBOX_OLDEST,
-    INBOX_RECORDS,
-    POINT_SECONDS,
-    REST,
-    FigureReading,
-    Figures,
-    Point,
-    RoutesByEndpoint,
-    make_picture,
-    to_int,
-)
+from router.overview import picture
 from router.overview.records import PASTED, AccessGuard, RecordViews
 from router.settings import Settings
 from router.state.ledger import LetterLedger
@@ -74,7 +61,7 @@ class StatusDocument:
     def __init__(
         self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: SingleReplays | None
     ) -> None:
-        self.figures = Figures(metrics.registry)
+        self.figures = picture.Figures(metrics.registry)
         self.door = AccessGuard(settings.metrics, records=replays is not None)
         self._status = status
         self._metrics = metrics
@@ -84,7 +71,7 @@ class StatusDocument:
         self._settled: tuple[float, int | None] | None = None
         self._started = datetime.now(UTC)
         self._making = threading.Lock()
-        self._ways: tuple[Plan, RoutesByEndpoint] | None = None
+        self._ways: tuple[Plan, picture.RoutesByEndpoint] | None = None
         self._kept: tuple[float, dict[str, Any]] | None = None
 
     def get_document(self, plan: Plan | None) -> dict[str, Any]:
@@ -120,27 +107,27 @@ class StatusDocument:
             "coverage": occurred.unseen_to_json(),
             "inbox": {
                 **ready["inbox"],
-                "records": to_int(reading.get_value(INBOX_RECORDS)),
-                "bytes": to_int(reading.get_value(INBOX_BYTES)),
-                "oldest_seconds": reading.get_value(INBOX_OLDEST),
+                "records": picture.to_int(reading.get_value(picture.INBOX_RECORDS)),
+                "bytes": picture.to_int(reading.get_value(picture.INBOX_BYTES)),
+                "oldest_seconds": reading.get_value(picture.INBOX_OLDEST),
             },
-            "rest_records": to_int(reading.get_value(REST)),
+            "rest_records": picture.to_int(reading.get_value(picture.REST)),
             "replays": [] if self._replays is None else self._replays.recent(),
             "shadow": self._metrics.shadow.to_json(),
             "epochs": self._status.history_to_json(),
         }
 
-    def _queries_to_json(self, queries: dict[str, Any], reading: FigureReading) -> dict[str, Any]:
+    def _queries_to_json(self, queries: dict[str, Any], reading: picture.FigureReading) -> dict[str, Any]:
         times, holds = self._status.steps.to_json(), reading.list_blocked()
         return {
             name: {**query, "held_by": [sink for held, sink in holds if held == name], "time": times.get(name)}
             for name, query in queries.items()
         }
 
-    def _make_flow(self, plan: Plan, reading: FigureReading, occurred: CoverageView) -> dict[str, Any]:
+    def _make_flow(self, plan: Plan, reading: picture.FigureReading, occurred: CoverageView) -> dict[str, Any]:
         if self._ways is None or self._ways[0] is not plan:
-            self._ways = (plan, RoutesByEndpoint.from_plan(plan))
-        flow = make_picture(plan, self._ways[1], reading, occurred, self._metrics.sinks.get_problem)
+            self._ways = (plan, picture.RoutesByEndpoint.from_plan(plan))
+        flow = picture.make_picture(plan, self._ways[1], reading, occurred, self._metrics.sinks.get_problem)
         self._add_finished_records(flow["endpoints"])
         dead, settled = flow["totals"]["dead_letters"], self._count_settled()
         dead["open"] = None if settled is None else max(0, dead["records"] - settled)
@@ -178,8 +165,8 @@ class StatusDocument:
     def _history_to_json(self) -> dict[str, Any]:
         points = self.figures.list_points()
         return {
-            "every_seconds": POINT_SECONDS,
-            **{name: [getattr(point, name) for point in points] for name in Point._fields},
+            "every_seconds": picture.POINT_SECONDS,
+            **{name: [getattr(point, name) for point in points] for name in picture.Point._fields},
         }
 
 
@@ -226,7 +213,7 @@ CHARTS: Final[Mapping[str, tuple[Mapping[str, str], Callable[[float], str]]]] = 
 """All charts by file name: the lines, each a member of points with its label, and the format of its values."""
 
 
-def draw_chart(name: str, points: Sequence[Point], *, small: bool = False) -> str:
+def draw_chart(name: str, points: Sequence[picture.Point], *, small: bool = False) -> str:
     """Return a chart as SVG, with the newest point at the right edge and an hour ago at the left."""
     lines, text = CHARTS[name]
     values: list[list[float | None]] = [[getattr(point, member) for point in points] for member in lines]
@@ -247,14 +234,20 @@ def draw_chart(name: str, points: Sequence[Point], *, small: bool = False) -> st
         # A single line is filled as the second of two is.
         filled = place == len(values) - 1
         for run in _iter_known_runs(line):
-            spots = [_locate_point(at, value, len(line), most) for at, value in run]
+            spots = [
+                (
+                    WIDE * (picture.HOUR_POINTS - len(line) + at) / (picture.HOUR_POINTS - 1),
+                    floor - (floor - TOP) * (value / most if most else 0.0),
+                )
+                for at, value in run
+            ]
             path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
             if filled:
                 parts.append(f'<path class="f" d="M{spots[0][0]:.1f} {floor}L{path}L{spots[-1][0]:.1f} {floor}Z"/>')
             parts.append(f'<path class="{"b" if filled else "a"}" d="M{path}h.1"/>')
     if small:
         return "".join((*parts, "</svg>"))
-    minutes = round(HOUR_POINTS * POINT_SECONDS / 60)
+    minutes = round(picture.HOUR_POINTS * picture.POINT_SECONDS / 60)
     kinds = ("ta", "tb")[-len(told) :]
     named = ", ".join(f'<tspan class="{kind}">{label}</tspan>' for kind, label in zip(kinds, told, strict=True))
     parts += [
@@ -271,11 +264,6 @@ def _iter_known_runs(line: Sequence[float | None]) -> Iterator[list[tuple[int, f
     for known, run in groupby(enumerate(line), lambda each: each[1] is not None):
         if known:
             yield [(at, value) for at, value in run if value is not None]
-
-
-def _locate_point(at: int, value: float, count: int, most: float) -> tuple[float, float]:
-    x = WIDE * (HOUR_POINTS - count + at) / (HOUR_POINTS - 1)
-    return x, HIGH - BOTTOM - (HIGH - TOP - BOTTOM) * (value / most if most else 0.0)
 
 
 # The status page: one HTML document with its style and script in it; browsers run nothing else, by hashes.

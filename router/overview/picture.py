@@ -374,12 +374,10 @@ def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[Form]) -> Iterato
         message, (protocol, placeholder) = next(iter(messages.items()))
         more = f", and of {len(messages) - 1} other definitions" if len(messages) > 1 else ""
         text = f"events of {message} arrive by {protocol} and get no key in sink {name}{more}: Kafka keeps their order"
-        hint = (
-            f'set sinks.{name}.key, such as "{{{CONTEXT_PREFIX}{placeholder}}}", or leave it if order does not matter'
-        )
-        yield Finding(
-            file, f"/sinks/{name}", "info", "unkeyed-events", f"{text} in one partition, not over several", hint
-        )
+        text += " in one partition, not over several"
+        key = f"{{{CONTEXT_PREFIX}{placeholder}}}"
+        hint = f'set sinks.{name}.key, such as "{key}", or leave it if order does not matter'
+        yield Finding(file, f"/sinks/{name}", "info", "unkeyed-events", text, hint)
 
 
 def _iter_flows(plan: Plan) -> Iterator[Form]:

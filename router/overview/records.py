@@ -250,14 +250,11 @@ class AccessGuard:
         """
         if self._guard is not None:
             self._guard.authenticate(head._replace(query=b""))
-        elif not self._local:
-            detail = f"metrics.host is no loopback address, so records are for those with a token: {_TOKEN_HINT}"
+        elif not self._local or not is_loopback(_host_of(f"//{_header_text(head, b'host')}", "hostname")):
+            detail = f"records are shown without a token only at a loopback address, asked for as such: {_TOKEN_HINT}"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
         elif any(head.header(name) is not None for name in _RELAYED):
             detail = f"the request comes by way of a proxy, so perhaps from another machine: {_TOKEN_HINT}"
-            raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
-        elif not is_loopback(_requested_host(head)):
-            detail = f"the request names another host than this machine; ask for localhost, or {_TOKEN_HINT}"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
 
     def admit_replay(self, head: RequestHead) -> None:
@@ -279,25 +276,22 @@ class AccessGuard:
         """
         site, origin = head.header(b"sec-fetch-site"), head.header(b"origin")
         # A browser knows better than the address that we see: a proxy before us may have another, and TLS.
-        own = site in _OWN if site is not None else origin is None or _parse_host(origin) == _header_text(head, b"host")
+        own = (
+            site in _OWN
+            if site is not None
+            else origin is None or _host_of(origin.decode("latin-1"), "netloc") == _header_text(head, b"host")
+        )
         if not own:
             raise HttpProblem(HTTPStatus.FORBIDDEN, "a page of another origin may not ask this")
         if (head.header(b"content-type") or b"").partition(b";")[0].strip().lower() != b"application/json":
             raise HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
 
 
-def _parse_host(origin: bytes) -> str | None:
+def _host_of(url: str, part: Literal["netloc", "hostname"]) -> str:
     try:
-        return urlsplit(origin.decode("latin-1")).netloc
+        return getattr(urlsplit(url), part) or ""
     except ValueError:
-        return None
-
-
-def _requested_host(head: RequestHead) -> str:
-    try:
-        return urlsplit(f"//{_header_text(head, b'host')}").hostname or ""
-    except ValueError:
-        return ""
+        return "?"  # no host, ours least of all
 
 
 def _header_text(head: RequestHead, name: bytes) -> str:

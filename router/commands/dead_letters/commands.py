@@ -92,17 +92,13 @@ def list_letters(
         page = reading.list_dead_letters(letters, ledger, selection, redactor, get_args(reading.GroupBy), limit)
     if format == "json":
         print_json_lines(_iter_json_objects(page))
-    elif not page.total:
-        print_text(_describe_empty_page(page), err=True)
-    else:
+    elif page.total:
         _print_page(page)
-
-
-def _describe_empty_page(page: reading.DeadLetterCounts) -> str:
-    if not page.seen:
-        return "there are no dead letters; `xrouter top` shows records not yet processed"
-    there = "there is" if page.seen == 1 else "there are"
-    return f"nothing listed: {there} {plural(page.seen, 'dead letter')}, none match (`--standing all` includes all)"
+    elif page.seen:
+        there = f"there {'is' if page.seen == 1 else 'are'} {plural(page.seen, 'dead letter')}"
+        print_text(f"nothing listed: {there}, none match (`--standing all` includes all)", err=True)
+    else:
+        print_text("there are no dead letters; `xrouter top` shows records not yet processed", err=True)
 
 
 def _iter_json_objects(page: reading.DeadLetterCounts) -> Iterator[dict[str, object]]:

@@ -297,12 +297,16 @@ def import_document(
             hint = "import without --exact, or into a new registry"
             raise RouterError("epochs and times can only be kept in a registry without groups", hint=hint)
         configured = _choose_config(tree, session, file, model)
-        known = {**session.model.groups, **_model_groups(configured)}
+        source = configured.get("modelsource")
+        more = source.get("groups") if isinstance(source, dict) else None
+        known = {**session.model.groups, **(more if isinstance(more, dict) else {})}
         given = {name: tree[name] for name in known if isinstance(tree.get(name), dict)}
         if not given:
             hint = "convert other dialects to xRegistry 1.0 with `xrouter catalog convert`"
             raise CatalogUnavailable(f"{file} has none of {', '.join(sorted(known))}", hint=hint)
-        own = _own_attributes(tree, known)
+        shown = {f"{plural_name}{end}" for plural_name in known for end in ("", "url", "count")}
+        # Unknown attributes of the registry are refused on writing.
+        own = {name: value for name, value in tree.items() if name not in {*_SERVED, *_CONFIGURED, *shown}}
         if own or configured:
             _send_request(session, "patch", {**own, **configured})
         answer = _send_request(session, "add", given, tree if exact else None)
@@ -338,19 +342,6 @@ def _choose_config(tree: Mapping[str, Any], session: RegistrySession, file: Path
         hint = "use the document's with --model, or keep the registry's with --no-model"
         raise RouterError(f"{file} has different {' and '.join(sorted(other))} than this registry", hint=hint)
     return other if model else {}
-
-
-def _model_groups(configured: Mapping[str, Any]) -> dict[str, Any]:
-    source = configured.get("modelsource")
-    groups = source.get("groups") if isinstance(source, Mapping) else None
-    return dict(groups) if isinstance(groups, Mapping) else {}
-
-
-def _own_attributes(tree: Mapping[str, Any], groups: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the registry's own attributes; unknown names are refused on writing."""
-    shown = {f"{plural}{end}" for plural in groups for end in ("", "url", "count")}
-    passed = {*_SERVED, *_CONFIGURED, *shown}
-    return {name: value for name, value in tree.items() if name not in passed}
 
 
 def _read_document(file: Path) -> dict[str, Any]:

@@ -67,14 +67,17 @@ class _Target(RemoteSink):
     """A sink of the router as the target of a registry's events."""
 
     def choose_mode(self, binding: Binding) -> Mode:
-        """Return the content mode: the configured one, else binary if the protocol has headers."""
+        """Return the content mode: the configured one, else binary if the protocol has headers.
+
+        A webhook expects a body, so structured mode is its default.
+        """
         asked: Mode | None = getattr(self, "mode", None)
-        return asked or ("binary" if binding.binary else "structured")
+        return asked or ("binary" if binding.binary and self.family != "http" else "structured")
 
     def make_address_of(self, binding: Binding) -> AddressOf:
         """Return the function from an event's attributes to its destination."""
-        address = parse_address(self.template, binding.sending)
-        return lambda attributes: address.expand(_template_values(attributes))
+        name = parse_name(self.topic) if isinstance(self, KafkaSink) else parse_address(self.template, binding.sending)
+        return lambda attributes: name.expand(make_event_values("", "", "", {}, attributes))
 
     def make_sender(self, name: str) -> Sender:
         """Return a client.
@@ -91,11 +94,6 @@ class _Target(RemoteSink):
 class KafkaTarget(KafkaSink, _Target):
     """Topics."""
 
-    def make_address_of(self, binding: Binding) -> AddressOf:
-        """Return the function from an event's attributes to its topic."""
-        topic = parse_name(self.topic)
-        return lambda attributes: topic.expand(_template_values(attributes))
-
 
 class MqttTarget(MqttSink, _Target):
     """An MQTT topic."""
@@ -110,11 +108,7 @@ class NatsTarget(NatsSink, _Target):
 
 
 class WebhookTarget(HttpSink, _Target):
-    """A webhook. It expects a body, so structured mode is the default."""
-
-    def choose_mode(self, binding: Binding) -> Mode:
-        """Return the content mode."""
-        return self.mode or "structured"
+    """A webhook."""
 
     def make_sender(self, name: str) -> Sender:
         """Return a client."""
@@ -201,10 +195,6 @@ def _make_subscriber(name: str, given: SubscriberSettings) -> SubscriberDelivery
     binding = given.to.binding(None)
     composer = EventMessages(binding, given.to.make_address_of(binding), given.to.choose_mode(binding), given.to.given)
     return SubscriberDelivery(wants, composer, partial(given.to.make_sender, name))
-
-
-def _template_values(attributes: Mapping[str, str]) -> dict[str, str]:
-    return make_event_values("", "", "", {}, attributes)
 
 
 MESSAGE_CATALOG: Final = "messagecatalog"
@@ -340,7 +330,7 @@ def require_access(given: RegistryFile, path: Path) -> None:
 
 def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
     http = given.http
-    tls = http.tls
+    tls, keep = http.tls, given.history.keep
     writers = {name: tuple(groups) for name, groups in given.roles.writers.items()}
     return RegistrySettings(
         store=_database_url(given.store, base, path),
@@ -363,9 +353,7 @@ def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySetti
         metrics=(given.metrics.host, given.metrics.port) if given.metrics is not None else None,
         authority=_choose_authority(given),
         peers=tuple(_iter_peers(given, path)),
-        history=HistoryLimits(
-            given.history.keep.total_seconds() if given.history.keep is not None else None, given.history.max_entries
-        ),
+        history=HistoryLimits(keep and keep.total_seconds(), given.history.max_entries),
     )
 
 

@@ -21,6 +21,7 @@ from catalog.parsing.regular import open_input
 from catalog.record import Record
 from router.commands import arguments
 from router.commands.arguments import write_text as write_file
+from router.commands.test import runner
 from router.commands.test.cases import (
     LINES,
     ROUTING_MEMBERS,
@@ -29,19 +30,6 @@ from router.commands.test.cases import (
     CasesUnreadable,
     read_case_schema,
     read_cases,
-)
-from router.commands.test.runner import (
-    DEFAULT_COUNT,
-    SCHEMA_COPY,
-    CaseEvaluator,
-    CatalogEvaluator,
-    RouterEvaluator,
-    describe_difference,
-    format_cases,
-    iter_records,
-    make_head,
-    record_cases,
-    run_cases,
 )
 from router.dead_letters.redaction import find_marks, make_redactor, parse_marks
 from router.errors import GOOD, USAGE, WRONG, RouterError, hint_near
@@ -149,7 +137,7 @@ def _iter_texts(result: Result) -> Iterator[str]:
     outcome = [each for each in differences if each["pointer"].endswith("/expect/outcome")]
     for each in outcome or differences:
         at = "" if each["line"] in (None, result["line"]) else f"line {each['line']}: "
-        yield f"{at}{describe_difference(each)}"
+        yield f"{at}{runner.describe_difference(each)}"
     if outcome and len(differences) > 1:
         yield f"and {plural(len(differences) - 1, 'difference')} as a consequence"
     if result["why"]:
@@ -232,15 +220,17 @@ class _Sources:
             raise RouterError(f"{file.path} has no catalog", hint=hint)
         return catalog, config
 
-    def make_evaluator(self, catalog: tuple[str, ...], config: Path | None) -> tuple[CaseEvaluator, Settings | None]:
+    def make_evaluator(
+        self, catalog: tuple[str, ...], config: Path | None
+    ) -> tuple[runner.CaseEvaluator, Settings | None]:
         """Return the evaluator for these catalog sources and settings, and the loaded settings."""
         if config is None:
             read = arguments.make_fetcher(self.logins, self.allow)
             loaded = arguments.load_usable(list(catalog), read, base_uri=self.base_uri, declarations=self.declarations)
-            return CatalogEvaluator(loaded), None
+            return runner.CatalogEvaluator(loaded), None
         settings = load_settings(config)
         loaded = arguments.load_catalog_of(settings, catalog, base_uri=self.base_uri, declarations=self.declarations)
-        return RouterEvaluator(loaded, settings), settings
+        return runner.RouterEvaluator(loaded, settings), settings
 
 
 def test(
@@ -277,7 +267,7 @@ def test(
             help=f"Create cases in PATH from a file of records, `{STANDARD_INPUT}` (stdin) or `{LETTERS}`.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="With --record: maximum number of records.")] = DEFAULT_COUNT,
+    count: Annotated[int, typer.Option(min=1, help="With --record: maximum number of records.")] = runner.DEFAULT_COUNT,
     reveal: Annotated[bool, typer.Option("--reveal", help="With --record: keep what is marked as sensitive.")] = False,
     force: Annotated[bool, typer.Option("--force", help="With --record: overwrite an existing file.")] = False,
     allow: arguments.AllowAddresses = None,
@@ -350,7 +340,7 @@ def _run_files(files: Sequence[CaseFile], options: _Sources, covered: CaseCovera
         if config is None:
             _refuse_routes(members)
         evaluator, _ = options.make_evaluator(sources, config)
-        results, batches, spent = run_cases(members, evaluator)
+        results, batches, spent = runner.run_cases(members, evaluator)
         seconds += spent
         covered.add(evaluator.matcher, batches)
         for result in results:
@@ -401,13 +391,13 @@ def _add_cases(paths: Sequence[Path], source: str, options: _Sources, *, count: 
     if settings is not None:
         marks |= parse_marks(settings.dead_letters.redact)
     with _open_records(source, settings) as records:
-        cases, hidden = record_cases(records, evaluator, make_redactor(marks, reveal=reveal), count)
+        cases, hidden = runner.record_cases(records, evaluator, make_redactor(marks, reveal=reveal), count)
     if not cases:
         print_text("no cases: there are no records" if not hidden else _hidden_note(hidden), err=True)
         raise typer.Exit(WRONG)
-    write_file(format_cases(make_head(sources, config, output), cases, output), output)
+    write_file(runner.format_cases(runner.make_head(sources, config, output), cases, output), output)
     if output.suffix.lower() not in LINES:
-        write_file(read_case_schema().decode("utf-8"), output.parent / SCHEMA_COPY)
+        write_file(read_case_schema().decode("utf-8"), output.parent / runner.SCHEMA_COPY)
     print_text(f"{output}: {plural(len(cases), 'case')} recorded")
     if hidden:
         print_text(_hidden_note(hidden))
@@ -426,11 +416,11 @@ def _open_records(source: str, settings: Settings | None) -> Iterator[Iterator[R
 
         yield (letter.to_record() for letter in read_dead_letters(settings))
     elif source == STANDARD_INPUT:
-        yield iter_records(sys.stdin.buffer, "standard input")
+        yield runner.iter_records(sys.stdin.buffer, "standard input")
     else:
         try:
             file = open_input(source)
         except OSError as error:
             raise RouterError(f"{source} cannot be read: {error.strerror or type(error).__name__}") from error
         with file:
-            yield iter_records(file, source)
+            yield runner.iter_records(file, source)
