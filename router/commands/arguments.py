@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
 
 import typer
 
@@ -162,8 +162,12 @@ def write_text(text: str, output: Path | None) -> None:
     if output is None:
         write_document(data)
         return
+
+    def fill(file: BinaryIO) -> None:
+        file.write(data)
+
     try:
-        write_atomically(output, lambda file: file.write(data))
+        write_atomically(output, fill)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise RouterError(f"cannot write {output}: {reason}", hint="check the path and its permissions") from error

@@ -7,11 +7,11 @@ it. The explanation is the one of ``xrouter match --explain``, under the catalog
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -37,9 +37,6 @@ from router.settings.checks import is_loopback
 from router.settings.model import WatchSettings
 from router.state.ledger import LedgerEntry, LetterLedger, instant
 
-if TYPE_CHECKING:
-    from router.replay.replay import SingleReplays
-
 LISTED: Final = 50
 """Dead letters that are listed."""
 PASTED: Final = 256 * 2**10
@@ -54,8 +51,9 @@ _EXPLAINERS: Final = 4
 class RecordViews:
     """The JSON of records on the status page. Not thread-safe."""
 
-    def __init__(self, judging: SingleReplays) -> None:
-        self._judging = judging
+    def __init__(self, verdict: Callable[[Plan, DeadLetter], Mapping[str, Any]]) -> None:
+        """*verdict* returns what a replay would do."""
+        self._verdict = verdict
         self._explainers: dict[tuple[str, str], Explainer] = {}
         # The redactor for the catalog of an epoch, and when it expires.
         self._known: tuple[str, Redactor, float] | None = None
@@ -113,7 +111,7 @@ class RecordViews:
                 }
                 for each in history
             ],
-            "now": _outcome_to_json(self._explain(plan, letter), self._judging.verdict(plan, letter), redaction),
+            "now": _outcome_to_json(self._explain(plan, letter), self._verdict(plan, letter), redaction),
         }
 
     def evaluate_pasted(self, plan: Plan, body: bytes) -> dict[str, Any]:
@@ -135,7 +133,7 @@ class RecordViews:
         letter = replace(DeadLetter.to_evaluate(record), id="pasted", position="pasted")
         # Nothing is hidden: whoever pastes a record knows it.
         redaction = Redactor(SensitiveMarks()).redact(letter)
-        return _outcome_to_json(self._explain(plan, letter), self._judging.verdict(plan, letter), redaction)
+        return _outcome_to_json(self._explain(plan, letter), self._verdict(plan, letter), redaction)
 
     def _explain(self, plan: Plan, letter: DeadLetter) -> RecordExplanation:
         frames = plan.frames.get(letter.endpoint or "", FrameSettings())

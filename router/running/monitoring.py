@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from bindings.background import Background
 from bindings.inbox.format import NAME as LAYOUT
@@ -34,7 +34,7 @@ from router.batches.splitting import PartsNote
 from router.errors import BatchPinError, CatalogUnavailable, RouterError, StateError
 from router.evaluation.plan import VERSION, Plan, read_catalog
 from router.logs import get_logger, shorten_list
-from router.overview.overview import Overview
+from router.overview.overview import Overview, Replays
 from router.reading import generations
 from router.reading.backlogs import InboxBacklog, TopicBacklogs
 from router.reading.generations import Generation, Offsets, Positions, cluster_of, reads, topics_of
@@ -49,9 +49,6 @@ from router.watching.backlogs import Backlog, Backlogs
 from router.watching.metrics import DiskCollector, Metrics, make_certificate_collector
 from router.watching.monitor import MonitorServer
 from router.watching.status import RouterStatus
-
-if TYPE_CHECKING:
-    from router.replay.replay import SingleReplays
 
 HOLD_SECONDS: Final = 5.0
 """Time between two looks at what a catalog refers to before the first start, when the catalog is not polled."""
@@ -122,9 +119,7 @@ class SavedCatalog:
 
 
 @contextmanager
-def serve_monitoring(
-    settings: Settings, status: RouterStatus, replays: SingleReplays | None = None
-) -> Iterator[Monitoring]:
+def serve_monitoring(settings: Settings, status: RouterStatus, replays: Replays | None = None) -> Iterator[Monitoring]:
     """Serve metrics and status during the block; without *replays*, the status page shows no records.
 
     Raises:

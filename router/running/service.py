@@ -29,6 +29,7 @@ from router.intake.intake import Intake, open_local_store, open_topic_store
 from router.intake.subscriptions import RouterSubscriptions
 from router.logs import configure_logs, get_logger
 from router.machine import divide_memory, raise_descriptor_limit
+from router.overview.overview import Replays
 from router.overview.picture import sink_topics
 from router.preflight import iter_gateway_checks, iter_router_checks, require_checks
 from router.reading.generations import Succession
@@ -60,8 +61,6 @@ from router.writing.outcomes import create_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from router.replay.replay import SingleReplays
 
 # How a changed catalog takes effect, step by step, in an order in which a crash after any step loses nothing.
 #
@@ -140,7 +139,7 @@ class RunInfo:
 
 
 def run(
-    settings_path: Path, replays: SingleReplays, *, once: bool = False, ready: Callable[[RunInfo], None] | None = None
+    settings_path: Path, replays: Replays, *, once: bool = False, ready: Callable[[RunInfo], None] | None = None
 ) -> bool:
     """Run the router until SIGTERM or SIGINT has drained it, or with *once* until what was there is processed.
 

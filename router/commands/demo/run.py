@@ -69,7 +69,7 @@ class RouterProcess:
     def fetch_samples(self) -> list[str]:
         """Return the lines of its metrics that the demo shows."""
         text = httpx.get(self.metrics, timeout=ANSWER_SECONDS, trust_env=False).raise_for_status().text
-        return [line for line in text.splitlines() if line.startswith(SHOWN)]
+        return [line for line in text.split("\n") if line.startswith(SHOWN)]
 
     def count_routed(self) -> float:
         """Return how many records have an outcome."""

@@ -228,15 +228,19 @@ def find_xid(name: str, xids: Iterable[str], what: str) -> str:
         words = parts[-1].split(".")
         for end in (f"{parts[1]}/{parts[-1]}", *(".".join(words[start:]) for start in range(len(words)))):
             ends.setdefault(end, []).append(xid)
-    found = ends.get(name, [])
-    called = [xid for xid in found if xid.endswith(f"/{name}")] or found
+
+    def find_by_end(end: str) -> list[str]:
+        found = ends.get(end, [])
+        return [xid for xid in found if xid.endswith(f"/{end}")] or found
+
+    called = find_by_end(name)
     if len(called) == 1:
         return called[0]
     if called:
         text = f"several {what}s are called {name}: {shorten_list(called)}"
         raise RouterError(text, hint="give more of the name, or the xid")
     similar = get_close_matches(name, ends, 1)
-    hint = f"did you mean {ends[similar[0]][0]}?" if similar else "`xrouter catalog list` shows what there is"
+    hint = f"did you mean {find_by_end(similar[0])[0]}?" if similar else "`xrouter catalog list` shows what there is"
     raise RouterError(f"the catalog has no {what} {name}", hint=hint_near(name, known, hint))
 
 

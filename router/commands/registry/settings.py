@@ -76,7 +76,8 @@ class _Target(RemoteSink):
 
     def make_address_of(self, binding: Binding) -> AddressOf:
         """Return the function from an event's attributes to its destination."""
-        name = parse_name(self.topic) if isinstance(self, KafkaSink) else parse_address(self.template, binding.sending)
+        topics = self.topics
+        name = parse_address(self.template, binding.sending) if topics is None else parse_name(topics.topic)
         return lambda attributes: name.expand(make_event_values("", "", "", {}, attributes))
 
     def make_sender(self, name: str) -> Sender:
@@ -353,7 +354,7 @@ def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySetti
         metrics=(given.metrics.host, given.metrics.port) if given.metrics is not None else None,
         authority=_choose_authority(given),
         peers=tuple(_iter_peers(given, path)),
-        history=HistoryLimits(keep and keep.total_seconds(), given.history.max_entries),
+        history=HistoryLimits(None if keep is None else keep.total_seconds(), given.history.max_entries),
     )
 
 
