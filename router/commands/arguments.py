@@ -194,13 +194,10 @@ def make_fetcher(logins: Path | None, allow: Sequence[str] = ()) -> Fetcher:
         ConfigError: the logins are invalid.
         ValueError: a network in *allow* is invalid.
     """
-    return Fetcher(network=True, reach=ConnectionPolicy(allow), logins=_read_logins(logins))
+    known = Logins()
+    if logins is not None or any(name.startswith(_VARIABLES) for name in os.environ):
+        # Imported here: most catalogs need no login, and loading settings is slow.
+        from router.settings.load import read_logins
 
-
-def _read_logins(file: Path | None) -> Logins:
-    if file is None and not any(name.startswith(_VARIABLES) for name in os.environ):
-        return Logins()
-    # Imported here: most catalogs need no login, and loading settings is slow.
-    from router.settings.load import read_logins
-
-    return read_logins(file)
+        known = read_logins(logins)
+    return Fetcher(network=True, reach=ConnectionPolicy(allow), logins=known)

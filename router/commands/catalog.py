@@ -343,11 +343,6 @@ def read_registry(url: str, fetcher: Fetcher) -> Document:
 
 # Making a document from a registry self-contained, so that nothing has to be fetched from the registry again.
 
-_SUFFIXES: Final = ("url", "count")
-_SCHEMA_GROUPS: Final = "schemagroups"
-_EMBEDDED_MEMBERS: Final = ("schema", "schemabase64")
-_ADDRESS_MEMBERS: Final = ("schemaurl", "schemauri")
-
 
 def inline_collections(document: Document, fetcher: Fetcher) -> dict[str, Any]:
     """Return the tree of a *document* with all collections and the schemas of its registry inline.
@@ -360,7 +355,7 @@ def inline_collections(document: Document, fetcher: Fetcher) -> dict[str, Any]:
     origin = origin_of(document.file)
     tree = _copy(document.tree)
     for name, groups in tree.items():
-        if name.lower() == _SCHEMA_GROUPS and isinstance(groups, dict):
+        if name.lower() == "schemagroups" and isinstance(groups, dict):
             for group in groups.values():
                 for _, schema in _iter_members(group, "schemas"):
                     for holder in (schema, *dict(_iter_members(schema, "versions")).values()):
@@ -374,7 +369,7 @@ def _copy(entity: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, value in entity.items():
         lower = key.lower()
-        if any(lower.endswith(end) and lower.removesuffix(end) in shown for end in _SUFFIXES):
+        if any(lower.endswith(end) and lower.removesuffix(end) in shown for end in ("url", "count")):
             continue
         if lower in shown and depth < 3:
             value = {name: _copy(each, depth + 1) if isinstance(each, dict) else each for name, each in value.items()}
@@ -384,8 +379,8 @@ def _copy(entity: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 
 def _embed_schema(holder: dict[str, Any], origin: str, fetcher: Fetcher) -> None:
     """Replace the address of a schema by its document, if the address is at the same registry."""
-    named = next((name for name in _ADDRESS_MEMBERS if isinstance(holder.get(name), str)), None)
-    if named is None or any(holder.get(name) is not None for name in _EMBEDDED_MEMBERS):
+    named = next((name for name in ("schemaurl", "schemauri") if isinstance(holder.get(name), str)), None)
+    if named is None or any(holder.get(name) is not None for name in ("schema", "schemabase64")):
         return
     address = holder[named]
     if not is_url(address) or "#" in address or origin_of(address) != origin:

@@ -237,8 +237,6 @@ class Figures:
 ALL: Final = "*"
 UNKNOWN: Final = ""
 """The endpoint of a letter that came from none."""
-KAFKA: Final = "KAFKA"
-PARTITION_KEY: Final = "partitionkey"
 _REFERENCES: Final = ("${", "file:")
 
 
@@ -359,12 +357,12 @@ def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[Form]) -> Iterato
     kinds = {source.endpoint: source.protocol or source.kind.upper() for source in plan.sources}
     by_sink: dict[str, dict[str, tuple[str, str]]] = {}
     for flow in flows:
-        protocol, definition = kinds.get(flow["endpoint"], KAFKA), plan.catalog.definitions[flow["message"]]
+        protocol, definition = kinds.get(flow["endpoint"], "KAFKA"), plan.catalog.definitions[flow["message"]]
         names = tuple(iter_placeholder_names(definition.protocoloptions)) or tuple(
             iter_placeholder_names(definition.envelopemetadata)
         )
-        keyed = any(each.name == PARTITION_KEY for each in definition.envelopemetadata)
-        if protocol == KAFKA or keyed or not names:
+        keyed = any(each.name == "partitionkey" for each in definition.envelopemetadata)
+        if protocol == "KAFKA" or keyed or not names:
             continue
         for name in {target["sink"] for way in flow["ways"] for target in way["sinks"]}:
             topics = plan.settings.sinks[name].topics

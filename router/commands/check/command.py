@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from bindings.envelope import build_attribute_part
+from bindings.envelope import STRUCTURED, build_attribute_part
 from bindings.events import encode_event
 from bindings.protocols import BINDINGS
 from catalog.definitions.candidates import schema_key_of
@@ -235,7 +235,6 @@ def _print_finding(console: Terminal, finding: Finding, line: int | None) -> Non
 _ANY_PROTOCOL: Final = "HTTP"
 """The protocol of an example record when neither definition has one."""
 _REQUIRED: Final = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
-_STRUCTURED: Final = "application/cloudevents+json"
 
 
 def report_overlaps(overlaps: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
@@ -282,12 +281,12 @@ def make_example_record(overlap: Overlap) -> dict[str, Any]:
     if overlap.event:
         event = {**_REQUIRED, **attributes}
         content_type = overlap.values.get(f"p.{binding.rule.content_type}", "")
-        if binding.binary and not content_type.lower().startswith(_STRUCTURED):
+        if binding.binary and not content_type.lower().startswith(STRUCTURED):
             parts += [build_attribute_part(binding.rule, *each) for each in event.items()]
         else:
             record["body"] = encode_event(event, None).decode()
             if binding.binary:
-                parts += [build_attribute_part(binding.rule, "datacontenttype", _STRUCTURED)]
+                parts += [build_attribute_part(binding.rule, "datacontenttype", STRUCTURED)]
     return {**record, "native": binding.build(parts)}
 
 
