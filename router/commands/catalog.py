@@ -228,15 +228,13 @@ def convert_catalog(
         print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
     for xid in done.not_flat:
         print_text(f"xrouter: warning: {xid} keeps its base, whose group gives its protocol", err=True)
-    notes = [f"{each.file}{each.pointer}: {each.message}" for each in catalog.findings if each.rule in _LOSSES]
+    losses = [each for each in catalog.findings if each.rule in ("asyncapi-no-place", "asyncapi-protocol")]
+    notes = [f"{each.file}{each.pointer}: {each.message}" for each in losses]
     notes.extend(_describe_unsaid(done) if isinstance(done, AsyncApiCatalog) else ())
     if len(notes) > MAX_LISTED:
         notes = [*notes[:MAX_LISTED], f"and {len(notes) - MAX_LISTED} more"]
     for note in notes:
         print_text(f"xrouter: note: {note}", err=True)
-
-
-_LOSSES: Final = frozenset({"asyncapi-no-place", "asyncapi-protocol"})
 
 
 def _describe_unsaid(done: AsyncApiCatalog) -> Iterator[str]:

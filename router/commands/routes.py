@@ -19,7 +19,6 @@ from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, sigh
 from router.terminal import MAX_LISTED, print_json_lines, print_row, terminal
 
 _COLUMNS: Final = ("endpoint", "message", "route", "when", "to")
-_OCCURRED: Final = "last record"
 _NOTES: Final = {
     "unreached-route": "Routes that no record reaches",
     "unrouted-definition": "Definitions that no source has",
@@ -65,7 +64,7 @@ def routes(
     console = terminal(soft_wrap=True)
     rows = [row for form in forms for row in _iter_rows(form, occurred=seen is not None)]
     if console.is_terminal and rows:
-        console.print(_make_table(rows, _COLUMNS if seen is None else (*_COLUMNS, _OCCURRED)))
+        console.print(_make_table(rows, _COLUMNS if seen is None else (*_COLUMNS, "last record")))
     else:
         for row in rows:
             print_row(row)

@@ -32,7 +32,6 @@ from router.terminal import MAX_LISTED, Terminal, plural, print_json, print_text
 
 # Findings as SARIF 2.1.0 (OASIS), which code hosts and editors show beside the affected lines.
 
-SARIF_VERSION: Final = "2.1.0"
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS: Final[Mapping[Severity, str]] = {"error": "error", "warning": "warning", "info": "note"}
 
@@ -69,7 +68,7 @@ def make_sarif_log(
         "columnKind": "unicodeCodePoints",
         "results": [_finding_to_sarif(finding, lines, folder, numbers) for finding in findings],
     }
-    return {"$schema": SCHEMA, "version": SARIF_VERSION, "runs": [run]}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
 def _finding_to_sarif(

@@ -222,8 +222,10 @@ def suggest(
     findings = [
         f"{each.severity} {each.rule} at {each.pointer}: {each.message}" for each in basis.new_findings(catalog)
     ]
-    endpoints = {each.kind.endpoint for each in drafts}
-    listing = {xid: groups for xid, groups in attached.items() if xid in endpoints}
+    used = {(each.kind.endpoint, each.group) for each in drafts}
+    listing = {
+        xid: kept for xid, groups in attached.items() if (kept := [each for each in groups if (xid, each) in used])
+    }
     return Suggestion(tuple(drafts), fragment, listing, dict(+left_out), tuple(findings))
 
 

@@ -146,7 +146,7 @@ class ServerTarget:
         """Return the client of a protocol, which connects when it first sends; imports its library."""
         name, seconds = f"emit-{uuid.uuid4().hex[:12]}", timedelta(seconds=_SECONDS)
         sinks: dict[str, Callable[[], RemoteSink]] = {
-            "http": lambda: HttpSink(type="http", url=self._server, timeout=seconds),
+            "http": lambda: HttpSink(type="http", url=self._server, timeout=seconds, in_flight=1),
             "kafka": lambda: KafkaSink(type="kafka", bootstrap_servers=self._url.netloc, topic="-"),
             "mqtt": lambda: MqttSink(type="mqtt", uri=(self._server,), timeout=seconds),
             "amqp": lambda: AmqpSink(type="amqp", uri=(self._server,), timeout=seconds),
@@ -265,10 +265,6 @@ def find_only_endpoint(catalog: Catalog, xid: str, protocol: str | None) -> str 
     return endpoints[0] if len(endpoints) == 1 else None
 
 
-_PROGRESS_FROM: Final = 100
-"""Minimum records for a progress bar."""
-
-
 def emit(
     catalog: CatalogOption,
     message: Annotated[
@@ -347,7 +343,7 @@ def emit(
         seed=seed,
         schema_id=schema_id,
     )
-    shown = count >= _PROGRESS_FROM and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
+    shown = count >= CHUNK and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
     with (
         Progress(console=terminal(err=True), disable=not shown) as bar,
         open_destination(to, sys.stdout.buffer, producer.endpoint) as target,
