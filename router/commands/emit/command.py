@@ -101,7 +101,8 @@ class ServerTarget:
             part for part in parts if not binding.sending.address_key or part.key != binding.sending.address_key
         )
         self._waiting.append(Outbound(address, own, record.body, address, uuid.uuid4().hex))
-        if len(self._waiting) >= CHUNK:
+        # A request is answered by itself; brokers confirm many at once.
+        if self._protocol == "HTTP" or len(self._waiting) >= CHUNK:
             self.finish()
 
     def finish(self) -> None:
