@@ -27,17 +27,17 @@ from router.errors import (
     RouterError,
     find_lost_registry,
 )
-from router.lazy_commands import HELP, UsageError, lazy_group
+from router.lazy_commands import HELP, CommandGroup, UsageError, lazy_group
 from router.terminal import close_output, leave_output, print_text
 
 DEBUG: Final = "XROUTER_DEBUG"
 BROKEN_PIPE: Final = 1
 """The exit code that typer uses when the reader of standard output has closed it."""
 
-COMMANDS: Final = {
+COMMANDS: Final[dict[str, str | CommandGroup]] = {
     "init": "router.commands.init:init",
     "run": "router.commands.run:run",
-    "wait": "router.commands.wait:wait",
+    "wait": "router.commands.top:wait",
     "gateway": "router.commands.run:gateway",
     "top": "router.commands.top:top",
     "tap": "router.commands.tap:tap",
@@ -47,11 +47,38 @@ COMMANDS: Final = {
     "test": "router.commands.test.command:test",
     "match": "router.commands.match:match",
     "emit": "router.commands.emit.command:emit",
-    "catalog": "router.commands.groups:catalog_app",
-    "dead-letters": "router.commands.groups:dead_letters_app",
-    "batches": "router.commands.groups:batches_app",
-    "schemas": "router.commands.groups:schemas_app",
-    "registry": "router.commands.groups:registry_app",
+    "catalog": CommandGroup(
+        "Inspect, convert, diff and sync catalogs.",
+        {
+            "list": "router.commands.catalog:list_definitions",
+            "convert": "router.commands.catalog:convert_catalog",
+            **{name: f"router.commands.catalog:{name}" for name in ("show", "pull", "push", "diff")},
+        },
+    ),
+    "dead-letters": CommandGroup(
+        "List, show, replay and remove dead letters, and draft definitions for them.",
+        {
+            "list": "router.commands.dead_letters.commands:list_letters",
+            **{name: f"router.commands.dead_letters.commands:{name}" for name in ("show", "replay", "release")},
+            "suggest": "router.commands.dead_letters.suggest:suggest_definitions",
+            "purge": "router.commands.dead_letters.commands:purge_letters",
+        },
+    ),
+    "batches": CommandGroup(
+        "Show unfinished batches, and move blocked ones to the dead letters.",
+        {name: f"router.commands.batches:{name}" for name in ("show", "park")},
+    ),
+    "schemas": CommandGroup("Copy schemas of schema registries to disk.", {"pull": "router.commands.schemas:pull"}),
+    "registry": CommandGroup(
+        "Serve a registry of endpoints, messages and schemas.",
+        {
+            **{name: f"router.commands.registry.serve:{name}" for name in ("serve", "init")},
+            "import": "router.commands.registry.serve:import_document",
+            "export": "router.commands.registry.serve:export_document",
+            **{name: f"router.commands.registry.serve:{name}" for name in ("history", "backup", "restore")},
+            **{name: f"router.commands.registry.serve:{name}" for name in ("pull", "push")},
+        },
+    ),
     "doctor": "router.commands.doctor:doctor",
     "demo": "router.commands.demo.command:demo",
 }
@@ -100,10 +127,9 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         for each in (error, *getattr(error, "others", ())):
             message, hint, _ = _describe_error(each)
-            for line in _iter_error_lines(each, message):
-                print_text(_to_one_line(f"xrouter: error: {line}"), err=True)
-            if hint:
-                print_text(_to_one_line(f"hint: {hint}"), err=True)
+            lines = [f"xrouter: error: {line}" for line in _iter_error_lines(each, message)]
+            for line in (*lines, *([f"hint: {hint}"] if hint else [])):
+                print_text(" ".join(line.split()), err=True)
         return _describe_error(error)[2]
 
 
@@ -139,10 +165,6 @@ def _describe_error(error: Exception) -> tuple[str, str, int]:
         return str(getattr(error, "format_message", error.__str__)()), hint, USAGE
     hint = f"this is a bug in xrouter; please report it with the traceback that {DEBUG}=1 shows"
     return f"unexpected {type(error).__name__}: {error}", hint, 1
-
-
-def _to_one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _open_closed_streams() -> None:

@@ -6,7 +6,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -63,8 +63,15 @@ class PlainHelpGroup(PlainHelp, TyperGroup):
     """A command group."""
 
 
-def lazy_group(commands: Mapping[str, str]) -> type[TyperGroup]:
-    """Return a group class of *commands*: name to ``module:attribute`` of a function or Typer app."""
+class CommandGroup(NamedTuple):
+    """Commands below one name: the help of the group, and its commands as ``module:function``."""
+
+    help: str
+    commands: Mapping[str, str]
+
+
+def lazy_group(commands: Mapping[str, str | CommandGroup]) -> type[TyperGroup]:
+    """Return a group class of *commands*: name to ``module:function``, or to a group."""
 
     class LazyGroup(PlainHelpGroup):
         _only_names = False
@@ -98,13 +105,14 @@ def lazy_group(commands: Mapping[str, str]) -> type[TyperGroup]:
     return LazyGroup
 
 
-def _load_command(name: str, place: str) -> _Command:
-    module, _, attribute = place.partition(":")
-    target = getattr(importlib.import_module(module), attribute)
-    app = target
-    if not isinstance(target, typer.Typer):
+def _load_command(name: str, place: str | CommandGroup) -> _Command:
+    if isinstance(place, CommandGroup):
+        app = typer.Typer(add_completion=False, cls=lazy_group(place.commands), help=place.help)
+        app.callback()(lambda: None)
+    else:
+        module, _, function = place.partition(":")
         app = typer.Typer(add_completion=False, context_settings=HELP)
-        app.command(name, cls=PlainHelpCommand)(target)
+        app.command(name, cls=PlainHelpCommand)(getattr(importlib.import_module(module), function))
     command = get_command(app)
     command.name = name
     return command

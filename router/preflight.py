@@ -36,9 +36,8 @@ from router.machine import AMPLE_FILES, MIN_FILES, divide_memory, get_descriptor
 from router.overview.picture import sink_topics
 from router.schemaids.cache import DamagedFile, SchemaIdCache
 from router.schemaids.framing import IDS, registry_address, registry_folder, unidentified_text
-from router.settings import HttpSettings, KafkaSink, Settings
+from router.settings import KafkaSink, Settings
 from router.settings.checks import event_sinks, iter_executor_warnings, iter_inbox_faults
-from router.settings.sinks.contract import RemoteSink
 from router.sinks.messages.definitions import find_endpoint
 from router.sinks.tables.head import local_folder
 from router.sources import INBOX, Source, group_by_query, make_inbox_client, make_source_client
@@ -125,11 +124,10 @@ def _start_check(check: PreflightCheck) -> Future[list[CheckResult]]:
 JAVA_VERSIONS: Final = (17, 21)
 SPARK_VERSION: Final = "4.2."
 JAVA_SECONDS: Final = 25
-MASTER_SECONDS: Final = 5.0
 _JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
-def check_java() -> Iterator[CheckResult]:
+def check_java() -> list[CheckResult]:
     """Check for a Java that Spark supports, where Spark looks for it."""
     remedy = f"install Java {' or '.join(map(str, JAVA_VERSIONS))}, or set JAVA_HOME to one"
     try:
@@ -138,68 +136,60 @@ def check_java() -> Iterator[CheckResult]:
             [str(command), "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS, check=False
         )
     except JvmError as error:
-        yield CheckResult("java", "fail", error.message, error.hint, JvmError)
-        return
+        return [CheckResult("java", "fail", error.message, error.hint, JvmError)]
     except subprocess.TimeoutExpired:
-        yield CheckResult("java", "warn", f"{command} did not print its version within {JAVA_SECONDS} s", remedy)
-        return
+        return [CheckResult("java", "warn", f"{command} did not print its version within {JAVA_SECONDS} s", remedy)]
     except OSError as error:
-        yield CheckResult("java", "fail", f"java does not run: {error}", remedy, JvmError)
-        return
+        return [CheckResult("java", "fail", f"java does not run: {error}", remedy, JvmError)]
     match = _JAVA_VERSION.search(done.stderr + done.stdout)
     number = int(match.group(1)) if match else 0
     if number in JAVA_VERSIONS:
-        yield CheckResult("java", "ok", f"Java {number}, {command}")
+        return [CheckResult("java", "ok", f"Java {number}, {command}")]
     else:
         found = f"Java {number}" if number else "not a known Java"
-        yield CheckResult("java", "fail", f"{command} is {found}", remedy, JvmError)
+        return [CheckResult("java", "fail", f"{command} is {found}", remedy, JvmError)]
 
 
-def check_spark() -> Iterator[CheckResult]:
+def check_spark() -> list[CheckResult]:
     """Check for the Spark version that the connectors are built for."""
     remedy = "install the locked versions: make install"
     try:
         installed = version("pyspark")
     except PackageNotFoundError:
-        yield CheckResult("pyspark", "fail", "not installed", remedy)
-        return
+        return [CheckResult("pyspark", "fail", "not installed", remedy)]
     if installed.startswith(SPARK_VERSION):
-        yield CheckResult("pyspark", "ok", installed)
-    else:
-        yield CheckResult("pyspark", "fail", f"{installed}; {SPARK_VERSION}x is required", remedy)
+        return [CheckResult("pyspark", "ok", installed)]
+    return [CheckResult("pyspark", "fail", f"{installed}; {SPARK_VERSION}x is required", remedy)]
 
 
-def check_connectors() -> Iterator[CheckResult]:
+def check_connectors() -> list[CheckResult]:
     """Check that the Kafka connector is in the jar cache; fetch nothing."""
     folder = cache_root() / "jars"
     if all((folder / path).is_file() for path in read_pins()):
-        yield CheckResult("connectors", "ok", f"Kafka, in {folder}")
-        return
+        return [CheckResult("connectors", "ok", f"Kafka, in {folder}")]
     remedy = "with network access nothing to do: the first start that needs Kafka fetches them; else `make connectors`"
-    yield CheckResult("connectors", "warn", f"the jars for Kafka are not yet in {folder}", remedy)
+    return [CheckResult("connectors", "warn", f"the jars for Kafka are not yet in {folder}", remedy)]
 
 
-def check_open_files() -> Iterator[CheckResult]:
+def check_open_files() -> list[CheckResult]:
     """Check how many files, and so connections, a router may open."""
     limit = get_descriptor_limit()
     if limit >= AMPLE_FILES:
-        yield CheckResult("open files", "ok", "no limit" if limit >= 2**31 else f"up to {limit}")
-        return
+        return [CheckResult("open files", "ok", "no limit" if limit >= 2**31 else f"up to {limit}")]
     remedy = f"raise the hard limit to {AMPLE_FILES} or more (ulimit -Hn, LimitNOFILE of systemd, --ulimit nofile)"
     if limit < MIN_FILES:
-        yield CheckResult("open files", "fail", f"up to {limit}; Spark needs {MIN_FILES}", remedy)
+        return [CheckResult("open files", "fail", f"up to {limit}; Spark needs {MIN_FILES}", remedy)]
     else:
-        yield CheckResult("open files", "warn", f"up to {limit}; this limits concurrent connections", remedy)
+        return [CheckResult("open files", "warn", f"up to {limit}; this limits concurrent connections", remedy)]
 
 
-def check_memory(settings: Settings) -> Iterator[CheckResult]:
+def check_memory(settings: Settings) -> list[CheckResult]:
     """Check that the machine has enough memory."""
     try:
         division = divide_memory(settings)
     except RouterError as error:
-        yield CheckResult("memory", "fail", error.message, error.hint, type(error))
-        return
-    yield CheckResult("memory", "ok", ", ".join(f"{name} {share}" for name, share in division.log_fields.items()))
+        return [CheckResult("memory", "fail", error.message, error.hint, type(error))]
+    return [CheckResult("memory", "ok", ", ".join(f"{name} {share}" for name, share in division.log_fields.items()))]
 
 
 def check_cluster(settings: Settings, *, pushed: bool) -> Iterator[CheckResult]:
@@ -213,21 +203,12 @@ def check_cluster(settings: Settings, *, pushed: bool) -> Iterator[CheckResult]:
         yield CheckResult("cluster", "warn", f"{key} {caution}", "correct the settings")
     scheme, _, rest = chosen.master.partition("://")
     places = rest.split(",") if scheme == "spark" else []
-    if places and not any(map(_is_listening, places)):
+    if places and not any(_accepts_connection(*place.rpartition(":")[::2]) for place in places):
         remedy = "start the master, or correct spark.master"
         yield CheckResult("cluster", "fail", f"nothing listens at {chosen.master}", remedy, BrokerUnreachable)
         return
     result = "responds" if places else "is checked at startup"
     yield CheckResult("cluster", "ok", f"{chosen.master} {result}; packages of executors are checked at startup")
-
-
-def _is_listening(place: str) -> bool:
-    host, _, port = place.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), MASTER_SECONDS).close()
-    except (OSError, ValueError, OverflowError):
-        return False
-    return True
 
 
 # Other checks of this machine: state folder, folders of sinks, listening ports.
@@ -236,22 +217,25 @@ _TABLES: Final = 1_000
 """Tables of a sink that are checked."""
 
 
-def check_state_folder(settings: Settings) -> Iterator[CheckResult]:
+def check_state_folder(settings: Settings) -> list[CheckResult]:
     """Check that the state folder is writable and has more free space than the inbox reserves."""
     folder = Path(settings.state)
     if fault := why_unwritable(folder):
-        yield CheckResult("state", "fail", fault, "fix its permissions, or set `state` to another folder", StateError)
-        return
+        return [
+            CheckResult("state", "fail", fault, "fix its permissions, or set `state` to another folder", StateError)
+        ]
     free = shutil.disk_usage(_nearest_existing(folder)).free
     room = f"{folder}, {free / 2**30:.1f} GiB free"
     if free <= settings.inbox.min_free_bytes:
-        yield CheckResult(
-            "state", "warn", room, "free disk space, or lower inbox.min_free_bytes: gateways reject messages"
-        )
+        return [
+            CheckResult(
+                "state", "warn", room, "free disk space, or lower inbox.min_free_bytes: gateways reject messages"
+            )
+        ]
     elif free <= 2 * settings.inbox.min_free_bytes:
-        yield CheckResult("state", "warn", room, "free disk space, or gateways will reject messages")
+        return [CheckResult("state", "warn", room, "free disk space, or gateways will reject messages")]
     else:
-        yield CheckResult("state", "ok", room)
+        return [CheckResult("state", "ok", room)]
 
 
 def check_sink_folders(settings: Settings) -> Iterator[CheckResult]:
@@ -295,24 +279,25 @@ def _iter_refused_tables(folder: Path) -> Iterator[str]:
             yield f"{log.parent}: {refused}"
 
 
-def check_metrics_port(settings: Settings) -> Iterator[CheckResult]:
+def check_metrics_port(settings: Settings) -> list[CheckResult]:
     """Check that metrics and status page can be served; not for a process that serves them already."""
     chosen = settings.metrics
-    yield from _try_port("metrics port", settings, chosen.host, chosen.port, "metrics.port", beside=True)
+    return _try_port("metrics port", settings, chosen.host, chosen.port, "metrics.port", beside=True)
 
 
-def check_http_port(settings: Settings, *, beside: bool = False) -> Iterator[CheckResult]:
+def check_http_port(settings: Settings, *, beside: bool = False) -> list[CheckResult]:
     """Check that the HTTP port is free and that its certificates can be read.
 
     With *beside*, the port may be in use by a router that runs on the same state folder.
     """
     chosen = settings.http
     try:
-        _load_certificates(chosen)
+        if chosen.tls is not None:
+            clients = Path(chosen.tls.ca) if chosen.tls.ca else None
+            create_server_tls(Path(chosen.tls.cert), Path(chosen.tls.key), clients)
     except GatewayError as error:
-        yield CheckResult("http port", "fail", str(error), "correct http.tls", ConfigError)
-        return
-    yield from _try_port("http port", settings, chosen.host, chosen.port, "http.port", beside=beside)
+        return [CheckResult("http port", "fail", str(error), "correct http.tls", ConfigError)]
+    return _try_port("http port", settings, chosen.host, chosen.port, "http.port", beside=beside)
 
 
 def why_unwritable(folder: Path) -> str:
@@ -328,30 +313,22 @@ def _nearest_existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
 
 
-def _load_certificates(chosen: HttpSettings) -> None:
-    if chosen.tls is not None:
-        clients = Path(chosen.tls.ca) if chosen.tls.ca else None
-        create_server_tls(Path(chosen.tls.cert), Path(chosen.tls.key), clients)
-
-
-def _try_port(name: str, settings: Settings, host: str, port: int, key: str, *, beside: bool) -> Iterator[CheckResult]:
+def _try_port(name: str, settings: Settings, host: str, port: int, key: str, *, beside: bool) -> list[CheckResult]:
     try:
         open_listener(host, port, "nobody").close()
     except GatewayError as error:
         if beside and _accepts_connection(host, port) and is_locked(Path(settings.state) / "lock"):
-            yield CheckResult(name, "ok", f"{host}:{port} is in use by the router that runs on {settings.state}")
-            return
+            return [CheckResult(name, "ok", f"{host}:{port} is in use by the router that runs on {settings.state}")]
         fault = str(error).removeprefix("nobody ").partition("; ")[0]
         remedy = f"set {key} to another port, or to 0 for any free port, or stop the process that uses it"
-        yield CheckResult(name, "fail", fault, remedy, ConfigError)
-        return
-    yield CheckResult(name, "ok", f"{host}:{port} is free" if port else f"any free port at {host}")
+        return [CheckResult(name, "fail", fault, remedy, ConfigError)]
+    return [CheckResult(name, "ok", f"{host}:{port} is free" if port else f"any free port at {host}")]
 
 
-def _accepts_connection(host: str, port: int) -> bool:
+def _accepts_connection(host: str, port: str | int) -> bool:
     try:
-        socket.create_connection((host, port), 1.0).close()
-    except OSError:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, ValueError, OverflowError):
         return False
     return True
 
@@ -398,19 +375,29 @@ def iter_server_checks(
     if chosen is not None:
         asked.append(_KafkaQuery("inbox", make_inbox_client(chosen), chosen.topic))
     others: list[PreflightCheck] = []
+
+    def add_server(name: str, form: AddressForm, connection: Connection, away: str, error: type[RouterError]) -> None:
+        others.append(PreflightCheck(name, partial(_try_servers, name, form, connection, away, error)))
+
     for broker in group_connections(sources, "check") if gateways else ():
-        form = BINDINGS[broker.protocol].sending.address_form
         away = "start the broker, or correct the address; the gateway connects when it is reachable"
-        # A NATS server sends its greeting before TLS.
-        greets = broker.protocol == "NATS"
-        name = f"source {broker.name}"
-        others.append(
-            PreflightCheck(name, partial(_try_servers, name, form, broker.connection, away, ConfigError, greets=greets))
-        )
+        form = BINDINGS[broker.protocol].sending.address_form
+        add_server(f"source {broker.name}", form, broker.connection, away, ConfigError)
     for name, sink in settings.sinks.items() if sinks else ():
-        if sink.remote is not None:
-            looked = _make_sink_check(name, sink.remote, catalog)
-            (asked if isinstance(looked, _KafkaQuery) else others).append(looked)  # type: ignore[arg-type]
+        remote, called = sink.remote, f"sink {name}"
+        if remote is None:
+            continue
+        try:
+            endpoint = find_endpoint(name, remote, catalog)
+            cluster = remote.cluster_at(name, endpoint)
+            if cluster is not None:
+                asked.append(_KafkaQuery(called, cluster, optional=remote.own_cluster() is None))
+            else:
+                away = "start the server, or correct the address; batches are blocked until it responds"
+                add_server(called, remote.sending.address_form, remote.connection(name, endpoint), away, SinkError)
+        except SinkError as error:
+            fault = CheckResult(called, "fail", error.message.removeprefix(f"{called}: "), error.hint, SinkError)
+            others.append(PreflightCheck(called, partial(list[CheckResult], [fault])))
     yield from (PreflightCheck(group[0].name, partial(_check_kafka, group, once=once)) for group in _group_kafka(asked))
     yield from others
     plan = Plan(catalog, settings)
@@ -427,7 +414,7 @@ def iter_server_checks(
         yield PreflightCheck("topics of sinks", partial(_check_sink_topics, plan))
 
 
-def _check_schema_registry(called: str, settings: Settings, name: str) -> Iterator[CheckResult]:
+def _check_schema_registry(called: str, settings: Settings, name: str) -> list[CheckResult]:
     """Check that a schema registry accepts our login; without it a router uses the ids cached on disk."""
     address = registry_address(settings, name)
     kept = SchemaIdCache(registry_folder(settings, name), address.url)
@@ -442,13 +429,11 @@ def _check_schema_registry(called: str, settings: Settings, name: str) -> Iterat
         address.client().check()
     except RegistryUnavailableError as error:
         remedy = f"start it, or correct schema_registries.{name}; batches with other ids are blocked until it responds"
-        yield CheckResult(called, "warn", f"{str(error).removeprefix(called).strip()}; {on_disk}", remedy)
-        return
+        return [CheckResult(called, "warn", f"{str(error).removeprefix(called).strip()}; {on_disk}", remedy)]
     if damaged:
         remedy = "nothing is lost: damaged schemas are fetched again; check the disk"
-        yield CheckResult(called, "warn", f"{address.url} responds; {on_disk}; {damaged}", remedy)
-        return
-    yield CheckResult(called, "ok", f"{address.url} responds; {on_disk}")
+        return [CheckResult(called, "warn", f"{address.url} responds; {on_disk}; {damaged}", remedy)]
+    return [CheckResult(called, "ok", f"{address.url} responds; {on_disk}")]
 
 
 def _report_unidentified(unknown: Sequence[tuple[Source, Sequence[str]]]) -> Iterator[CheckResult]:
@@ -458,7 +443,7 @@ def _report_unidentified(unknown: Sequence[tuple[Source, Sequence[str]]]) -> Ite
         yield CheckResult("schema ids", state, unidentified_text(source.settings, xids), IDS)
 
 
-def _check_frames(called: str, name: str, plan: Plan) -> Iterator[CheckResult]:
+def _check_frames(called: str, name: str, plan: Plan) -> list[CheckResult]:
     """Check that the schemas of a sink's messages have ids; register nothing."""
     try:
         frames = plan.written_frames(name, register=False)
@@ -466,27 +451,8 @@ def _check_frames(called: str, name: str, plan: Plan) -> Iterator[CheckResult]:
         text = error.message.removeprefix(f"sink {name}: ")
         away = isinstance(error.__cause__, RegistryUnavailableError)
         remedy = "start it, or correct schema_registries; batches for the sink are blocked until it responds"
-        yield CheckResult(called, "warn" if away else "fail", text, remedy if away else error.hint, SinkError)
-        return
-    yield CheckResult(called, "ok", f"{plural(len(frames), 'definition')} with the ids of their schemas")
-
-
-def _make_sink_check(name: str, sink: RemoteSink, catalog: Catalog) -> PreflightCheck | _KafkaQuery:
-    called = f"sink {name}"
-    try:
-        endpoint = find_endpoint(name, sink, catalog)
-        cluster = sink.cluster_at(name, endpoint)
-        if cluster is not None:
-            return _KafkaQuery(called, cluster, optional=sink.own_cluster() is None)
-        connection = sink.connection(name, endpoint)
-    except SinkError as error:
-        fault = CheckResult(called, "fail", error.message.removeprefix(f"{called}: "), error.hint, SinkError)
-        return PreflightCheck(called, lambda: (fault,))
-    away = "start the server, or correct the address; batches are blocked until it responds"
-    greets = sink.family == "nats"
-    return PreflightCheck(
-        called, partial(_try_servers, called, sink.sending.address_form, connection, away, SinkError, greets=greets)
-    )
+        return [CheckResult(called, "warn" if away else "fail", text, remedy if away else error.hint, SinkError)]
+    return [CheckResult(called, "ok", f"{plural(len(frames), 'definition')} with the ids of their schemas")]
 
 
 def _group_kafka(asked: Iterable[_KafkaQuery]) -> list[list[_KafkaQuery]]:
@@ -495,9 +461,8 @@ def _group_kafka(asked: Iterable[_KafkaQuery]) -> list[list[_KafkaQuery]]:
     for each in asked:
         group = next((group for group in groups if group[0].client == each.client), None)
         if group is None:
-            groups.append([each])
-        else:
-            group.append(each)
+            groups.append(group := [])
+        group.append(each)
     return groups
 
 
@@ -560,31 +525,27 @@ def _iter_topic_problems(
 
 
 def _try_servers(
-    name: str, form: AddressForm, connection: Connection, away: str, error: type[RouterError], *, greets: bool
-) -> Iterator[CheckResult]:
+    name: str, form: AddressForm, connection: Connection, away: str, error: type[RouterError]
+) -> list[CheckResult]:
     """Check that one of the servers of a connection accepts connections.
 
     ``fail`` is what waiting does not fix: a malformed address, an unreadable certificate.
     """
     try:
-        addresses = parse_addresses(form, _cut_placeholders(connection))
+        # Each address is cut before its first placeholder.
+        uris = tuple(uri.partition("{")[0] for uri in connection.uris)
+        addresses = parse_addresses(form, Connection(uris, tls=connection.tls))
         context = create_tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
     except GatewayError as wrong:
-        yield CheckResult(name, "fail", str(wrong), "correct its address, or its tls", error)
-        return
+        return [CheckResult(name, "fail", str(wrong), "correct its address, or its tls", error)]
     faults: list[str] = []
     for address in addresses:
-        if fault := _find_connect_fault(address, None if greets else context):
+        # A NATS server sends its greeting before TLS.
+        if fault := _find_connect_fault(address, None if form.protocol == "NATS" else context):
             faults.append(f"{address.url}: {fault}")
         else:
-            yield CheckResult(name, "ok", f"{address.url} accepts connections")
-            return
-    yield CheckResult(name, "warn", "; ".join(faults) or "it has no address", away)
-
-
-def _cut_placeholders(connection: Connection) -> Connection:
-    """Return the connection with each address cut before its first placeholder."""
-    return Connection(tuple(uri.partition("{")[0] for uri in connection.uris), tls=connection.tls)
+            return [CheckResult(name, "ok", f"{address.url} accepts connections")]
+    return [CheckResult(name, "warn", "; ".join(faults) or "it has no address", away)]
 
 
 def _find_connect_fault(address: Address, context: ssl.SSLContext | None) -> str:

@@ -128,21 +128,18 @@ def parse_name_values(given: list[str], option: str) -> dict[str, str]:
 DocumentFormat = Literal["json", "yaml"]
 
 
-def choose_document_format(
-    requested: DocumentFormat | None, output: Path | None, otherwise: DocumentFormat = "json"
-) -> DocumentFormat:
-    """Return the requested format, else that of the file's suffix, else *otherwise*."""
-    by_suffix: dict[str, DocumentFormat] = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
-    return requested or by_suffix.get("" if output is None else output.suffix.lower(), otherwise)
-
-
-def format_document(document: Mapping[str, Any], form: DocumentFormat) -> str:
-    """Return a document as text.
+def write_tree(
+    tree: Mapping[str, Any], requested: DocumentFormat | None, output: Path | None, otherwise: DocumentFormat = "json"
+) -> None:
+    """Write a document in the requested format, else that of the file's suffix, else *otherwise*.
 
     Raises:
         CatalogError: it has a value that the format cannot represent.
+        RouterError: the file cannot be written.
     """
-    return to_yaml_text(document) if form == "yaml" else to_json_text(document)
+    suffixes = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
+    form = requested or suffixes.get("" if output is None else output.suffix.lower(), otherwise)
+    write_text(to_yaml_text(tree) if form == "yaml" else to_json_text(tree), output)
 
 
 def refuse_overwriting(output: Path | None, *, force: bool) -> None:
@@ -197,13 +194,10 @@ def make_fetcher(logins: Path | None, allow: Sequence[str] = ()) -> Fetcher:
         ConfigError: the logins are invalid.
         ValueError: a network in *allow* is invalid.
     """
-    return Fetcher(network=True, reach=ConnectionPolicy(allow), logins=_read_logins(logins))
+    known = Logins()
+    if logins is not None or any(name.startswith(_VARIABLES) for name in os.environ):
+        # Imported here: most catalogs need no login, and loading settings is slow.
+        from router.settings.load import read_logins
 
-
-def _read_logins(file: Path | None) -> Logins:
-    if file is None and not any(name.startswith(_VARIABLES) for name in os.environ):
-        return Logins()
-    # Imported here: most catalogs need no login, and loading settings is slow.
-    from router.settings.load import read_logins
-
-    return read_logins(file)
+        known = read_logins(logins)
+    return Fetcher(network=True, reach=ConnectionPolicy(allow), logins=known)

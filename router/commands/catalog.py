@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 import msgspec
 import typer
-from rich.table import Table
 
 from catalog.asyncapi import AsyncApiCatalog, write_asyncapi
 from catalog.comparing import CatalogChange, CatalogDiff, compare_catalogs
@@ -30,22 +29,7 @@ from catalog.load import build_catalog, listing_to_json, load
 from catalog.model import Catalog
 from catalog.parsing.texts import parse_text
 from catalog.references import AddressFollower
-from router.commands.arguments import (
-    AllowAddresses,
-    DocumentFormat,
-    Force,
-    JsonLines,
-    JsonObject,
-    LoginsOption,
-    OutputFile,
-    Sources,
-    Yes,
-    choose_document_format,
-    format_document,
-    make_fetcher,
-    refuse_overwriting,
-    write_text,
-)
+from router.commands import arguments
 from router.errors import GOOD, USAGE, WRONG, CatalogUnavailable, RouterError
 from router.logs import shorten_list
 from router.terminal import (
@@ -71,16 +55,16 @@ Row = tuple[str, str, str]
 
 def show(
     xid: Annotated[str, typer.Argument(metavar="XID", help="Of a message, endpoint, group, schema or version.")],
-    sources: Sources,
-    format: JsonObject = "text",
-    logins: LoginsOption = None,
+    sources: arguments.Sources,
+    format: arguments.JsonObject = "text",
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """Show one entity of a catalog; for a message, where each value comes from and what it overrides.
 
     Example: xrouter catalog show /messagegroups/Garden/messages/Garden.Moisture catalog.xreg.json
     """
     declarations = Declarations()
-    catalog = load(sources, fetcher=make_fetcher(logins), declarations=declarations)
+    catalog = load(sources, fetcher=arguments.make_fetcher(logins), declarations=declarations)
     form = entity_to_json(xid, catalog, declarations)
     if form is None:
         raise _unknown_xid_error(xid, catalog, declarations, sources)
@@ -88,10 +72,11 @@ def show(
         print_json(form)
         return
     rows = list(_iter_message_rows(form) if form["kind"] == "message" else _iter_entity_rows(form))
+    heading = (form["kind"], form["xid"], _format_location(form))
     if sys.stdout.isatty():
-        terminal().print(_make_entity_table(form, rows))
+        print_table(("", "value", "from"), rows, title=" ".join(heading))
     else:
-        for row in ((form["kind"], form["xid"], _format_location(form)), *rows):
+        for row in (heading, *rows):
             print_row(row if any(row[2:]) else row[: 2 if row[1] else 1])
 
 
@@ -178,52 +163,48 @@ def _format_location(form: Mapping[str, Any]) -> str:
     return f"{form['file']}#{form['pointer']}" if form.get("file") else ""
 
 
-def _make_entity_table(form: Mapping[str, Any], rows: list[Row]) -> Table:
-    table = Table("", "value", "from", title=f"{form['kind']} {form['xid']}", caption=_format_location(form))
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 # ``xrouter catalog list``: the effective definitions.
 
 
 def list_definitions(
-    sources: Sources,
-    format: JsonLines = "text",
-    logins: LoginsOption = None,
+    sources: arguments.Sources,
+    format: arguments.JsonLines = "text",
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """List the effective message definitions, after inheritance.
 
     Example: xrouter catalog list catalog.xreg.json --format json
     """
-    catalog = load(sources, fetcher=make_fetcher(logins))
+    catalog = load(sources, fetcher=arguments.make_fetcher(logins))
     if format == "json":
         print_json_lines(listing_to_json(definition, catalog) for definition in catalog.definitions.values())
     else:
-        columns, title = ("message", "envelope", "protocol", "endpoints"), f"{len(catalog.definitions)} definitions"
-        print_table(columns, _iter_definition_rows(catalog), title=title, heading=False)
-
-
-def _iter_definition_rows(catalog: Catalog) -> Iterator[tuple[str, str, str, str]]:
-    for xid, definition in catalog.definitions.items():
-        endpoints = [each.xid for each in catalog.endpoints.values() if xid in each.candidates]
-        yield xid, definition.envelope or "-", definition.protocol or "-", ", ".join(endpoints) or "-"
+        rows = [
+            (
+                xid,
+                definition.envelope or "-",
+                definition.protocol or "-",
+                ", ".join(each.xid for each in catalog.endpoints.values() if xid in each.candidates) or "-",
+            )
+            for xid, definition in catalog.definitions.items()
+        ]
+        columns = ("message", "envelope", "protocol", "endpoints")
+        print_table(columns, rows, title=f"{len(rows)} definitions", heading=False)
 
 
 # ``xrouter catalog convert``: any dialect to one xRegistry 1.0-rc4 document, or to AsyncAPI.
 
 
 def convert_catalog(
-    sources: Sources,
+    sources: arguments.Sources,
     to: Annotated[
         Literal["json", "yaml", "asyncapi-3.0"] | None,
         typer.Option("--to", help="By default from the suffix of --output, else json; asyncapi-3.0 is either of them."),
     ] = None,
-    output: OutputFile = None,
+    output: arguments.OutputFile = None,
     flatten: Annotated[bool, typer.Option("--flatten", help="Write effective messages without base messages.")] = False,
-    force: Force = False,
-    logins: LoginsOption = None,
+    force: arguments.Force = False,
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """Convert catalogs of any format, AsyncAPI too, to one equivalent xRegistry 1.0-rc4 document, or to AsyncAPI 3.0.
 
@@ -233,29 +214,27 @@ def convert_catalog(
 
     Example: xrouter catalog convert catalog.cereg --output catalog.xreg.json
     """
-    refuse_overwriting(output, force=force)
+    arguments.refuse_overwriting(output, force=force)
     declarations = Declarations()
-    catalog = load(sources, fetcher=make_fetcher(logins), declarations=declarations)
-    if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
-        hint = f"`xrouter check {sources[0]}` shows what it is"
-        raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)
+    catalog = load(sources, fetcher=arguments.make_fetcher(logins), declarations=declarations)
+    _require_content(declarations, f"{', '.join(sources)} holds nothing to convert", sources[0])
     done: ConvertedCatalog | AsyncApiCatalog
     if to == "asyncapi-3.0":
         done, form = write_asyncapi(catalog, declarations, flatten=flatten), None
     else:
         done, form = convert(catalog, declarations, flatten=flatten), to
-    write_text(format_document(done.document, choose_document_format(form, output)), output)
-    _warn_about_omissions(done)
-    notes = [f"{each.file}{each.pointer}: {each.message}" for each in catalog.findings if each.rule in _LOSSES]
-    if isinstance(done, AsyncApiCatalog):
-        notes.extend(_describe_unsaid(done))
-    for note in notes[:MAX_LISTED]:
-        print_text(f"xrouter: note: {note}", err=True)
+    arguments.write_tree(done.document, form, output)
+    for xid in done.left_out:
+        print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
+    for xid in done.not_flat:
+        print_text(f"xrouter: warning: {xid} keeps its base, whose group gives its protocol", err=True)
+    losses = [each for each in catalog.findings if each.rule in ("asyncapi-no-place", "asyncapi-protocol")]
+    notes = [f"{each.file}{each.pointer}: {each.message}" for each in losses]
+    notes.extend(_describe_unsaid(done) if isinstance(done, AsyncApiCatalog) else ())
     if len(notes) > MAX_LISTED:
-        print_text(f"xrouter: note: and {len(notes) - MAX_LISTED} more", err=True)
-
-
-_LOSSES: Final = frozenset({"asyncapi-no-place", "asyncapi-protocol"})
+        notes = [*notes[:MAX_LISTED], f"and {len(notes) - MAX_LISTED} more"]
+    for note in notes:
+        print_text(f"xrouter: note: {note}", err=True)
 
 
 def _describe_unsaid(done: AsyncApiCatalog) -> Iterator[str]:
@@ -269,11 +248,9 @@ def _describe_unsaid(done: AsyncApiCatalog) -> Iterator[str]:
         yield f"AsyncAPI has no place for {member} of {where}; x-xregistry has it"
 
 
-def _warn_about_omissions(done: ConvertedCatalog | AsyncApiCatalog) -> None:
-    for xid in done.left_out:
-        print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
-    for xid in done.not_flat:
-        print_text(f"xrouter: warning: {xid} keeps its base, whose group gives its protocol", err=True)
+def _require_content(declarations: Declarations, problem: str, source: str) -> None:
+    if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
+        raise CatalogUnavailable(problem, hint=f"`xrouter check {source}` shows what it is")
 
 
 # ``xrouter catalog diff``: what changed between two catalogs, and whether the second is compatible.
@@ -282,8 +259,8 @@ def _warn_about_omissions(done: ConvertedCatalog | AsyncApiCatalog) -> None:
 def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the old catalog.")],
     new: Annotated[str, typer.Argument(metavar="B", help="File, folder or URL of the new catalog.")],
-    format: JsonObject = "text",
-    logins: LoginsOption = None,
+    format: arguments.JsonObject = "text",
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """Show what changed for consumers from catalog A to B, and whether it is compatible.
 
@@ -296,7 +273,7 @@ def diff(
     Example: xrouter catalog diff old.xreg.json new.xreg.json
     """
     try:
-        before, after = (load([each], fetcher=make_fetcher(logins)) for each in (old, new))
+        before, after = (load([each], fetcher=arguments.make_fetcher(logins)) for each in (old, new))
     except DocumentError as error:
         print_text(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
         raise typer.Exit(USAGE) from error
@@ -364,11 +341,6 @@ def read_registry(url: str, fetcher: Fetcher) -> Document:
 
 # Making a document from a registry self-contained, so that nothing has to be fetched from the registry again.
 
-_SUFFIXES: Final = ("url", "count")
-_SCHEMA_GROUPS: Final = "schemagroups"
-_EMBEDDED_MEMBERS: Final = ("schema", "schemabase64")
-_ADDRESS_MEMBERS: Final = ("schemaurl", "schemauri")
-
 
 def inline_collections(document: Document, fetcher: Fetcher) -> dict[str, Any]:
     """Return the tree of a *document* with all collections and the schemas of its registry inline.
@@ -381,7 +353,7 @@ def inline_collections(document: Document, fetcher: Fetcher) -> dict[str, Any]:
     origin = origin_of(document.file)
     tree = _copy(document.tree)
     for name, groups in tree.items():
-        if name.lower() == _SCHEMA_GROUPS and isinstance(groups, dict):
+        if name.lower() == "schemagroups" and isinstance(groups, dict):
             for group in groups.values():
                 for _, schema in _iter_members(group, "schemas"):
                     for holder in (schema, *dict(_iter_members(schema, "versions")).values()):
@@ -395,7 +367,7 @@ def _copy(entity: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, value in entity.items():
         lower = key.lower()
-        if any(lower.endswith(end) and lower.removesuffix(end) in shown for end in _SUFFIXES):
+        if any(lower.endswith(end) and lower.removesuffix(end) in shown for end in ("url", "count")):
             continue
         if lower in shown and depth < 3:
             value = {name: _copy(each, depth + 1) if isinstance(each, dict) else each for name, each in value.items()}
@@ -405,8 +377,8 @@ def _copy(entity: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 
 def _embed_schema(holder: dict[str, Any], origin: str, fetcher: Fetcher) -> None:
     """Replace the address of a schema by its document, if the address is at the same registry."""
-    named = next((name for name in _ADDRESS_MEMBERS if isinstance(holder.get(name), str)), None)
-    if named is None or any(holder.get(name) is not None for name in _EMBEDDED_MEMBERS):
+    named = next((name for name in ("schemaurl", "schemauri") if isinstance(holder.get(name), str)), None)
+    if named is None or any(holder.get(name) is not None for name in ("schema", "schemabase64")):
         return
     address = holder[named]
     if not is_url(address) or "#" in address or origin_of(address) != origin:
@@ -425,11 +397,11 @@ def pull(
         Path | None, typer.Argument(metavar="FILE", help="Output file; standard output by default.")
     ] = None,
     to: Annotated[
-        DocumentFormat | None, typer.Option("--to", help="By default from the suffix of FILE, else json.")
+        arguments.DocumentFormat | None, typer.Option("--to", help="By default from the suffix of FILE, else json.")
     ] = None,
-    force: Force = False,
-    allow: AllowAddresses = None,
-    logins: LoginsOption = None,
+    force: arguments.Force = False,
+    allow: arguments.AllowAddresses = None,
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """Download the whole catalog of a registry as one document.
 
@@ -441,11 +413,11 @@ def pull(
     if not is_url(url):
         hint = f"`xrouter catalog convert {url}` converts files"
         raise RouterError(f"{url} is not an http or https URL of a registry", hint=hint)
-    refuse_overwriting(file, force=force)
-    fetcher = make_fetcher(logins, allow or ())
+    arguments.refuse_overwriting(file, force=force)
+    fetcher = arguments.make_fetcher(logins, allow or ())
     document = read_registry(url, fetcher)
     pulled = inline_collections(document, fetcher)
-    write_text(format_document(pulled, choose_document_format(to, file)), file)
+    arguments.write_tree(pulled, to, file)
     _warn_if_file_differs(
         build_catalog([document], Findings(), fetcher=fetcher),
         build_catalog([Document(str(file or "-"), pulled)], Findings(), fetcher=fetcher),
@@ -561,9 +533,9 @@ def push(
     path: Annotated[str, typer.Argument(metavar="PATH", help="File, folder or URL of the catalog, in any format.")],
     url: Annotated[str, typer.Argument(metavar="URL", help="The root of an xRegistry 1.0 registry.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
-    yes: Yes = False,
-    allow: AllowAddresses = None,
-    logins: LoginsOption = None,
+    yes: arguments.Yes = False,
+    allow: arguments.AllowAddresses = None,
+    logins: arguments.LoginsOption = None,
 ) -> None:
     """Upload a catalog to a registry in one request, all or nothing.
 
@@ -576,19 +548,31 @@ def push(
     if not is_url(url):
         hint = f"`xrouter catalog convert {path}` writes files"
         raise RouterError(f"{url} is not an http or https URL of a registry", hint=hint)
-    fetcher = make_fetcher(logins, allow or ())
-    catalog, document = _load_and_convert(path, fetcher)
+    fetcher = arguments.make_fetcher(logins, allow or ())
+    declarations = Declarations()
+    catalog = load([path], fetcher=fetcher, declarations=declarations)
+    errors = rejecting_errors(catalog.findings)
+    for each in errors:
+        print_text(f"error: {each.file}{each.pointer}: {each.message}", err=True)
+    if errors:
+        hint = f"`xrouter check {path}` shows more"
+        raise CatalogUnavailable(f"{path} has {plural(len(errors), 'error')} and is not pushed", hint=hint)
+    _require_content(declarations, f"{path} holds nothing to push", path)
     registry = read_registry(url, fetcher)
     tree = inline_collections(registry, fetcher)
-    groups = groups_to_send(document, tree)
-    before, after = (_build(Document(registry.file, each), fetcher) for each in (tree, overlay_groups(tree, groups)))
+    groups = groups_to_send(convert(catalog, declarations).document, tree)
+    documents = (Document(registry.file, each) for each in (tree, overlay_groups(tree, groups)))
+    before, after = (build_catalog([each], Findings(), fetcher=fetcher) for each in documents)
     write_difference(compare_catalogs(before, after))
     if dry_run:
         return
-    _ask_for_confirmation(url, yes=yes)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise RouterError("no terminal to ask for confirmation", hint="give --yes, or --dry-run to preview")
+        typer.confirm(f"push this to {url}?", abort=True, err=True)
     _send_groups(url, groups, fetcher)
     # Another fetcher: this one remembers what the registry was.
-    _warn_if_registry_differs(catalog, load([url], fetcher=make_fetcher(logins, allow or ())))
+    _warn_if_registry_differs(catalog, load([url], fetcher=arguments.make_fetcher(logins, allow or ())))
 
 
 def _warn_if_registry_differs(catalog: Catalog, registry: Catalog) -> None:
@@ -602,44 +586,6 @@ def _warn_if_registry_differs(catalog: Catalog, registry: Catalog) -> None:
     if differing:
         text = f"the registry differs from the catalog: {shorten_list(differing)}"
         print_text(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
-
-
-def _load_and_convert(path: str, fetcher: Fetcher) -> tuple[Catalog, Mapping[str, Any]]:
-    """Load a catalog; return it, and its form as an xRegistry 1.0 document.
-
-    Raises:
-        CatalogUnavailable: it has errors, or nothing to push.
-        DocumentError: it cannot be read.
-    """
-    declarations = Declarations()
-    catalog = load([path], fetcher=fetcher, declarations=declarations)
-    errors = rejecting_errors(catalog.findings)
-    for each in errors:
-        print_text(f"error: {each.file}{each.pointer}: {each.message}", err=True)
-    hint = f"`xrouter check {path}` shows more"
-    if errors:
-        raise CatalogUnavailable(f"{path} has {plural(len(errors), 'error')} and is not pushed", hint=hint)
-    if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
-        raise CatalogUnavailable(f"{path} holds nothing to push", hint=hint)
-    return catalog, convert(catalog, declarations).document
-
-
-def _build(document: Document, fetcher: Fetcher) -> Catalog:
-    return build_catalog([document], Findings(), fetcher=fetcher)
-
-
-def _ask_for_confirmation(url: str, *, yes: bool) -> None:
-    """Ask the user for confirmation, unless *yes*.
-
-    Raises:
-        RouterError: standard input is not a terminal.
-        typer.Abort: the answer is no.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise RouterError("no terminal to ask for confirmation", hint="give --yes, or --dry-run to preview")
-    typer.confirm(f"push this to {url}?", abort=True, err=True)
 
 
 def _send_groups(url: str, groups: Mapping[str, Any], fetcher: Fetcher) -> None:
@@ -664,7 +610,6 @@ def _rejection_error(url: str, status: int, data: bytes) -> RouterError:
     except msgspec.MsgspecError:
         problem = {}
     title = str(problem.get("title") or f"it answers {status}")
-    detail = str(problem.get("detail") or "")
     hint = {
         401: "configure a login (catalog.logins in the settings of --logins)",
         403: "configure a login with write permission (catalog.logins)",
@@ -674,4 +619,6 @@ def _rejection_error(url: str, status: int, data: bytes) -> RouterError:
     }.get(status, "")
     if status >= 500:
         return RouterError(f"{url} failed to store the catalog: {title}", hint="check its contents, then retry")
-    return RouterError(f"{url} rejected the catalog and changed nothing: {title}", hint=detail or hint)
+    return RouterError(
+        f"{url} rejected the catalog and changed nothing: {title}", hint=str(problem.get("detail") or "") or hint
+    )

@@ -120,17 +120,12 @@ def doctor(
     """
     diagnoses = list(run_doctor(config))
     console = terminal()
-    if console.is_terminal:
-        console.print(_make_table(diagnoses))
-    else:
-        for each in diagnoses:
-            remedy = f" (remedy: {each.remedy})" if each.remedy else ""
-            print_text(f"{each.state:4} {each.name}: {each.observation}{remedy}")
-    raise typer.Exit(1 if any(each.state == "fail" for each in diagnoses) else 0)
-
-
-def _make_table(diagnoses: list[CheckResult]) -> Table:
     table = Table("", "check", "result", "remedy")
     for each in diagnoses:
         table.add_row(to_text((each.state, _COLOURS[each.state])), each.name, each.observation, each.remedy)
-    return table
+        if not console.is_terminal:
+            remedy = f" (remedy: {each.remedy})" if each.remedy else ""
+            print_text(f"{each.state:4} {each.name}: {each.observation}{remedy}")
+    if console.is_terminal:
+        console.print(table)
+    raise typer.Exit(1 if any(each.state == "fail" for each in diagnoses) else 0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -20,91 +19,46 @@ from router.terminal import print_text
 # The first catalog per protocol, and the broker to try it with.
 
 GROUP: Final = "Garden"
-MOISTURE: Final = "com.example.garden.moisture"
-
-
-@dataclass(frozen=True, slots=True)
-class ProtocolTemplate:
-    """One protocol of the generated files, as ``init.protocols.yaml`` describes it."""
-
-    name: str
-    protocol: str
-    options: Mapping[str, str]
-    address: str = ""
-    message: Mapping[str, Any] | None = None
-    services: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def endpoint(self) -> str:
-        """The id of its endpoint."""
-        return f"garden-{self.name}"
+Protocols = Mapping[str, Mapping[str, Any]]
+"""Protocols of the generated files by name, as ``init.protocols.yaml`` describes them."""
 
 
 def _read(name: str) -> str:
     return (files("router.commands") / name).read_text(encoding="utf-8")
 
 
-PROTOCOLS: Final[Sequence[ProtocolTemplate]] = [
-    ProtocolTemplate(name, **form) for name, form in yaml.safe_load(_read("init.protocols.yaml")).items()
-]
+PROTOCOLS: Final[Protocols] = yaml.safe_load(_read("init.protocols.yaml"))
 
 
-def make_catalog(chosen: Sequence[ProtocolTemplate]) -> dict[str, Any]:
+def make_catalog(chosen: Protocols) -> dict[str, Any]:
     """Return a catalog with an endpoint per protocol, and one event that all of them carry."""
-    return {
-        "specversion": "1.0-rc4",
-        "endpoints": {each.endpoint: _make_endpoint(each) for each in chosen},
-        "messagegroups": {
-            GROUP: {"messages": {f"{GROUP}.Moisture": _make_event()}},
-            **{_group_id(each): {"messages": _make_native(each)} for each in chosen if each.message is not None},
-        },
-    }
-
-
-def make_compose(chosen: Sequence[ProtocolTemplate]) -> dict[str, Any]:
-    """Return a compose file with the brokers of the protocols; empty when none needs a broker."""
-    services = {name: service for each in chosen for name, service in each.services.items()}
-    return {"services": services} if services else {}
-
-
-def _make_endpoint(first: ProtocolTemplate) -> dict[str, Any]:
-    where = {"endpoints": [{"uri": first.address}]} if first.address else {}
-    groups = [GROUP] if first.message is None else [GROUP, _group_id(first)]
-    return {
-        "usage": ["consumer"],
-        "protocol": first.protocol,
-        "protocoloptions": {**where, "options": dict(first.options)},
-        "messagegroups": [f"/messagegroups/{group}" for group in groups],
-    }
-
-
-def _group_id(first: ProtocolTemplate) -> str:
-    return f"{GROUP}.{first.name.capitalize()}"
-
-
-def _make_event() -> dict[str, Any]:
-    schema = {"type": "object", "required": ["percent"], "properties": {"percent": {"type": "number"}}}
-    return {
-        "description": "How wet a bed is, sent as a CloudEvent.",
-        "envelope": "CloudEvents/1.0",
-        "envelopemetadata": {"type": {"value": MOISTURE}, "source": {"value": "/beds/{bed}", "type": "uritemplate"}},
-        "datacontenttype": "application/json",
-        "dataschemaformat": "JsonSchema/draft-07",
-        "dataschema": schema,
-    }
-
-
-def _make_native(first: ProtocolTemplate) -> dict[str, Any]:
-    """Return a definition, by id, that maps plain messages to the same event."""
-    return {
-        f"{_group_id(first)}.Moisture": {
-            "description": f"The same, as a plain {first.name.upper()} message; the placeholder goes into the source.",
-            "basemessage": f"/messagegroups/{GROUP}/messages/{GROUP}.Moisture",
-            "envelope": "CloudEvents/1.0",
-            "protocol": first.protocol,
-            "protocoloptions": dict(first.message or {}),
+    endpoints, groups = {}, {GROUP: {"messages": {f"{GROUP}.Moisture": yaml.safe_load(_read("init.event.yaml"))}}}
+    for name, form in chosen.items():
+        own = f"{GROUP}.{name.capitalize()}"
+        where = {"endpoints": [{"uri": form["address"]}]} if "address" in form else {}
+        endpoints[f"garden-{name}"] = {
+            "usage": ["consumer"],
+            "protocol": form["protocol"],
+            "protocoloptions": {**where, "options": form["options"]},
+            "messagegroups": [f"/messagegroups/{group}" for group in (GROUP, *([own] if "message" in form else []))],
         }
-    }
+        if "message" in form:
+            # It maps plain messages to the same event.
+            message = {
+                "description": f"The same, as a plain {name.upper()} message; the placeholder goes into the source.",
+                "basemessage": f"/messagegroups/{GROUP}/messages/{GROUP}.Moisture",
+                "envelope": "CloudEvents/1.0",
+                "protocol": form["protocol"],
+                "protocoloptions": form["message"],
+            }
+            groups[own] = {"messages": {f"{own}.Moisture": message}}
+    return {"specversion": "1.0-rc4", "endpoints": endpoints, "messagegroups": groups}
+
+
+def make_compose(chosen: Protocols) -> dict[str, Any]:
+    """Return a compose file with the brokers of the protocols; empty when none needs a broker."""
+    services = {name: service for form in chosen.values() for name, service in form.get("services", {}).items()}
+    return {"services": services} if services else {}
 
 
 # The texts of the generated files.
@@ -116,20 +70,6 @@ COMPOSE_NAME: Final = "compose.yaml"
 _COMPOSE: Final = """\
 # Brokers to try {settings} with: `docker compose up -d`. No passwords, loopback only: not for production.
 """
-
-
-def format_settings(chosen: Sequence[ProtocolTemplate]) -> str:
-    """Return the settings of a router that consumes the endpoints of these protocols."""
-    sources = "\n".join(f"  - {{endpoint: /endpoints/{each.endpoint}}}" for each in chosen)
-    return _read("init.settings.yaml").format(
-        schema=SCHEMA_COPY, name=SETTINGS_NAME, catalog=CATALOG_NAME, sources=sources
-    )
-
-
-def format_compose(chosen: Sequence[ProtocolTemplate]) -> str:
-    """Return the compose file; empty when no protocol needs a broker."""
-    document = make_compose(chosen)
-    return _COMPOSE.format(settings=SETTINGS_NAME) + to_yaml_text(document) if document else ""
 
 
 def _read_settings_schema() -> bytes:
@@ -154,7 +94,8 @@ def init(
     Example: xrouter init garden --mqtt --http
     """
     requested = {"http": http, "kafka": kafka, "mqtt": mqtt, "amqp": amqp, "nats": nats}
-    chosen = [each for each in PROTOCOLS if requested[each.name]] or [each for each in PROTOCOLS if each.name == "http"]
+    names = [name for name in PROTOCOLS if requested[name]] or ["http"]
+    chosen = {name: PROTOCOLS[name] for name in names}
     written = _make_files(chosen)
     existing = [name for name in written if (folder / name).exists()]
     if existing:
@@ -169,24 +110,27 @@ def init(
     print_text(_format_next_steps(folder, chosen, written))
 
 
-def _make_files(chosen: list[ProtocolTemplate]) -> dict[str, str]:
+def _make_files(chosen: Protocols) -> dict[str, str]:
+    sources = "\n".join(f"  - {{endpoint: /endpoints/garden-{name}}}" for name in chosen)
+    names = {"schema": SCHEMA_COPY, "name": SETTINGS_NAME, "catalog": CATALOG_NAME}
+    compose = make_compose(chosen)
     texts = {
-        SETTINGS_NAME: format_settings(chosen),
+        SETTINGS_NAME: _read("init.settings.yaml").format(**names, sources=sources),
         CATALOG_NAME: to_json_text(make_catalog(chosen)),
-        COMPOSE_NAME: format_compose(chosen),
+        COMPOSE_NAME: _COMPOSE.format(settings=SETTINGS_NAME) + to_yaml_text(compose) if compose else "",
         SCHEMA_COPY: _read_settings_schema().decode("utf-8"),
     }
     return {name: text for name, text in texts.items() if text}
 
 
-def _format_next_steps(folder: Path, chosen: list[ProtocolTemplate], written: dict[str, str]) -> str:
+def _format_next_steps(folder: Path, chosen: Protocols, written: Mapping[str, str]) -> str:
     program = Path(sys.argv[0]).name if Path(sys.argv[0]).name == "xrouter" else "python -m xrouter"
     steps = [(f"cd {folder}", "")] if folder != Path() else []
     if COMPOSE_NAME in written:
         steps.append(("docker compose up -d", "or set your own brokers in the catalog"))
     steps.append((f"{program} check {CATALOG_NAME} --config {SETTINGS_NAME}", ""))
     steps.append((f"{program} run {SETTINGS_NAME}", "Ctrl-C finishes the current batch and exits"))
-    if any(each.name == "http" for each in chosen):
+    if "http" in chosen:
         sent = "curl -d '{\"percent\": 41}' -H 'Content-Type: application/json' localhost:8080/beds/7/moisture"
         steps.append((sent, ""))
     steps.append((f"{program} dead-letters list {SETTINGS_NAME}", "records that matched no definition, and why"))

@@ -16,17 +16,9 @@ from catalog.model import Catalog
 from catalog.parsing.texts import parse_text, parse_yaml
 from catalog.schemas.ids.client import Framing
 from catalog.schemas.ids.deciding import FrameSettings
-from router.commands.arguments import (
-    AllowAddresses,
-    BaseUri,
-    CatalogOption,
-    LoginsOption,
-    MorePaths,
-    load_usable,
-    make_fetcher,
-)
+from router.commands import arguments
 from router.commands.test.cases import LINES, MAX_PROBLEMS, iter_outcome_faults, read_case_bytes
-from router.commands.test.runner import SHOWN, ValueMismatch, iter_differences
+from router.commands.test.runner import SHOWN, describe_difference, iter_differences, make_difference
 from router.errors import GOOD, WRONG, RouterError, hint_near
 from router.matching.explanation import BEST, FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.nearest import ConstraintResult
@@ -54,21 +46,17 @@ class ExplanationWriter:
         self._output = output if output is not None else sys.stdout
         self._console = terminal(file=self._output, soft_wrap=True)
         self._encoding = self._output.encoding or "utf-8"
-        fancy = self._can_encode("✓✗…")
-        self._yes, self._no, self._cut = ("✓", "✗", "…") if fancy else ("+", "-", "...")
+        try:
+            "✓✗…".encode(self._encoding)
+            self._yes, self._no, self._cut = "✓", "✗", "…"
+        except UnicodeEncodeError:
+            self._yes, self._no, self._cut = "+", "-", "..."
 
     def write(self, explained: RecordExplanation) -> None:
         """Write one record's explanation, and an empty line."""
         for text, style in (*self._iter_record(explained), ("", "")):
             safe = to_one_line(text).encode(self._encoding, "backslashreplace").decode(self._encoding)
             self._console.print(to_text((safe, style)))
-
-    def _can_encode(self, signs: str) -> bool:
-        try:
-            signs.encode(self._encoding)
-        except UnicodeEncodeError:
-            return False
-        return True
 
     def _iter_record(self, explained: RecordExplanation) -> Iterator[Line]:
         at = f" at {self._shorten(explained.endpoint)}" if explained.endpoint else ""
@@ -111,19 +99,16 @@ class ExplanationWriter:
             yield f"      {self._yes if fits else self._no} schema: {self._shorten(verdict)}", "" if fits else "red"
 
     def _format_check(self, check: ConstraintResult) -> Line:
-        name, value = self._shorten(check.property), self._format_value(check)
+        name = self._shorten(check.property)
+        value = "nothing" if check.actual is None else self._quote(check.actual)
         # ``expected`` is a description there, and the value or template elsewhere.
         described = check.constraint is not None and check.constraint.kind in ("present", "optional")
         expected = check.expected or "" if described else self._quote(check.expected or "")
         if not check.holds:
             return f"      {self._no} {name}: expected {expected}, found {value}", "red"
-        as_expected = "" if check.actual in (None, check.expected) else f", as {expected}"
-        return f"      {self._yes} {name}: {value}{as_expected}", ""
-
-    def _format_value(self, check: ConstraintResult) -> str:
         if check.actual is None:
-            return "absent (optional)" if check.holds else "nothing"
-        return self._quote(check.actual)
+            return f"      {self._yes} {name}: absent (optional)", ""
+        return f"      {self._yes} {name}: {value}" + ("" if check.actual == check.expected else f", as {expected}"), ""
 
     def _iter_outcome(self, outcome: Mapping[str, Any]) -> Iterator[Line]:
         if outcome["outcome"] != "routed":
@@ -142,9 +127,7 @@ class ExplanationWriter:
     def _shorten(self, text: str | None) -> str:
         """Return an untrusted text without control characters, truncated."""
         shown = text or ""
-        if len(shown) > SHOWN:
-            shown = shown[:SHOWN] + self._cut
-        return to_one_line(shown)
+        return to_one_line(shown if len(shown) <= SHOWN else shown[:SHOWN] + self._cut)
 
 
 # ``xrouter match --expect``: compare outcomes with expected ones, in the format of cases of ``xrouter test``.
@@ -164,27 +147,20 @@ class Expectation:
 
     def compare_next(self, outcome: Mapping[str, Any]) -> Iterator[str]:
         """Compare the outcome of the next record, and yield a line per difference."""
-        number = self._records
+        expected = self._forms[:1] if self._each else self._forms[self._records : self._records + 1]
         self._records += 1
-        wrong = tuple(self._iter_mismatches(number, outcome))
+        beyond = make_difference("/", None, {"outcome": outcome["outcome"]})
+        wrong = [*iter_differences(expected[0], outcome, "")] if expected else [beyond]
         self._wrong += bool(wrong)
-        if wrong and self._wrong <= MAX_PROBLEMS:
-            yield from (f"record {number + 1}: {to_one_line(str(each))}" for each in wrong)
+        if self._wrong <= MAX_PROBLEMS:
+            yield from (f"record {self._records}: {to_one_line(describe_difference(each))}" for each in wrong)
 
     def summarize(self) -> tuple[str, bool]:
         """Return a summary line, and whether all outcomes and the number of records are as expected."""
         missing = 0 if self._each else max(0, len(self._forms) - self._records)
-        good = self._records - self._wrong
-        text = f"{good} of {plural(self._records, 'record')} as expected"
-        if missing:
-            text += f"; {plural(missing, 'record')} missing"
+        text = f"{self._records - self._wrong} of {plural(self._records, 'record')} as expected"
+        text += f"; {plural(missing, 'record')} missing" if missing else ""
         return text, bool(self._records) and not self._wrong and not missing
-
-    def _iter_mismatches(self, number: int, outcome: Mapping[str, Any]) -> Iterator[ValueMismatch]:
-        if not self._each and number >= len(self._forms):
-            yield ValueMismatch("/", None, {"outcome": outcome["outcome"]})
-            return
-        yield from iter_differences(self._forms[0 if self._each else number], outcome, "")
 
 
 def parse_expectation(text: str) -> Expectation:
@@ -223,8 +199,8 @@ def _read_tree(path: Path) -> Any:
 
 
 def match(
-    catalog: CatalogOption,
-    more: MorePaths = None,
+    catalog: arguments.CatalogOption,
+    more: arguments.MorePaths = None,
     endpoint: Annotated[
         str | None, typer.Option(metavar="XID", help="For all records, use the candidates of this endpoint.")
     ] = None,
@@ -239,9 +215,9 @@ def match(
     everything: Annotated[
         bool, typer.Option("--all", help=f"With --explain: show all candidates, not only the best {BEST}.")
     ] = False,
-    allow: AllowAddresses = None,
-    base_uri: BaseUri = "",
-    logins: LoginsOption = None,
+    allow: arguments.AllowAddresses = None,
+    base_uri: arguments.BaseUri = "",
+    logins: arguments.LoginsOption = None,
     ambiguous: Annotated[
         Ambiguous, typer.Option(help="Outcome of a record that several definitions match equally well.")
     ] = "dead-letter",
@@ -271,13 +247,17 @@ def match(
     if explain and expect is not None:
         raise typer.BadParameter(f"--explain and {OPTION} exclude each other; give one of them")
     expected = None if expect is None else parse_expectation(expect)
-    loaded = load_usable([*catalog, *(more or [])], make_fetcher(logins, allow or ()), base_uri=base_uri)
+    loaded = arguments.load_usable(
+        [*catalog, *(more or [])], arguments.make_fetcher(logins, allow or ()), base_uri=base_uri
+    )
     if endpoint is not None:
         _require_xid(endpoint, loaded.endpoints, "endpoint")
     factory = partial(RecordMatcher, validation=validate, frames=FrameSettings(framing), ambiguous=ambiguous)
     matcher = _make_matcher(factory, loaded, endpoint, group or [])
     if explain:
-        _explain_stdin(Explainer(matcher, everything=everything))
+        explainer, writer = Explainer(matcher, everything=everything), ExplanationWriter()
+        for number, line in enumerate((line for line in sys.stdin.buffer if line.strip()), 1):
+            writer.write(explainer.explain(number, line))
         return
     output = sys.stdout.buffer
     for outcome in matcher.outcomes(sys.stdin.buffer):
@@ -291,20 +271,14 @@ def match(
         raise typer.Exit(GOOD if good else WRONG)
 
 
-def _explain_stdin(explainer: Explainer) -> None:
-    writer = ExplanationWriter()
-    for number, line in enumerate((line for line in sys.stdin.buffer if line.strip()), 1):
-        writer.write(explainer.explain(number, line))
-
-
 def _make_matcher(
     factory: Callable[..., RecordMatcher], catalog: Catalog, endpoint: str | None, groups: list[str]
 ) -> RecordMatcher:
     """Return the matcher; the candidates of several groups are combined."""
     for xid in groups:
         _require_xid(xid, catalog.groups, "message group")
-    if len(groups) < 2:
-        return factory(catalog, endpoint=endpoint, group=groups[0] if groups else None)
+    if not groups:
+        return factory(catalog, endpoint=endpoint)
     union = tuple(dict.fromkeys(member for xid in groups for member in catalog.groups[xid]))
     return factory(replace(catalog, groups={groups[0]: union}), group=groups[0])
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,18 +35,7 @@ from router.dead_letters.dead_letter import DeadLetter, cut, rows_of
 from router.dead_letters.reading import parse_time_option, read_latest
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, find_marks, make_redactor, parse_marks
 from router.errors import WRONG, BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
-from router.evaluation.comparing import (
-    DIFFERENCE_LABELS,
-    CatalogOutcome,
-    ChangedRecord,
-    Chunk,
-    Comparison,
-    DifferenceKind,
-    SinksByRoute,
-    compare_outcomes,
-    count_differences,
-    iter_catalog_notes,
-)
+from router.evaluation import comparing
 from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS
 from router.evaluation.plan import Plan
 from router.logs import configure_logs, shorten_list
@@ -56,10 +45,6 @@ from router.sources import Source, make_inbox_client, make_source_client
 from router.state.durable import Pins, clients_of, require_trusted
 from router.state.ledger import LetterLedger
 from router.terminal import MAX_LISTED, plural, print_json, terminal, to_text
-
-# Changes by a new catalog: records to evaluate, counts, and samples with their first cause.
-
-# Samples of changes: a record's position, its outcome before and after, and the first cause.
 
 # Sources that records are read from, in chunks with the columns of the source.
 
@@ -74,30 +59,30 @@ class RecordFeed:
     """A source of records; ``notes`` and ``records`` are set after reading."""
 
     name: str
-    read: Callable[[RecordFeed], Iterator[Chunk]]
+    read: Callable[[RecordFeed], Iterator[comparing.Chunk]]
     records: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def iter_chunks(self) -> Iterator[Chunk]:
+    def iter_chunks(self) -> Iterator[comparing.Chunk]:
         """Yield at most :data:`CHUNK_ROWS` records at a time, and about :data:`MAX_FEED_BYTES` in all."""
         size = 0
         for chunk in self.read(self):
             for start in range(0, chunk.rows.num_rows, CHUNK_ROWS):
                 some = chunk.rows.slice(start, CHUNK_ROWS)
                 self.records += some.num_rows
-                yield Chunk(chunk.kind, some)
+                yield comparing.Chunk(chunk.kind, some)
             size += chunk.rows.nbytes
             if size > MAX_FEED_BYTES:
                 self.notes.append(f"stopped reading after {size >> 20} MiB")
                 return
 
 
-def make_inbox_chunk(batch: pa.RecordBatch) -> Chunk:
+def make_inbox_chunk(batch: pa.RecordBatch) -> comparing.Chunk:
     """Return rows of an inbox."""
-    return Chunk("inbox", batch.select(list(INBOX_COLUMNS)))
+    return comparing.Chunk("inbox", batch.select(list(INBOX_COLUMNS)))
 
 
-def to_dead_letter(chunk: Chunk, row: int, reason: str) -> DeadLetter:
+def to_dead_letter(chunk: comparing.Chunk, row: int, reason: str) -> DeadLetter:
     """Return a record as a dead letter, so that it can be redacted."""
     binding, parts, body = chunk.split_record(row)
     record = Record(binding.protocol, binding.build(parts), body, None, None, chunk.position_of(row))
@@ -106,21 +91,6 @@ def to_dead_letter(chunk: Chunk, row: int, reason: str) -> DeadLetter:
 
 _OF_EVENTS: Final = ("context-", "mapped-attribute-")
 _VIOLATION: Final = "schema-violation"
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedSample:
-    """One changed record, redacted. ``before`` and ``after`` have the differences, by name."""
-
-    position: str
-    kinds: tuple[DifferenceKind, ...]
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-    cause: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all members."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class ChangeSampler:
@@ -137,17 +107,27 @@ class ChangeSampler:
                 changes.setdefault(xid, []).append(change)
         return changes
 
-    def make_sample(self, chunk: Chunk, changed: ChangedRecord) -> ChangedSample:
-        """Return the redacted sample of one record."""
+    def make_sample(self, chunk: comparing.Chunk, changed: comparing.ChangedRecord) -> dict[str, Any]:
+        """Return the redacted sample of one record; ``before`` and ``after`` have the differences, by name."""
         before, after = changed.load_outcomes()
         reasons = (before.reason, after.reason)
         reason = _VIOLATION if _VIOLATION in reasons else next(filter(None, reasons), "")
         redaction = self._redactor.redact(to_dead_letter(chunk, changed.row, reason))
-        shown = [_redact_outcome(one, other, redaction) for one, other in ((before, after), (after, before))]
-        cause = _cut(self._cause(changed.kinds[0], before, after, redaction))
-        return ChangedSample(chunk.position_of(changed.row), changed.kinds, shown[0], shown[1], cause)
+        return {
+            "position": chunk.position_of(changed.row),
+            "kinds": changed.kinds,
+            "before": _redact_outcome(before, after, redaction),
+            "after": _redact_outcome(after, before, redaction),
+            "cause": _cut(self._cause(changed.kinds[0], before, after, redaction)),
+        }
 
-    def _cause(self, kind: DifferenceKind, before: CatalogOutcome, after: CatalogOutcome, redaction: Redaction) -> str:
+    def _cause(
+        self,
+        kind: comparing.DifferenceKind,
+        before: comparing.CatalogOutcome,
+        after: comparing.CatalogOutcome,
+        redaction: Redaction,
+    ) -> str:
         if kind == "dead-letter" and before.message in self._new.definitions:
             return (
                 _describe_mismatch(after, before.message, redaction)
@@ -161,14 +141,14 @@ class ChangeSampler:
             return self._find_change(before, _OF_EVENTS) or self._find_change(before)
         return self._find_change(before) or self._find_change(after) or _redact_detail(after, redaction)
 
-    def _find_change(self, verdict: CatalogOutcome, kinds: tuple[str, ...] = ("",)) -> str:
+    def _find_change(self, verdict: comparing.CatalogOutcome, kinds: tuple[str, ...] = ("",)) -> str:
         """Return the first change of the definition of an outcome, incompatible ones first."""
         known = self._changes_by_xid.get(verdict.message or "", ())
         change = next((each for each in known if each.kind.startswith(kinds)), None)
         return "" if change is None else f"{change.xid}: {change.kind}{describe_change(change)}"
 
 
-def _describe_mismatch(verdict: CatalogOutcome, message: str | None, redaction: Redaction) -> str:
+def _describe_mismatch(verdict: comparing.CatalogOutcome, message: str | None, redaction: Redaction) -> str:
     """Return the first requirement of a definition that a record does not meet."""
     near = next((each for each in verdict.nearest if each.get("message") == message), None)
     wrong = (near and redaction.redact_near(near).get("mismatches")) or ()
@@ -177,11 +157,13 @@ def _describe_mismatch(verdict: CatalogOutcome, message: str | None, redaction: 
     return describe_mismatch(message or "", *(wrong[0].get(name) for name in ("property", "expected", "found")))
 
 
-def _redact_detail(verdict: CatalogOutcome, redaction: Redaction) -> str:
+def _redact_detail(verdict: comparing.CatalogOutcome, redaction: Redaction) -> str:
     return redaction.redact_detail(verdict.reason, verdict.detail)
 
 
-def _redact_outcome(verdict: CatalogOutcome, other: CatalogOutcome, redaction: Redaction) -> dict[str, Any]:
+def _redact_outcome(
+    verdict: comparing.CatalogOutcome, other: comparing.CatalogOutcome, redaction: Redaction
+) -> dict[str, Any]:
     """Return an outcome, without attributes and destinations that equal those of *other*."""
     shown: dict[str, Any] = {"message": verdict.message} if verdict.message else {"reason": verdict.reason or ""}
     if verdict.detail:
@@ -209,48 +191,47 @@ def _cut(text: str) -> str:
 # Totals of changes: counts by kind and definition, and samples.
 
 
-@dataclass(slots=True)
 class ChangeTally:
-    """Counts of outcomes: a record is one, a batch of events as many as it has; one may differ in several ways.
+    """Counts of outcomes: a record is one, a batch of events as many as it has; one may differ in several ways."""
 
-    ``groups`` are by kind and what became of records before and after, a definition or a reason.
-    """
+    def __init__(self, samples_each: int) -> None:
+        """*samples_each* is the maximum number of samples per kind of change."""
+        self._samples_each = samples_each
+        self._outcomes = self._changed = 0
+        # By kind and what became of records before and after, a definition or a reason.
+        self._groups: Counter[tuple[comparing.DifferenceKind, str, str]] = Counter()
+        self._sampled: Counter[tuple[comparing.DifferenceKind, str, str]] = Counter()
+        self._samples: dict[comparing.DifferenceKind, list[dict[str, Any]]] = {
+            kind: [] for kind in comparing.DIFFERENCE_LABELS
+        }
 
-    samples_each: int
-    outcomes: int = 0
-    changed: int = 0
-    kinds: Counter[DifferenceKind] = field(default_factory=Counter)
-    groups: Counter[tuple[DifferenceKind, str, str]] = field(default_factory=Counter)
-    samples: dict[DifferenceKind, list[ChangedSample]] = field(default_factory=dict)
-    _sampled: Counter[tuple[DifferenceKind, str, str]] = field(default_factory=Counter)
-
-    def add(self, chunk: Chunk, compared: Comparison, sample: Callable[[Chunk, ChangedRecord], ChangedSample]) -> None:
+    def add(self, chunk: comparing.Chunk, compared: comparing.Comparison, sampler: ChangeSampler) -> None:
         """Count the outcomes of a chunk, and add samples up to the limit."""
-        self.outcomes += compared.outcome_count
-        self.changed += len(compared.changed)
-        for group, number in count_differences(compared.changed).items():
-            self.kinds[group[0]] += number
-            self.groups[group] += number
+        self._outcomes += compared.outcome_count
+        self._changed += len(compared.changed)
+        self._groups.update(comparing.count_differences(compared.changed))
         for each in compared.changed:
             # Under its worst kind: the sample names the others.
-            kept = self.samples.setdefault(each.kinds[0], [])
-            group = (each.kinds[0], each.before, each.after)
-            if len(kept) < self.samples_each and self._sampled[group] * 2 < self.samples_each:
+            kept, group = self._samples[each.kinds[0]], (each.kinds[0], each.before, each.after)
+            if len(kept) < self._samples_each and self._sampled[group] * 2 < self._samples_each:
                 self._sampled[group] += 1
-                kept.append(sample(chunk, each))
+                kept.append(sampler.make_sample(chunk, each))
 
     def to_json(self, places: Iterable[RecordFeed], notes: Iterable[str], epochs: Mapping[str, str]) -> dict[str, Any]:
         """Return the report in its JSON form."""
+        kinds: Counter[comparing.DifferenceKind] = Counter()
+        for (kind, _, _), number in self._groups.items():
+            kinds[kind] += number
         return {
             **epochs,
-            "outcomes": self.outcomes,
-            "unchanged": self.outcomes - self.changed,
-            "changed": {kind: self.kinds[kind] for kind in DIFFERENCE_LABELS},
+            "outcomes": self._outcomes,
+            "unchanged": self._outcomes - self._changed,
+            "changed": {kind: kinds[kind] for kind in comparing.DIFFERENCE_LABELS},
             "groups": [
                 {"kind": kind, "before": before, "after": after, "outcomes": number}
-                for (kind, before, after), number in self.groups.most_common()
+                for (kind, before, after), number in self._groups.most_common()
             ],
-            "samples": [sample.to_json() for kind in DIFFERENCE_LABELS for sample in self.samples.get(kind, ())],
+            "samples": [sample for kept in self._samples.values() for sample in kept],
             "places": [{"place": each.name, "records": each.records, "notes": each.notes} for each in places],
             "notes": list(notes),
         }
@@ -268,12 +249,16 @@ def make_file_feed(path: Path, max_records: int, since: datetime | None) -> Reco
     return RecordFeed(f"file {path}", partial(_iter_file_chunks, path, max_records, since))
 
 
-def _iter_file_chunks(path: Path, max_records: int, since: datetime | None, feed: RecordFeed) -> Iterator[Chunk]:
+def _iter_file_chunks(
+    path: Path, max_records: int, since: datetime | None, feed: RecordFeed
+) -> Iterator[comparing.Chunk]:
     letters = _iter_file_letters(path, _read_newest(path, max_records, feed))
     if since is not None:
         letters = (each for each in letters if each.received is not None and each.received >= since)
     while some := list(islice(letters, CHUNK_ROWS)):
-        yield from (Chunk("letters", batch) for batch in rows_of(some).select(list(INBOX_COLUMNS)).to_batches())
+        yield from (
+            comparing.Chunk("letters", batch) for batch in rows_of(some).select(list(INBOX_COLUMNS)).to_batches()
+        )
 
 
 def _read_newest(path: Path, max_records: int, feed: RecordFeed) -> Iterable[tuple[str, bytes]]:
@@ -346,11 +331,13 @@ class RecordSelection:
         if settings.inbox.kafka is not None or folder.is_dir():
             yield RecordFeed(_INBOX, partial(self._iter_inbox_chunks, settings, folder))
 
-    def _iter_topic_chunks(self, source: Source, feed: RecordFeed) -> Iterator[Chunk]:
-        chunks = map(partial(Chunk, "kafka"), self._iter_topic_rows(make_source_client(source), source.topic, feed))
+    def _iter_topic_chunks(self, source: Source, feed: RecordFeed) -> Iterator[comparing.Chunk]:
+        chunks = map(
+            partial(comparing.Chunk, "kafka"), self._iter_topic_rows(make_source_client(source), source.topic, feed)
+        )
         return self._require_response(f"source {source.endpoint}", chunks)
 
-    def _require_response(self, name: str, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    def _require_response(self, name: str, chunks: Iterator[comparing.Chunk]) -> Iterator[comparing.Chunk]:
         """Yield the chunks; raise BrokerUnreachable if brokers do not respond."""
         try:
             for chunk in chunks:
@@ -371,7 +358,7 @@ class RecordSelection:
         elif self.since is not None and not tail.includes_oldest:
             self._note_record_count(feed, self.max_records + 1)
 
-    def _iter_inbox_chunks(self, settings: Settings, folder: Path, feed: RecordFeed) -> Iterator[Chunk]:
+    def _iter_inbox_chunks(self, settings: Settings, folder: Path, feed: RecordFeed) -> Iterator[comparing.Chunk]:
         topic = settings.inbox.kafka
         if topic is not None:
             batches = self._iter_topic_rows(make_inbox_client(topic), topic.topic, feed)
@@ -399,7 +386,7 @@ class RecordSelection:
         moment = pa.scalar(self.since, pa.timestamp("us", tz="UTC"))
         return batch.filter(pc.greater_equal(batch.column("received"), moment))
 
-    def iter_letter_chunks(self, settings: Settings, feed: RecordFeed) -> Iterator[Chunk]:
+    def iter_letter_chunks(self, settings: Settings, feed: RecordFeed) -> Iterator[comparing.Chunk]:
         try:
             letters = read_latest(settings, min(self.max_records, MAX_LETTERS))
         except ConfigError as error:
@@ -422,7 +409,7 @@ class RecordSelection:
             left = plural(len(letters) - len(mine), "letter")
             feed.notes.append(f"{left}skipped: replayed, older than --since, or already read from their source")
         for batch in rows_of(mine).select(list(INBOX_COLUMNS)).to_batches():
-            yield Chunk("letters", batch)
+            yield comparing.Chunk("letters", batch)
 
     def _note_record_count(self, feed: RecordFeed, found: int) -> None:
         """Add a note if the number of records is not the requested one."""
@@ -437,37 +424,39 @@ class RecordSelection:
 _STYLES: Final = {"dead-letter": "bold red", "definition": "bold red", "matched": "bold green"}
 
 
-def write_report(tally: ChangeTally, places: Iterable[RecordFeed], notes: Iterable[str]) -> None:
+def write_report(report: Mapping[str, Any]) -> None:
     """Print the sources, and the changes by kind."""
     console = terminal(soft_wrap=True)
-    for feed in places:
-        summary = "; ".join([plural(feed.records, "record"), *feed.notes])
-        console.print(to_text(to_one_line(f"{feed.name}: {summary}")))
-    for note in notes:
+    for place in report["places"]:
+        summary = "; ".join([plural(place["records"], "record"), *place["notes"]])
+        console.print(to_text(to_one_line(f"{place['place']}: {summary}")))
+    for note in report["notes"]:
         console.print(to_text(("note", "yellow"), to_one_line(f": {note}")))
-    for kind, words in DIFFERENCE_LABELS.items():
-        if not tally.kinds[kind]:
+    for kind, words in comparing.DIFFERENCE_LABELS.items():
+        if not report["changed"][kind]:
             continue
-        console.print(to_text((f"{words}: {tally.kinds[kind]}", _STYLES.get(kind, "bold yellow"))))
-        groups = [(each, number) for each, number in tally.groups.most_common() if each[0] == kind]
-        for (_, before, after), number in groups[:MAX_LISTED]:
-            console.print(to_text(to_one_line(f"  {number}  {before if before == after else f'{before} -> {after}'}")))
+        console.print(to_text((f"{words}: {report['changed'][kind]}", _STYLES.get(kind, "bold yellow"))))
+        groups = [each for each in report["groups"] if each["kind"] == kind]
+        for each in groups[:MAX_LISTED]:
+            before, after = each["before"], each["after"]
+            pair = before if before == after else f"{before} -> {after}"
+            console.print(to_text(to_one_line(f"  {each['outcomes']}  {pair}")))
         if len(groups) > MAX_LISTED:
             console.print(f"  and {len(groups) - MAX_LISTED} more pairs, which --format json has")
-        for sample in tally.samples.get(kind, ()):
-            for line in _iter_sample_lines(sample):
+        for sample in report["samples"]:
+            for line in _iter_sample_lines(sample) if sample["kinds"][0] == kind else ():
                 console.print(to_text(to_one_line(line)))
-    total = plural(tally.outcomes, "outcome")
-    console.print(f"{total}: {tally.outcomes - tally.changed} unchanged, {tally.changed} changed")
+    changed = report["outcomes"] - report["unchanged"]
+    console.print(f"{plural(report['outcomes'], 'outcome')}: {report['unchanged']} unchanged, {changed} changed")
 
 
-def _iter_sample_lines(sample: ChangedSample) -> Iterator[str]:
-    others = f" (also {', '.join(DIFFERENCE_LABELS[kind] for kind in sample.kinds[1:])})" if sample.kinds[1:] else ""
-    yield f"    {sample.position}{others}"
-    yield f"      before: {_format_outcome(sample.before)}"
-    yield f"      after:  {_format_outcome(sample.after)}"
-    if sample.cause:
-        yield f"      cause:  {sample.cause}"
+def _iter_sample_lines(sample: Mapping[str, Any]) -> Iterator[str]:
+    others = ", ".join(comparing.DIFFERENCE_LABELS[kind] for kind in sample["kinds"][1:])
+    yield f"    {sample['position']}{f' (also {others})' if others else ''}"
+    yield f"      before: {_format_outcome(sample['before'])}"
+    yield f"      after:  {_format_outcome(sample['after'])}"
+    if sample["cause"]:
+        yield f"      cause:  {sample['cause']}"
 
 
 def _format_outcome(verdict: Mapping[str, Any]) -> str:
@@ -490,22 +479,8 @@ MAX_RECORDS: Final = 100_000
 _RETRY: Final = "retry when it responds; a reload waits for it too"
 
 
-class RecordSource(StrEnum):
-    """Where records are read from."""
-
-    topics = "topics"
-    inbox = "inbox"
-    letters = "dead-letters"
-
-
-class FailOn(StrEnum):
-    """Changes that cause exit code 1."""
-
-    letter = "dead-letter"
-    definition = "definition"
-    route = "route"
-    event = "event"
-    none = "none"
+RecordSource = StrEnum("RecordSource", ["topics", "inbox", "dead-letters"])
+FailOn = StrEnum("FailOn", ["dead-letter", "definition", "route", "event", "none"])
 
 
 def plan(
@@ -557,8 +532,8 @@ def plan(
     """
     if last is not None and since is not None:
         raise typer.BadParameter("--last and --since exclude each other; give one of them")
-    chosen = fail_on or [FailOn.letter, FailOn.definition]
-    if FailOn.none in chosen and len(chosen) > 1:
+    chosen = fail_on or [FailOn("dead-letter"), FailOn("definition")]
+    if "none" in chosen and len(chosen) > 1:
         raise typer.BadParameter("--fail-on none cannot be combined with others")
     settings = load_settings(config)
     configure_logs(settings.log)
@@ -569,25 +544,26 @@ def plan(
     sampling = ChangeSampler(old_catalog, new_catalog, make_redactor(marks, reveal=reveal))
     moment = parse_time_option(since, "--since")
     selection = RecordSelection((DEFAULT_RECORDS if last is None else last) if moment is None else MAX_RECORDS, moment)
-    read = origins if origins else [] if records else list(RecordSource)
+    read = origins or ([] if records else list(RecordSource))
     if read:
         # Do not contact servers that must not see our credentials: the router may have rejected what the catalog says
         # now.
         require_trusted(clients_of(settings, old_catalog, before.sources), Pins(Path(settings.state)))
     feeds: list[RecordFeed] = []
-    tally, ways = ChangeTally(samples), SinksByRoute.from_settings(settings)
+    tally, ways = ChangeTally(samples), comparing.SinksByRoute.from_settings(settings)
     for feed in _iter_feeds(selection, before, read, records or ()):
         feeds.append(feed)
         for chunk in feed.iter_chunks():
             judge = EVALUATORS[chunk.kind]
             one, other = judge(before.evaluator, chunk.rows), judge(after.evaluator, chunk.rows)
-            tally.add(chunk, compare_outcomes(chunk, one, other, ways), sampling.make_sample)
-    notes = list(iter_catalog_notes(before, after))
+            tally.add(chunk, comparing.compare_outcomes(chunk, one, other, ways), sampling)
+    epochs = {"before": old_catalog.epoch, "after": new_catalog.epoch}
+    report = tally.to_json(feeds, comparing.iter_catalog_notes(before, after), epochs)
     if format == "json":
-        print_json(tally.to_json(feeds, notes, {"before": old_catalog.epoch, "after": new_catalog.epoch}))
+        print_json(report)
     else:
-        write_report(tally, feeds, notes)
-    if any(tally.kinds[cast(DifferenceKind, each.value)] for each in chosen):
+        write_report(report)
+    if any(report["changed"].get(each) for each in chosen):
         raise typer.Exit(WRONG)
 
 
@@ -606,11 +582,11 @@ def _iter_feeds(
     selection: RecordSelection, before: Plan, origins: Sequence[RecordSource], files: Sequence[Path]
 ) -> Iterator[RecordFeed]:
     settings = before.settings
-    if RecordSource.topics in origins:
+    if "topics" in origins:
         yield from selection.iter_topic_feeds(before)
-    if RecordSource.inbox in origins:
+    if "inbox" in origins:
         yield from selection.iter_inbox_feeds(settings)
-    if RecordSource.letters in origins:
+    if "dead-letters" in origins:
         # Last, since those already read from topics and inbox are skipped.
         yield RecordFeed("dead letters", partial(selection.iter_letter_chunks, settings))
     yield from (make_file_feed(path, selection.max_records, selection.since) for path in files)

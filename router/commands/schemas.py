@@ -38,21 +38,17 @@ def pull(
     settings = load_settings(config)
     configure_logs(settings.log)
     set_umask_for(settings.readable_by)
-    errors = [error for name in _select(settings, registry or []) if (error := _pull(settings, name, subject or []))]
+    known = settings.schema_registries
+    if not known:
+        raise ConfigError("the settings have no schema registry", hint="add schema_registries")
+    for name in registry or ():
+        if name not in known:
+            raise RouterError(f"the settings have no schema registry {name}", hint=f"known: {', '.join(known)}")
+    errors = [error for name in registry or known if (error := _pull(settings, name, subject or []))]
     if errors:
         first, *others = errors
         first.others = tuple(others)
         raise first
-
-
-def _select(settings: Settings, names: list[str]) -> list[str]:
-    known = settings.schema_registries
-    if not known:
-        raise ConfigError("the settings have no schema registry", hint="add schema_registries")
-    for name in names:
-        if name not in known:
-            raise RouterError(f"the settings have no schema registry {name}", hint=f"known: {', '.join(known)}")
-    return names or list(known)
 
 
 def _pull(settings: Settings, name: str, subjects: list[str]) -> RouterError | None:

@@ -49,10 +49,6 @@ from router.settings.routes import REASONS
 from router.sources import make_inbox_client, make_source_client
 from router.terminal import leave_output, plural, print_json_lines, print_text, terminal, to_text
 
-# ``xrouter tap``: select arriving records, evaluate them, and show them redacted and shortened.
-
-# Samples: a record as received, its outcome, and the resulting event, redacted and shortened.
-
 # Selection of records by endpoint, definition, outcome and reason, and by conditions on single values.
 #
 # A condition is ``NAME=GLOB`` or ``NAME!=GLOB``; all of them must hold, as in a route. Conditions apply to the redacted
@@ -69,23 +65,17 @@ _CONDITION: Final = re.compile(r"([^=!]+)(!?=)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class TapCondition:
-    """One condition. ``wanted`` False: the value differs or is missing."""
-
-    name: str
-    glob: str
-    is_equal: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class SampleFilter:
-    """The filter of samples. One of several values of an option must match; globs support ``*``, ``?``, ``[...]``."""
+    """The filter of samples. One of several values of an option must match; globs support ``*``, ``?``, ``[...]``.
 
-    endpoints: tuple[str, ...] = ()
-    messages: tuple[str, ...] = ()
-    outcome: str = ""
-    reasons: frozenset[str] = frozenset()
-    conditions: tuple[TapCondition, ...] = ()
+    ``conditions`` have a name, a glob, and whether the value must match it, or differ or be missing.
+    """
+
+    endpoints: Sequence[str]
+    messages: Sequence[str]
+    outcome: str | None
+    reasons: Sequence[str]
+    conditions: Sequence[tuple[str, str, bool]]
 
     def accepts_outcome(self, endpoint: str | None, message: str | None, reason: str | None) -> bool:
         """Whether an outcome passes the filter; ``message`` None is a dead letter."""
@@ -99,42 +89,18 @@ class SampleFilter:
     def accepts_sample(self, values: Callable[[str], Sequence[str]]) -> bool:
         """Whether a sample meets all conditions."""
         return all(
-            any(fnmatch.fnmatchcase(value, each.glob) for value in values(each.name)) is each.is_equal
-            for each in self.conditions
+            any(fnmatch.fnmatchcase(value, glob) for value in values(name)) is is_equal
+            for name, glob, is_equal in self.conditions
         )
 
 
-def parse_sample_filter(
-    *,
-    endpoints: Sequence[str] | None = None,
-    messages: Sequence[str] | None = None,
-    outcome: str | None = None,
-    reasons: Sequence[str] | None = None,
-    where: Sequence[str] | None = None,
-) -> SampleFilter:
-    """Return the filter of a command line.
-
-    Raises:
-        RouterError: an option cannot be read, or there is no such outcome or reason; names it.
-    """
-    if outcome is not None and outcome not in OUTCOMES:
-        raise RouterError(f"--outcome {outcome!r} is not an outcome", hint=f"use {' or '.join(OUTCOMES)}")
-    for reason in reasons or ():
-        if reason not in REASONS:
-            raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint_near(reason, REASONS))
-    conditions = tuple(_parse_condition(text) for text in where or ())
-    return SampleFilter(
-        tuple(endpoints or ()), tuple(messages or ()), outcome or "", frozenset(reasons or ()), conditions
-    )
-
-
-def _parse_condition(text: str) -> TapCondition:
+def _parse_condition(text: str) -> tuple[str, str, bool]:
     match = _CONDITION.fullmatch(text)
     name = match[1].strip() if match is not None else ""
     known = name in FIELDS or name.startswith("/") or any(name.startswith(each) and name != each for each in PREFIXES)
     if match is None or not known:
         raise RouterError(f"--where {text!r} cannot be read", hint=_CONDITION_HINT)
-    return TapCondition(name, match[3].strip(), match[2] == "=")
+    return name, match[3].strip(), match[2] == "="
 
 
 def read_pointer(tree: Any, pointer: str) -> list[str]:
@@ -168,15 +134,14 @@ class TapSample:
 
     def find_values(self, name: str) -> Sequence[str]:
         """Return the values of a name in a condition."""
+        prefix, _, rest = name.partition(".")
         if name.startswith("/"):
             return read_pointer(self.tree, name)
-        for prefix in PREFIXES:
-            if name.startswith(prefix):
-                rest = name.removeprefix(prefix)
-                if prefix == "native.":
-                    return [text for path, text in self.document["before"]["native"] if path == rest]
-                after = self.document["after"] or {}
-                return [value for key, value in after.get(prefix[:-1], {}).items() if key == rest]
+        if prefix == "native":
+            return [text for path, text in self.document["before"]["native"] if path == rest]
+        if rest:
+            values = (self.document["after"] or {}).get(prefix, {})
+            return [values[rest]] if rest in values else []
         value = self.document[name]
         return list(value) if isinstance(value, list) else [] if value is None else [value]
 
@@ -248,18 +213,15 @@ class TapSampler:
         }
         time = arrival_times(chunk.rows.column("received").slice(source, 1))[0].as_py() if chunk.is_pushed else None
         record = Record(shown.protocol, shown.native, shown.body, endpoint, time, shown.position)
-        return TapSample(document, record, _parse_json(shown.body))
+        try:
+            tree = json.loads(shown.body or b"null")
+        except (ValueError, RecursionError):
+            tree = None
+        return TapSample(document, record, tree)
 
 
 def _redact_values(values: Mapping[str, str], redaction: Redaction) -> dict[str, str]:
     return {name: _cut(redaction.redact_derived(name, text)) for name, text in list(values.items())[:MAX_VALUES]}
-
-
-def _parse_json(body: bytes | None) -> Any:
-    try:
-        return None if body is None else json.loads(body)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _cut(text: str) -> str:
@@ -285,16 +247,14 @@ def iter_lines(sample: TapSample) -> Iterator[Text]:
     for near in document["nearest"]:
         yield to_text(f"  nearest {near['message']}{''.join(map(_format_mismatch, near['mismatches'][:1]))}")
     yield to_text("  ", ("before", "bold"))
-    for path, text in document["before"]["native"]:
-        yield to_text("    ", (path, "cyan"), f" {text}")
+    yield from (to_text("    ", (path, "cyan"), f" {text}") for path, text in document["before"]["native"])
     for line in document["before"]["body"].split("\n") if document["before"]["body"] else ():
         yield to_text("    ", (line, "dim"))
     if document["after"]:
         yield to_text("  ", ("after", "bold"))
-        for name, text in document["after"]["attributes"].items():
+        context = {f"context.{name}": text for name, text in document["after"]["context"].items()}
+        for name, text in (document["after"]["attributes"] | context).items():
             yield to_text("    ", (name, "cyan"), f" {text}")
-        for name, text in document["after"]["context"].items():
-            yield to_text("    ", (f"context.{name}", "cyan"), f" {text}")
     yield to_text("")
 
 
@@ -497,7 +457,13 @@ def tap(
 
     Example: xrouter tap router.yaml --outcome dead-letter --where native.topic=orders -n 5
     """
-    choice = parse_sample_filter(endpoints=endpoint, messages=message, outcome=outcome, reasons=reason, where=where)
+    if outcome is not None and outcome not in OUTCOMES:
+        raise RouterError(f"--outcome {outcome!r} is not an outcome", hint=f"use {' or '.join(OUTCOMES)}")
+    for each in reason or ():
+        if each not in REASONS:
+            raise RouterError(f"--reason {each!r} is not a dead-letter reason", hint=hint_near(each, REASONS))
+    conditions = [*map(_parse_condition, where or ())]
+    choice = SampleFilter(endpoint or (), message or (), outcome, reason or (), conditions)
     settings = load_settings(config)
     configure_logs(settings.log)
     declarations = Declarations()

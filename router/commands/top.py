@@ -1,4 +1,4 @@
-"""``xrouter top``: the status page's figures, live in a terminal."""
+"""A running router, asked over HTTP: ``xrouter top`` shows its figures live, ``xrouter wait`` waits for it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from router.commands.arguments import OutputFormat
-from router.errors import RouterError
-from router.settings import load_settings
+from router.errors import BrokerUnreachable, RouterError
+from router.settings import Settings, load_settings
+from router.settings.load import read_yaml
 from router.settings.model import MetricsSettings
-from router.terminal import Terminal, plural, print_row, terminal, to_text, write_document
+from router.terminal import Terminal, plural, print_row, print_text, terminal, to_text, write_document
 
 # ``/status.json`` of a running router (deploy/STATUS.md), asked for over HTTP and read into types.
 
@@ -54,9 +55,7 @@ def fetch_status(client: httpx.Client, address: str) -> tuple[bytes, Status]:
             message = f"{url} has format {status['format']}, and this is for format {FORMAT}"
             raise RouterError(message, hint="use the xrouter of the version that runs there")
         list(iter_rows(status))
-    except msgspec.MsgspecError as error:
-        raise RouterError(f"{url} is not a router's status: {error}", hint=_HINT) from None
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise RouterError(f"{url} is not a router's status: {error!r}", hint=_HINT) from error
     return response.content, status
 
@@ -115,15 +114,12 @@ def render_screen(status: Status, address: str, size: ConsoleDimensions, problem
     """Return the screen for a terminal of that size; *problem* is why it is outdated."""
     rows = dict(_iter_tables(status))
     room = size.height - _LINES_BESIDE - len(status["reasons"]) - len(rows["sink"]) - len(rows["query"])
-    shown = {
-        "endpoint": max(_MIN_ROWS, min(len(rows["endpoint"]), room // 2)),
-        "definition": max(_MIN_ROWS, room - min(len(rows["endpoint"]), room // 2)),
-    }
+    half = min(len(rows["endpoint"]), room // 2)
+    shown = {"endpoint": max(_MIN_ROWS, half), "definition": max(_MIN_ROWS, room - half)}
     parts: list[RenderableType] = [*_iter_header(status, address, problem)]
     for kind, given in rows.items():
         if given:
-            chosen = given[: shown.get(kind, len(given))]
-            parts += [Text(""), _make_table(_HEADS[kind], chosen, size.width)]
+            parts += [Text(""), _make_table(_HEADS[kind], given[: shown.get(kind)], size.width)]
     return Group(*parts)
 
 
@@ -163,11 +159,9 @@ def _iter_header(status: Status, address: str, problem: str) -> Iterator[Rendera
 def _iter_tables(status: Status) -> Iterator[tuple[str, list[Row]]]:
     """Yield the rows of each table, busiest first, as the router sorts them."""
     flow = status["flow"] or {"endpoints": (), "definitions": (), "sinks": ()}
+    definitions = flow["definitions"]
     yield "endpoint", [_make_endpoint_row(each) for each in flow["endpoints"]]
-    yield (
-        "definition",
-        [(each["definition"], _format_rate(each["rate"]), f"{each['records']:,}") for each in flow["definitions"]],
-    )
+    yield "definition", [(one["definition"], _format_rate(one["rate"]), f"{one['records']:,}") for one in definitions]
     yield "sink", [_make_sink_row(each) for each in flow["sinks"]]
     yield "query", [_make_query_row(name, each) for name, each in status["queries"].items()]
 
@@ -276,3 +270,73 @@ def _refresh_until_stopped(
                 return
             except RouterError as error:
                 problem = f"{error.message}; what follows is what it said before"
+
+
+# ``xrouter wait``
+
+POLL_SECONDS: Final = 0.2
+
+
+def wait(
+    target: Annotated[str, typer.Argument(metavar="CONFIG|URL", help="Settings of the router or registry, or a URL.")],
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Give up after this time, with exit code 5.")
+    ] = 300.0,
+) -> None:
+    """Wait until a router or registry on this machine is ready, or until a URL responds.
+
+    A router is asked at its `metrics` port. Each reason why it is not ready is printed once, on standard error.
+    Certificates are not verified, since no secret is sent.
+
+    Example: xrouter wait router.yaml --timeout 60
+    """
+    url = target if target.lower().startswith(("http://", "https://")) else _find_readiness_url(Path(target))
+    until, reported = time.monotonic() + timeout, ""
+    with httpx.Client(timeout=ANSWER_SECONDS, trust_env=False, verify=False) as client:
+        while (problem := _find_problem(client, url)) is not None:
+            if time.monotonic() > until:
+                hint = "if it has stopped, see its log; `xrouter doctor CONFIG` shows what startup waits for"
+                raise BrokerUnreachable(f"not ready after {timeout:g} s: {problem}", hint=hint)
+            if problem != reported:
+                print_text(f"waiting: {problem}", err=True)
+                reported = problem
+            time.sleep(POLL_SECONDS)
+
+
+def _find_readiness_url(config: Path) -> str:
+    """Return the URL that tells whether the router or registry of these settings is ready."""
+    written = read_yaml(config)
+    if not written.keys() - Settings.model_fields.keys():
+        return f"{metrics_address(load_settings(config).metrics)}/readyz"
+    from router.commands.registry.settings import RegistryFile, load_registry
+
+    if written.keys() - RegistryFile.model_fields.keys():
+        return f"{metrics_address(load_settings(config).metrics)}/readyz"  # load_settings reports the unknown keys
+    registry, _ = load_registry(config)
+    if registry.metrics is not None and registry.metrics.port:
+        return f"{metrics_address(registry.metrics)}/readyz"
+    if not registry.http.port:
+        raise RouterError("http.port is 0: the port differs at each start", hint="set http.port to a fixed port")
+    return f"{'https' if registry.http.tls else 'http'}://{local_address(registry.http.host)}:{registry.http.port}/"
+
+
+def _find_problem(client: httpx.Client, url: str) -> str | None:
+    """Return why it is not ready; None when it is. A server that requires a login is ready."""
+    try:
+        with client.stream("GET", url) as answer:
+            if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+                return None
+            answer.read()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return f"{url} does not respond: {str(error) or type(error).__name__}"
+    return f"{url} returns {answer.status_code}{_read_reasons(answer)}"
+
+
+def _read_reasons(answer: httpx.Response) -> str:
+    """Return the reasons of a ``/readyz`` response as text."""
+    try:
+        document = answer.json()
+    except ValueError:
+        return ""
+    reasons = document.get("reasons") if isinstance(document, dict) else None
+    return f": {'; '.join(map(str, reasons))}" if isinstance(reasons, list) and reasons else ""

@@ -14,13 +14,13 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs
@@ -32,21 +32,8 @@ from router.dead_letters.dead_letter import DeadLetter
 from router.errors import RouterError
 from router.evaluation.plan import VERSION, Plan
 from router.logs import get_logger
-from router.overview.picture import (
-    HOUR_POINTS,
-    INBOX_BYTES,
-    INBOX_OLDEST,
-    INBOX_RECORDS,
-    POINT_SECONDS,
-    REST,
-    FigureReading,
-    Figures,
-    Point,
-    RoutesByEndpoint,
-    make_picture,
-    to_int,
-)
-from router.overview.records import PASTED, AccessGuard, RecordViews, ReplayPreview
+from router.overview import picture
+from router.overview.records import PASTED, AccessGuard, RecordViews
 from router.settings import Settings
 from router.state.ledger import LetterLedger
 from router.watching.coverage import CoverageView
@@ -66,33 +53,22 @@ KEPT_SECONDS: Final = 0.9
 LEDGER_SECONDS: Final = 5.0
 """Interval at which the number of replayed dead letters is read."""
 
-RecentReplays = Callable[[], list[dict[str, Any]]]
-"""Returns the results of the last replays."""
-
 
 class StatusDocument:
     """Makes and caches the status document. Thread-safe."""
 
-    def __init__(
-        self,
-        status: RouterStatus,
-        figures: Figures,
-        metrics: Metrics,
-        door: AccessGuard,
-        replays: RecentReplays,
-        state: Path | None,
-    ) -> None:
-        """*state* is the folder with the ledger of dead letters; None where there is none."""
+    def __init__(self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: Replays | None) -> None:
+        self.figures = picture.Figures(metrics.registry)
+        self.door = AccessGuard(settings.metrics, records=replays is not None)
         self._status = status
         self._metrics = metrics
-        self._state = state
-        self._settled: tuple[float, int | None] | None = None
-        self._figures = figures
-        self._door = door
         self._replays = replays
+        # A process without dead letters has no ledger of them.
+        self._state = None if replays is None else Path(settings.state)
+        self._settled: tuple[float, int | None] | None = None
         self._started = datetime.now(UTC)
         self._making = threading.Lock()
-        self._ways: tuple[Plan, RoutesByEndpoint] | None = None
+        self._ways: tuple[Plan, picture.RoutesByEndpoint] | None = None
         self._kept: tuple[float, dict[str, Any]] | None = None
 
     def get_document(self, plan: Plan | None) -> dict[str, Any]:
@@ -106,7 +82,7 @@ class StatusDocument:
     def _make_document(self, plan: Plan | None) -> dict[str, Any]:
         alive, life = self._status.check_health()
         _, ready = self._status.check_readiness()
-        reading = self._figures.get_reading()
+        reading = self.figures.get_reading()
         occurred = CoverageView(self._metrics.coverage.all_sightings())
         now = datetime.now(UTC)
         return {
@@ -117,38 +93,38 @@ class StatusDocument:
                 "started": self._started.isoformat(timespec="milliseconds"),
                 "seconds": round((now - self._started).total_seconds()),
             },
-            "access": {"records": self._door.record_readers, "replay": self._door.may_replay},
+            "access": {"records": self.door.record_readers, "replay": self.door.may_replay},
             "healthy": alive,
             **ready,
             "reasons": [*life["reasons"], *ready["reasons"]],
             "queries": self._queries_to_json(ready["queries"], reading),
             "flow": None if plan is None else self._make_flow(plan, reading, occurred),
-            "latency": {"p50_seconds": _to_ms(reading.latency(0.5)), "p95_seconds": _to_ms(reading.latency(0.95))},
+            "latency": {"p50_seconds": reading.latency(0.5), "p95_seconds": reading.latency(0.95)},
             "history": self._history_to_json(),
             "coverage": occurred.unseen_to_json(),
             "inbox": {
                 **ready["inbox"],
-                "records": to_int(reading.get_value(INBOX_RECORDS)),
-                "bytes": to_int(reading.get_value(INBOX_BYTES)),
-                "oldest_seconds": reading.get_value(INBOX_OLDEST),
+                "records": picture.to_int(reading.get_value(picture.INBOX_RECORDS)),
+                "bytes": picture.to_int(reading.get_value(picture.INBOX_BYTES)),
+                "oldest_seconds": reading.get_value(picture.INBOX_OLDEST),
             },
-            "rest_records": to_int(reading.get_value(REST)),
-            "replays": self._replays(),
+            "rest_records": picture.to_int(reading.get_value(picture.REST)),
+            "replays": [] if self._replays is None else self._replays.recent(),
             "shadow": self._metrics.shadow.to_json(),
             "epochs": self._status.history_to_json(),
         }
 
-    def _queries_to_json(self, queries: dict[str, Any], reading: FigureReading) -> dict[str, Any]:
+    def _queries_to_json(self, queries: dict[str, Any], reading: picture.FigureReading) -> dict[str, Any]:
         times, holds = self._status.steps.to_json(), reading.list_blocked()
         return {
             name: {**query, "held_by": [sink for held, sink in holds if held == name], "time": times.get(name)}
             for name, query in queries.items()
         }
 
-    def _make_flow(self, plan: Plan, reading: FigureReading, occurred: CoverageView) -> dict[str, Any]:
+    def _make_flow(self, plan: Plan, reading: picture.FigureReading, occurred: CoverageView) -> dict[str, Any]:
         if self._ways is None or self._ways[0] is not plan:
-            self._ways = (plan, RoutesByEndpoint.from_plan(plan))
-        flow = make_picture(plan, self._ways[1], reading, occurred, self._metrics.sinks.get_problem)
+            self._ways = (plan, picture.RoutesByEndpoint.from_plan(plan))
+        flow = picture.make_picture(plan, self._ways[1], reading, occurred, self._metrics.sinks.get_problem)
         self._add_finished_records(flow["endpoints"])
         dead, settled = flow["totals"]["dead_letters"], self._count_settled()
         dead["open"] = None if settled is None else max(0, dead["records"] - settled)
@@ -184,15 +160,11 @@ class StatusDocument:
         return self._settled[1]
 
     def _history_to_json(self) -> dict[str, Any]:
-        points = self._figures.history.list_points()
+        points = self.figures.list_points()
         return {
-            "every_seconds": POINT_SECONDS,
-            **{name: [getattr(point, name) for point in points] for name in Point._fields},
+            "every_seconds": picture.POINT_SECONDS,
+            **{name: [getattr(point, name) for point in points] for name in picture.Point._fields},
         }
-
-
-def _to_ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
 
 
 # The last hour as small SVG charts, which pages can show without a script.
@@ -202,31 +174,19 @@ def _to_ms(seconds: float | None) -> float | None:
 WIDE, HIGH, TOP, BOTTOM = 320, 96, 16, 14
 SMALL: Final = "small"
 """The query parameter for a chart without text, for a table cell."""
-_STYLE: Final = (
-    ":root{color-scheme:light dark}text{font:11px system-ui,sans-serif;fill:#56606b}"
-    ".a{fill:none;stroke:#a3561c;stroke-width:1.6}.b{fill:none;stroke:#0b5c8a;stroke-width:1.6}"
-    ".f{fill:#0b5c8a;opacity:.16}.g{stroke:#d9d8d2;stroke-width:1}"
-    ".ta{fill:#a3561c}.tb{fill:#0b5c8a}@media(prefers-color-scheme:dark){text{fill:#a3adb7}.ta{fill:#e5a36b}.tb{fill:#7cc0ea}.a{stroke:#e5a36b}.b{stroke:#7cc0ea}.f{fill:#7cc0ea}"
-    ".g{stroke:#343c44}}"
-)
-_HEADERS: Final = (
-    (b"content-type", b"image/svg+xml"),
-    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+_SAFE: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+"""Headers of every response."""
+_CHART_HEADERS: Final = (
+    (b"content-type", b"image/svg+xml"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+    *_SAFE,
+)
 _SHOWN: Final = {False: f"0 0 {WIDE} {HIGH}", True: f"0 {TOP - 2} {WIDE} {HIGH - TOP - BOTTOM + 4}"}
 """The part of a chart that is shown: of a small one what is between the lines of text."""
-Value = Callable[[Point], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart: its lines by name, the last of them filled, and the format of its values."""
-
-    lines: tuple[tuple[str, Value], ...]
-    text: Callable[[float], str]
 
 
 def _format_count(value: float) -> str:
@@ -241,27 +201,29 @@ def _format_seconds(value: float) -> str:
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.0f} h"
 
 
-CHARTS: Final = {
-    "records": Chart((("arriving", lambda at: at.arriving), ("finished", lambda at: at.finished)), _format_count),
-    "lag": Chart((("lag", lambda at: at.lag),), _format_count),
-    "oldest": Chart((("oldest", lambda at: at.oldest),), _format_seconds),
-    "latency": Chart((("95 % within", lambda at: at.latency),), _format_seconds),
+CHARTS: Final[Mapping[str, tuple[Mapping[str, str], Callable[[float], str]]]] = {
+    "records": ({"arriving": "arriving", "finished": "finished"}, _format_count),
+    "lag": ({"lag": "lag"}, _format_count),
+    "oldest": ({"oldest": "oldest"}, _format_seconds),
+    "latency": ({"latency": "95 % within"}, _format_seconds),
 }
-"""All charts by file name."""
+"""All charts by file name: the lines, each a member of points with its label, and the format of its values."""
 
 
-def draw_chart(chart: Chart, points: Sequence[Point], *, small: bool = False) -> str:
+def draw_chart(name: str, points: Sequence[picture.Point], *, small: bool = False) -> str:
     """Return a chart as SVG, with the newest point at the right edge and an hour ago at the left."""
-    values = [[value(point) for point in points] for _, value in chart.lines]
+    lines, text = CHARTS[name]
+    values: list[list[float | None]] = [[getattr(point, member) for point in points] for member in lines]
     most = max((each for line in values for each in line if each is not None), default=0.0)
     told = [
-        f"{label} {'unknown' if not line or line[-1] is None else chart.text(line[-1])}"
-        for (label, _), line in zip(chart.lines, values, strict=True)
+        f"{label} {'unknown' if not line or line[-1] is None else text(line[-1])}"
+        for label, line in zip(lines.values(), values, strict=True)
     ]
     floor = HIGH - BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{_SHOWN[small]}" role="img">',
-        f"<title>{', '.join(told)}; at most {chart.text(most)} in the last hour</title><style>{_STYLE}</style>",
+        f"<title>{', '.join(told)}; at most {text(most)} in the last hour</title>",
+        f"<style>{_read_asset('chart.css')}</style>",
         f'<line class="g" x1="0" y1="{TOP}" x2="{WIDE}" y2="{TOP}"/>',
         f'<line class="g" x1="0" y1="{floor}" x2="{WIDE}" y2="{floor}"/>',
     ]
@@ -269,41 +231,36 @@ def draw_chart(chart: Chart, points: Sequence[Point], *, small: bool = False) ->
         # A single line is filled as the second of two is.
         filled = place == len(values) - 1
         for run in _iter_known_runs(line):
-            spots = [_locate_point(at, value, len(line), most) for at, value in run]
+            spots = [
+                (
+                    WIDE * (picture.HOUR_POINTS - len(line) + at) / (picture.HOUR_POINTS - 1),
+                    floor - (floor - TOP) * (value / most if most else 0.0),
+                )
+                for at, value in run
+            ]
             path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
             if filled:
                 parts.append(f'<path class="f" d="M{spots[0][0]:.1f} {floor}L{path}L{spots[-1][0]:.1f} {floor}Z"/>')
             parts.append(f'<path class="{"b" if filled else "a"}" d="M{path}h.1"/>')
     if small:
         return "".join((*parts, "</svg>"))
-    minutes = round(HOUR_POINTS * POINT_SECONDS / 60)
+    minutes = round(picture.HOUR_POINTS * picture.POINT_SECONDS / 60)
     kinds = ("ta", "tb")[-len(told) :]
-    named = ", ".join(f'<tspan class="{kind}">{text}</tspan>' for kind, text in zip(kinds, told, strict=True))
+    named = ", ".join(f'<tspan class="{kind}">{label}</tspan>' for kind, label in zip(kinds, told, strict=True))
     parts += [
         f'<text x="0" y="11">{named}</text>',
         f'<text x="0" y="{HIGH - 2}">{minutes} min ago</text>',
         f'<text x="{WIDE}" y="{HIGH - 2}" text-anchor="end">now</text>',
-        f'<text x="{WIDE}" y="11" text-anchor="end">at most {chart.text(most)}</text></svg>',
+        f'<text x="{WIDE}" y="11" text-anchor="end">at most {text(most)}</text></svg>',
     ]
     return "".join(parts)
 
 
 def _iter_known_runs(line: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
     """Yield each run of consecutive known points."""
-    run: list[tuple[int, float]] = []
-    for at, value in enumerate(line):
-        if value is not None:
-            run.append((at, value))
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
-
-
-def _locate_point(at: int, value: float, count: int, most: float) -> tuple[float, float]:
-    x = WIDE * (HOUR_POINTS - count + at) / (HOUR_POINTS - 1)
-    return x, HIGH - BOTTOM - (HIGH - TOP - BOTTOM) * (value / most if most else 0.0)
+    for known, run in groupby(enumerate(line), lambda each: each[1] is not None):
+        if known:
+            yield [(at, value) for at, value in run if value is not None]
 
 
 # The status page: one HTML document with its style and script in it; browsers run nothing else, by hashes.
@@ -323,31 +280,22 @@ def make_page() -> Reply:
     script = "'use strict';\n" + "".join(map(_read_asset, SCRIPTS))
     html = _read_asset("page.html").replace("<style></style>", f"<style>{style}</style>")
     html = html.replace("<script></script>", f"<script>{script}</script>")
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {_csp_hash(script)}",
-            f"style-src {_csp_hash(style)}",
-            "connect-src 'self'",
-            "img-src 'self' data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
-        )
+    policy = (
+        f"default-src 'none'; script-src {_csp_hash(script)}; style-src {_csp_hash(style)}; connect-src 'self'; "
+        "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
     )
     headers = (
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-security-policy", policy.encode("ascii")),
-        (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"no-referrer"),
         (b"cross-origin-opener-policy", b"same-origin"),
-        (b"cross-origin-resource-policy", b"same-origin"),
-        (b"cache-control", b"no-store"),
+        *_SAFE,
     )
     return Reply(HTTPStatus.OK, headers, html.encode("utf-8"))
 
 
+@cache
 def _read_asset(name: str) -> str:
     return files("router.overview").joinpath(_FOLDER, name).read_text(encoding="utf-8")
 
@@ -358,12 +306,6 @@ def _csp_hash(text: str) -> str:
 
 WAITING: Final = 8
 """Maximum queued requests per thread."""
-_SAFE: Final = (
-    (b"content-type", b"application/json"),
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
 _READING: Final = ("GET", "HEAD")
 _LETTER: Final = re.compile(rb"/letters/([0-9a-f]{32})(\.json|/replay)")
 _CHART: Final = re.compile(rb"/history/([a-z]{1,20})\.svg")
@@ -372,14 +314,17 @@ Work = Callable[[bytes], Any]
 """Takes the body of a request and returns the JSON of the response."""
 
 
-class Replays(ReplayPreview, Protocol):
-    """What replays letters, as :class:`router.replay.replay.SingleReplays` does."""
+class Replays(Protocol):
+    """What replays dead letters, as :class:`router.replay.replay.SingleReplays` does."""
 
     def begin(self, spark: SparkSession) -> None:
         """Replay in this session from now on."""
 
     def end(self) -> None:
         """Start no further replays."""
+
+    def verdict(self, plan: Plan, letter: DeadLetter) -> Mapping[str, Any]:
+        """Return what a replay would do: ``outcome``, ``message``, ``sinks``, ``reason`` and ``detail``."""
 
     def replay(self, plan: Plan, letter: DeadLetter) -> dict[str, Any]:
         """Start replaying a dead letter, and return the status of the replay."""
@@ -392,33 +337,25 @@ class _WorkerThread:
     """One daemon thread with a short queue."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
         self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(WAITING)
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
         self._closed = False
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def take(self, work: Callable[[], None]) -> bool:
         """Queue *work*; return False if the queue is full or closed."""
-        with self._lock:
-            if self._closed:
-                return False
-            try:
+        with suppress(queue.Full):
+            if not self._closed:
                 self._work.put_nowait(work)
-            except queue.Full:
-                return False
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            return True
+                return True
+        return False
 
     def close(self) -> None:
         """Discard queued work and stop after the current one, without waiting."""
-        with self._lock:
-            self._closed = True
-            with suppress(queue.Empty):
-                while True:
-                    self._work.get_nowait()
+        self._closed = True
+        with suppress(queue.Empty):
+            while True:
+                self._work.get_nowait()
+        with suppress(queue.Full):
             self._work.put_nowait(None)
 
     def _run(self) -> None:
@@ -432,14 +369,9 @@ class Overview:
     def __init__(self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: Replays | None) -> None:
         """*replays* is None for a process without dead letters, which shows only figures."""
         self._replays = replays
-        self._records = None if replays is None else RecordViews(replays)
+        self._records = None if replays is None else RecordViews(replays.verdict)
         self._page = make_page()
-        self._door = AccessGuard(settings.metrics, records=replays is not None)
-        self._figures = Figures(metrics.registry)
-        recent = list[dict[str, Any]] if replays is None else replays.recent
-        # A process without dead letters has no ledger of them.
-        state = None if replays is None else Path(settings.state)
-        self._document = StatusDocument(status, self._figures, metrics, self._door, recent, state)
+        self._document = StatusDocument(settings, metrics, status, replays)
         self._figures_lane, self._records_lane = _WorkerThread("status-figures"), _WorkerThread("status-records")
         self._plan: Plan | None = None
 
@@ -449,7 +381,7 @@ class Overview:
 
     def take_sample(self) -> None:
         """Take samples for rates; call it every second or so."""
-        self._figures.take_sample()
+        self._document.figures.take_sample()
 
     def enable_replays(self, spark: SparkSession) -> None:
         """Allow replays in this session."""
@@ -474,58 +406,49 @@ class Overview:
             return problem.to_reply()
 
     def _answer(self, head: RequestHead) -> AcceptedRequest | Reply | None:
-        if head.path == b"/status.json":
-            _require_method(head, *_READING)
-            return _queue(self._figures_lane, lambda body: self._document.get_document(self._plan))
-        if head.path == b"/":
-            _require_method(head, *_READING)
-            return self._page
         chart = _CHART.fullmatch(head.path)
-        if chart is not None and chart[1].decode("ascii") in CHARTS:
+        name = chart[1].decode("ascii") if chart is not None else ""
+        if head.path in (b"/", b"/status.json") or name in CHARTS:
             _require_method(head, *_READING)
+            if head.path == b"/":
+                return self._page
+            if name not in CHARTS:
+                return _queue(self._figures_lane, lambda body: self._document.get_document(self._plan))
             # A few hundred numbers: less work than to hand it to a thread.
             asked = parse_qs(head.query.decode("latin-1"), keep_blank_values=True, errors="replace")
-            points = self._figures.history.list_points(asked.get("endpoint", [""])[-1])
-            svg = draw_chart(CHARTS[chart[1].decode("ascii")], points, small=SMALL in asked)
-            return Reply(HTTPStatus.OK, _HEADERS, svg.encode())
+            points = self._document.figures.list_points(asked.get("endpoint", [""])[-1])
+            return Reply(HTTPStatus.OK, _CHART_HEADERS, draw_chart(name, points, small=SMALL in asked).encode())
         if self._records is None or self._replays is None:
             return None
         return self._answer_records(head, self._records, self._replays)
 
     def _answer_records(self, head: RequestHead, records: RecordViews, replays: Replays) -> AcceptedRequest | None:
-        if head.path == b"/letters.json":
-            _require_method(head, *_READING)
-            self._door.admit_reading(head)
-            return _queue(self._records_lane, lambda body: records.list_newest(self._require_plan()))
-        if head.path == b"/verdict":
-            _require_method(head, "POST")
-            self._door.admit_reading(head)
-            self._door.require_same_origin(head)
-            return self._accept_body(head, lambda body: records.evaluate_pasted(self._require_plan(), body))
+        door, plan = self._document.door, self._require_plan
         letter = _LETTER.fullmatch(head.path)
-        if letter is None:
-            return None
-        letter_id = letter[1].decode("ascii")
-        if letter[2] == b".json":
+        letter_id = letter[1].decode("ascii") if letter is not None else ""
+        if head.path == b"/letters.json" or (letter is not None and letter[2] == b".json"):
             _require_method(head, *_READING)
-            self._door.admit_reading(head)
-            return _queue(self._records_lane, lambda body: records.describe(self._require_plan(), letter_id))
+            door.admit_reading(head)
+            if letter is None:
+                return _queue(self._records_lane, lambda body: records.list_newest(plan()))
+            return _queue(self._records_lane, lambda body: records.describe(plan(), letter_id))
+        if head.path != b"/verdict" and letter is None:
+            return None
         _require_method(head, "POST")
-        self._door.admit_replay(head)
-        self._door.require_same_origin(head)
-        replayed = self._require_plan
-        return self._accept_body(
-            head, lambda body: replays.replay(plan := replayed(), records.get_letter(plan, letter_id))
-        )
-
-    def _accept_body(self, head: RequestHead, work: Work) -> AcceptedRequest:
+        if letter is None:
+            door.admit_reading(head)
+        else:
+            door.admit_replay(head)
+        door.require_same_origin(head)
         if head.length is not None and head.length > PASTED:
             raise body_too_large(PASTED)
-        return _queue(self._records_lane, work, PASTED)
-
-    def _replay_letter(self, letter: str, records: RecordViews, replays: Replays) -> dict[str, Any]:
-        plan = self._require_plan()
-        return replays.replay(plan, records.get_letter(plan, letter))
+        if letter is None:
+            return _queue(self._records_lane, lambda body: records.evaluate_pasted(plan(), body), PASTED)
+        return _queue(
+            self._records_lane,
+            lambda body: replays.replay(active := plan(), records.get_letter(active, letter_id)),
+            PASTED,
+        )
 
     def _require_plan(self) -> Plan:
         if self._plan is None:
@@ -555,7 +478,9 @@ def _queue(lane: _WorkerThread, work: Work, max_body: int = 0) -> AcceptedReques
 def _make_reply(work: Work, body: bytes) -> Reply:
     try:
         text = json.dumps(work(body), ensure_ascii=False) + "\n"
-        return Reply(HTTPStatus.OK, _SAFE, text.encode("utf-8", "backslashreplace"))
+        return Reply(
+            HTTPStatus.OK, ((b"content-type", b"application/json"), *_SAFE), text.encode("utf-8", "backslashreplace")
+        )
     except HttpProblem as problem:
         return problem.to_reply()
     except RegistryUnavailableError as error:

@@ -9,10 +9,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -21,7 +20,7 @@ from catalog.model import Finding
 from router.evaluation.outputs import DEAD_LETTER, EMPTY, ROUTED
 from router.evaluation.plan import Plan
 from router.matching.schema_validation import is_decided_by_schema
-from router.routing import DEFAULT_DEAD_LETTER_ROUTE, FixedValue, FixedValues, RouteRule, to_dead_letter_route
+from router.routing import DEFAULT_DEAD_LETTER_ROUTE, FixedValue, FixedValues, to_dead_letter_route
 from router.settings import REASONS, Settings, event_routes
 from router.settings.checks import dead_letter_sinks, event_sinks
 from router.settings.routes import (
@@ -71,12 +70,11 @@ Samples = dict[Key, float]
 """Values by the name of a metric and the values of its labels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A count, and its rate per second; the rate is None until there are two samples."""
-
-    count: int
-    rate: float | None
+Figure = dict[str, Any]
+"""A count (``records``), and its ``rate`` per second; the rate is None until there are two samples."""
+_NOTHING: Final[Figure] = {"records": 0, "rate": None}
+_OUTCOMES: Final = {"routed": ROUTED, "dead_letters": DEAD_LETTER, "empty": EMPTY}
+"""Outcomes of records, as the page calls them and as metrics do."""
 
 
 class FigureReading:
@@ -87,53 +85,45 @@ class FigureReading:
         self._before = before
         self.window = window
 
-    def get_figure(self, metric: str, *labels: str) -> Figure:
-        """Return the figure of one series."""
-        return self._sum([(metric, *labels)])
-
     def get_value(self, metric: str, *labels: str) -> float | None:
         """Return the value of one series; None if there is none."""
         return self._samples.get((metric, *labels))
 
-    def sum_by(self, metric: str, label: int) -> dict[str, Figure]:
-        """Return the figures of a metric by the value of one label, given by its index."""
+    def get_figure(self, metric: str, *labels: str) -> Figure:
+        """Return the figure of the series of a metric whose first labels have these values."""
+        return self._sum([key for key in self._samples if key[: len(labels) + 1] == (metric, *labels)])
+
+    def sum_by(self, metric: str) -> dict[str, Figure]:
+        """Return the figures of a metric by the value of its first label."""
         grouped: dict[str, list[Key]] = {}
         for key in self._samples:
             if key[0] == metric:
-                grouped.setdefault(key[1 + label], []).append(key)
+                grouped.setdefault(key[1], []).append(key)
         return {name: self._sum(keys) for name, keys in grouped.items()}
 
-    def outcomes(self) -> dict[str, tuple[Figure, Figure, Figure]]:
+    def outcomes(self) -> dict[str, dict[str, Figure]]:
         """Return for each endpoint its routed records, its dead letters, and its empty batches of events."""
         keys: dict[str, dict[str, list[Key]]] = {}
         for key in self._samples:
             if key[0] == RECORDS:
                 keys.setdefault(key[1], {}).setdefault(key[2], []).append(key)
-        outcomes = (ROUTED, DEAD_LETTER, EMPTY)
-        return {name: tuple(self._sum(each.get(outcome, [])) for outcome in outcomes) for name, each in keys.items()}  # type: ignore[misc]
+        return {
+            name: {shown: self._sum(each.get(outcome, [])) for shown, outcome in _OUTCOMES.items()}
+            for name, each in keys.items()
+        }
 
     def list_blocked(self) -> list[tuple[str, str]]:
         """Return the queries with a blocked batch, each with the blocking sink."""
         return sorted((key[1], key[2]) for key, value in self._samples.items() if key[0] == HELD and value)
 
-    def get_lag(self, endpoint: str) -> float | None:
-        """Return the unprocessed records of an endpoint, at its broker or in the inbox; None if unknown."""
-        known = [value for name in (LAG, PUSHED) if (value := self.get_value(name, endpoint)) is not None]
+    def get_lag(self, endpoint: str = "") -> float | None:
+        """Return the unprocessed records of an endpoint, at its broker or in the inbox, or of all; None if unknown."""
+        known = self._list_values((LAG, PUSHED) if endpoint else (LAG, INBOX_RECORDS, REST), endpoint)
         return sum(known) if known else None
 
-    def get_oldest_age(self, endpoint: str) -> float | None:
-        """Return the age of the oldest unprocessed record of an endpoint; None if unknown."""
-        known = [value for name in (OLDEST, PUSHED_OLDEST) if (value := self.get_value(name, endpoint)) is not None]
-        return max(known, default=None)
-
-    def get_total_lag(self) -> float | None:
-        """Return the number of all unprocessed records; None if unknown."""
-        known = [value for key, value in self._samples.items() if key[0] in (LAG, INBOX_RECORDS, REST)]
-        return sum(known) if known else None
-
-    def get_total_oldest(self) -> float | None:
-        """Return the age of the oldest unprocessed record; None if unknown."""
-        return max((value for key, value in self._samples.items() if key[0] in (OLDEST, INBOX_OLDEST)), default=None)
+    def get_oldest_age(self, endpoint: str = "") -> float | None:
+        """Return the age of the oldest unprocessed record of an endpoint, or of all; None if unknown."""
+        return max(self._list_values((OLDEST, PUSHED_OLDEST if endpoint else INBOX_OLDEST), endpoint), default=None)
 
     def latency(self, share: float) -> float | None:
         """Return the latency in seconds at this quantile (*share*) of the window's records; None without records."""
@@ -148,16 +138,20 @@ class FigureReading:
             if count >= wanted:
                 if bound == math.inf:
                     return lower
-                return lower + (bound - lower) * (wanted - below) / max(count - below, 1e-9)
+                return round(lower + (bound - lower) * (wanted - below) / max(count - below, 1e-9), 3)
             below, lower = count, bound
         return lower
+
+    def _list_values(self, metrics: Sequence[str], endpoint: str) -> list[float]:
+        keys = (key for key in self._samples if key[0] in metrics and (not endpoint or key[1:] == (endpoint,)))
+        return [self._samples[key] for key in keys]
 
     def _sum(self, keys: list[Key]) -> Figure:
         count = sum(self._samples.get(key, 0.0) for key in keys)
         if self._before is None or self.window <= 0:
-            return Figure(int(count), None)
+            return {"records": int(count), "rate": None}
         grown = count - sum(self._before.get(key, 0.0) for key in keys)
-        return Figure(int(count), round(max(0.0, grown) / self.window, 3))
+        return {"records": int(count), "rate": round(max(0.0, grown) / self.window, 3)}
 
 
 class Point(NamedTuple):
@@ -171,75 +165,20 @@ class Point(NamedTuple):
     """The 95th percentile; only known of all endpoints together."""
 
 
-class History:
-    """Points of the last hour, of all endpoints together ('') and of the busiest ones. Thread-safe.
-
-    Its memory is bounded: :data:`HOUR_POINTS` of :data:`HISTORIES` endpoints at most.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._taken: float | None = None
-        self._points: dict[str, deque[Point]] = {"": deque(maxlen=HOUR_POINTS)}
-
-    def is_due(self) -> bool:
-        """Whether it is time for another point."""
-        return self._taken is None or self._clock() - self._taken >= POINT_SECONDS
-
-    def add_point(self, reading: FigureReading) -> None:
-        """Add a point with the current figures."""
-        outcomes, arrived = reading.outcomes(), reading.sum_by(ARRIVED, 0)
-        finished = {name: _sum_rates(figure.rate for figure in three) for name, three in outcomes.items()}
-        names = sorted({*outcomes, *arrived}, key=lambda name: (-(finished.get(name) or 0.0), name))
-        known = [name for name in self._points if name in outcomes or name in arrived]
-        kept = dict.fromkeys((*(name for name in known if name), *names))
-        fresh = {
-            name: Point(
-                arrived[name].rate if name in arrived else None,
-                finished.get(name),
-                reading.get_lag(name),
-                reading.get_oldest_age(name),
-                None,
-            )
-            for name in list(kept)[:HISTORIES]
-        }
-        whole = Point(
-            _sum_rates(figure.rate for figure in arrived.values()),
-            _sum_rates(finished.values()),
-            reading.get_total_lag(),
-            reading.get_total_oldest(),
-            reading.latency(0.95),
-        )
-        with self._lock:
-            self._taken = self._clock()
-            points = {name: self._points.get(name) or deque(maxlen=HOUR_POINTS) for name in fresh}
-            for name, point in fresh.items():
-                points[name].append(point)
-            self._points[""].append(whole)
-            self._points = {"": self._points[""], **points}
-
-    def list_points(self, endpoint: str = "") -> list[Point]:
-        """Return the figures of an endpoint, or the sums of all endpoints, oldest first; empty if it is unknown."""
-        with self._lock:
-            return list(self._points.get(endpoint, ()))
-
-
-def _sum_rates(rates: Iterable[float | None]) -> float | None:
-    known = [rate for rate in rates if rate is not None]
-    return round(sum(known), 3) if known else None
-
-
 class Figures:
-    """Reads metrics, and stores samples of one minute to compute rates. Thread-safe."""
+    """Reads metrics, stores samples of one minute to compute rates, and points of the last hour. Thread-safe.
+
+    There are points of all endpoints together ('') and of the busiest ones. Memory is bounded: :data:`HOUR_POINTS` of
+    :data:`HISTORIES` endpoints at most.
+    """
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: deque[tuple[float, Samples]] = deque(maxlen=int(WINDOW_SECONDS / EVERY_SECONDS) + 1)
-        self.history = History(clock)
-        """The last hour."""
+        self._pointed: float | None = None
+        self._points: dict[str, deque[Point]] = {"": deque(maxlen=HOUR_POINTS)}
 
     def take_sample(self) -> None:
         """Take a sample if it is time for one; call it every second or so."""
@@ -250,8 +189,9 @@ class Figures:
             counted = self._read_metrics(_COUNTED)
             with self._lock:
                 self._kept.append((now, counted))
-        if self.history.is_due():
-            self.history.add_point(self.get_reading())
+        if self._pointed is None or now - self._pointed >= POINT_SECONDS:
+            self._pointed = now
+            self._add_point(self.get_reading())
 
     def get_reading(self) -> FigureReading:
         """Return the current figures."""
@@ -262,6 +202,26 @@ class Figures:
         if before is None or now - before[0] < 1.0:
             return FigureReading(samples, None, 0.0)
         return FigureReading(samples, before[1], now - before[0])
+
+    def list_points(self, endpoint: str = "") -> list[Point]:
+        """Return the figures of an endpoint, or the sums of all endpoints, oldest first; empty if it is unknown."""
+        with self._lock:
+            return list(self._points.get(endpoint, ()))
+
+    def _add_point(self, reading: FigureReading) -> None:
+        arrived = reading.sum_by(ARRIVED)
+        finished = {name: _total(figures.values()) for name, figures in reading.outcomes().items()}
+        names = sorted({*finished, *arrived}, key=lambda name: (-(finished.get(name, _NOTHING)["rate"] or 0.0), name))
+        kept = [*dict.fromkeys((*(name for name in self._points if name in names), *names))][:HISTORIES]
+        whole = (_total(arrived.values())["rate"], _total(finished.values())["rate"])
+        fresh = {"": Point(*whole, reading.get_lag(), reading.get_oldest_age(), reading.latency(0.95))}
+        for name in kept:
+            arriving, done = (each.get(name, _NOTHING)["rate"] for each in (arrived, finished))
+            fresh[name] = Point(arriving, done, reading.get_lag(name), reading.get_oldest_age(name), None)
+        with self._lock:
+            self._points = {name: self._points.get(name) or deque(maxlen=HOUR_POINTS) for name in fresh}
+            for name, point in fresh.items():
+                self._points[name].append(point)
 
     def _read_metrics(self, metrics: tuple[str, ...]) -> Samples:
         """Return the current values of these metrics."""
@@ -274,152 +234,121 @@ class Figures:
 # It follows what :mod:`router.routing` decides by: records of a definition with one way take it always,
 # those of one with several the first whose conditions their values meet.
 
-Records = Literal["all", "events", "native"]
-"""Which records of a definition: all, those that arrive as CloudEvents, or those that become one by mapping."""
 ALL: Final = "*"
 UNKNOWN: Final = ""
 """The endpoint of a letter that came from none."""
-KAFKA: Final = "KAFKA"
-PARTITION_KEY: Final = "partitionkey"
 _REFERENCES: Final = ("${", "file:")
 
 
-@dataclass(frozen=True, slots=True)
-class RouteTarget:
-    """A sink and the destination there, with variables that depend on the record in braces."""
-
-    sink: str
-    destination: str
-
-
-@dataclass(frozen=True, slots=True)
-class PossibleRoute:
-    """A possible route, and its remaining conditions on values (globs by ``context.NAME`` and so on)."""
-
-    route: int
-    values: Mapping[str, tuple[str, ...]]
-    targets: tuple[RouteTarget, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DefinitionFlow:
-    """The records of one definition at one source, and their possible routes in order."""
-
-    endpoint: str
-    message: str
-    records: Records
-    ways: tuple[PossibleRoute, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LetterFlow:
-    """Dead letters of some reasons; ``route`` None is ``dead_letters.sinks``.
-
-    ``endpoints`` are xids of sources, empty for a record of none of them, or ``*`` alone for all.
-    """
-
-    endpoints: tuple[str, ...]
-    reasons: tuple[str, ...]
-    route: int | None
-    targets: tuple[RouteTarget, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RouteSurvey:
-    """Everything of one plan. ``unreached`` are routes that nothing takes, ``unrouted`` definitions that no source has.
-
-    ``last_only`` are definitions that only the last route of events takes, where there are others; ``batch_only`` are
-    those with records that go by the fallback topic, in real-time mode. ``unvalidated`` are definitions with a schema
-    that bodies need not keep to, on one of their routes at least.
-    """
-
-    flows: tuple[DefinitionFlow, ...]
-    letters: tuple[LetterFlow, ...]
-    unreached: tuple[int, ...]
-    unrouted: tuple[str, ...]
-    last_only: tuple[str, ...]
-    batch_only: tuple[str, ...]
-    unvalidated: tuple[str, ...]
+Form = dict[str, Any]
+"""An object of the output of ``xrouter routes --format json``, by its ``kind``."""
 
 
 def sink_topics(plan: Plan) -> dict[str, list[str]]:
     """Return the topics that Kafka sinks write to whatever a record has, by sink."""
-    surveyed = survey_routes(plan)
-    targets = [target for flow in surveyed.flows for way in flow.ways for target in way.targets]
-    targets += [target for letters in surveyed.letters for target in letters.targets]
+    targets = [
+        target for form in survey_routes(plan) for each in form.get("ways", [form]) for target in each.get("sinks", ())
+    ]
     if plan.settings.relations is not None:
         pairs = plan.settings.relations.to
         topics = plan.settings.sinks[pairs].topics
-        targets += [] if topics is None else [RouteTarget(pairs, topics.topic)]
+        targets += [] if topics is None else [{"sink": pairs, "destination": topics.topic}]
     found: dict[str, set[str]] = {}
     for target in targets:
-        if plan.settings.sinks[target.sink].topics is not None and "{" not in target.destination:
-            found.setdefault(target.sink, set()).add(target.destination)
+        if plan.settings.sinks[target["sink"]].topics is not None and "{" not in target["destination"]:
+            found.setdefault(target["sink"], set()).add(target["destination"])
     return {name: sorted(found[name]) for name in plan.settings.sinks if name in found}
 
 
-def survey_routes(plan: Plan) -> RouteSurvey:
-    """Return the possible routes of all definitions and dead letters of a plan."""
-    flows = tuple(_iter_flows(plan))
-    letters = tuple(_iter_letter_flows(plan))
+def survey_routes(plan: Plan) -> list[Form]:
+    """Return the possible routes of all definitions and dead letters of a plan, and what is left out.
+
+    The kind ``definition`` has the records of a definition at one source, and its possible routes in order, each with
+    its remaining conditions on ``values`` (globs by ``context.NAME`` and so on) and its destinations, with variables
+    that depend on the record in braces. ``dead-letters`` are those of some reasons; ``route`` None is
+    ``dead_letters.sinks``; ``endpoints`` are xids of sources, empty for a record of none of them, or ``*`` alone.
+
+    ``unreached-route`` is one that nothing takes, ``unrouted-definition`` one that no source has.
+    ``left-over-definition`` is one that only the last route of events takes, where there are others;
+    ``unsettled-definition`` one with records that go by the fallback topic, in real-time mode. ``unheld-schema`` is a
+    definition with a schema that bodies need not keep to, on one of its routes at least.
+    """
+    flows, letters = list(_iter_flows(plan)), list(_iter_letter_flows(plan))
     events = [number for number, _ in event_routes(plan.settings.routes)]
-    used = {way.route for flow in flows for way in flow.ways} | {events[-1]} | {each.route for each in letters}
+    used = {way["route"] for flow in flows for way in flow["ways"]} | {events[-1]} | {each["route"] for each in letters}
     matcher = plan.evaluator.matcher
     reached = {matcher.targets[target].xid for channel in matcher.channels for target in channel.candidates}
-    others = {flow.message for flow in flows for way in flow.ways if way.route != events[-1]}
-    return RouteSurvey(
-        flows,
-        letters,
-        tuple(number for number in range(len(plan.settings.routes)) if number not in used),
-        tuple(xid for xid in plan.catalog.definitions if xid not in reached),
-        tuple(sorted({flow.message for flow in flows} - others)) if len(events) > 1 else (),
-        tuple(_find_batch_only(plan, flows)) if plan.settings.is_real_time else (),
-        tuple(_find_unvalidated(plan, flows)),
-    )
+    others = {flow["message"] for flow in flows for way in flow["ways"] if way["route"] != events[-1]}
+    by_kind: dict[str, Iterable[str]] = {
+        "unrouted-definition": (xid for xid in plan.catalog.definitions if xid not in reached),
+        "left-over-definition": sorted({flow["message"] for flow in flows} - others) if len(events) > 1 else (),
+        "unsettled-definition": _find_batch_only(plan, flows) if plan.settings.is_real_time else (),
+        "unheld-schema": _find_unvalidated(plan, flows),
+    }
+    unreached = (number for number in range(len(plan.settings.routes)) if number not in used)
+    return [
+        *flows,
+        *letters,
+        *({"kind": "unreached-route", "route": number} for number in unreached),
+        *({"kind": kind, "message": xid} for kind, xids in by_kind.items() for xid in xids),
+    ]
 
 
-def _find_unvalidated(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
+def _find_unvalidated(plan: Plan, flows: Iterable[Form]) -> list[str]:
     matcher = plan.evaluator.matcher
     # Where there is neither envelope nor protocol, the schema decides whatever the settings say.
     free = {each.xid for each in matcher.targets if matcher.checks.has_schema(each) and not is_decided_by_schema(each)}
-    loose = {flow.message for flow in flows if not all(plan.routes.always_validates(way.route) for way in flow.ways)}
-    return iter(sorted(free & loose))
+    validates = plan.routes.always_validates
+    loose = {flow["message"] for flow in flows if not all(validates(way["route"]) for way in flow["ways"])}
+    return sorted(free & loose)
 
 
-def _find_batch_only(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
+def _find_batch_only(plan: Plan, flows: Iterable[Form]) -> Iterable[str]:
     from router.realtime import find_fast_types  # loads Kafka's client
 
     settled = {each.message for each in find_fast_types(plan)}
     # Records that are no events are mapped, which takes the matcher.
-    return iter(
-        dict.fromkeys(flow.message for flow in flows if flow.records != "events" or flow.message not in settled)
-    )
+    slow = (flow for flow in flows if flow["records"] != "events" or flow["message"] not in settled)
+    return dict.fromkeys(flow["message"] for flow in slow)
+
+
+_FINDINGS: Final = {
+    "unrouted-definition": (
+        "/sources",
+        "no source expects {}",
+        "name an endpoint that expects it under sources, or leave it",
+    ),
+    "unsettled-definition": (
+        "/realtime/rest",
+        "records of {}, or some, go by the rest topic, in batches",
+        "see the operations notes on real-time mode for what makes a definition quick, or leave it",
+    ),
+    "unheld-schema": (
+        "/match/validate",
+        "records of {} may be routed with bodies that its schema rejects",
+        "set match.validate, or validate of its route, to always, or leave it",
+    ),
+}
+"""Pointer, message and hint of a finding about a definition, by kind."""
 
 
 def iter_route_findings(file: str, plan: Plan) -> Iterator[Finding]:
     """Yield lint findings about the routes of the settings in *file* with the plan's catalog."""
     surveyed = survey_routes(plan)
-    for number in surveyed.unreached:
-        letters = plan.settings.routes[number].when.letters
-        what = "no dead letter of a source" if letters else "no definition at a source"
-        hint = "correct its conditions, or move it before the route that takes everything it would"
-        message = f"{what} reaches route {number}"
-        yield Finding(file, f"/routes/{number}", "warning", "unreached-route", message, hint)
-    for xid in surveyed.unrouted:
-        hint = "name an endpoint that expects it under sources, or leave it"
-        yield Finding(file, "/sources", "info", "unrouted-definition", f"no source expects {xid}", hint)
-    for xid in surveyed.batch_only:
-        hint = "see the operations notes on real-time mode for what makes a definition quick, or leave it"
-        message = f"records of {xid}, or some, go by the rest topic, in batches"
-        yield Finding(file, "/realtime/rest", "info", "unsettled-definition", message, hint)
-    for xid in surveyed.unvalidated:
-        hint = "set match.validate, or validate of its route, to always, or leave it"
-        message = f"records of {xid} may be routed with bodies that its schema rejects"
-        yield Finding(file, "/match/validate", "info", "unheld-schema", message, hint)
-    yield from _iter_keyless_sinks(file, plan, surveyed.flows)
+    for form in surveyed:
+        if form["kind"] == "unreached-route":
+            letters = plan.settings.routes[form["route"]].when.letters
+            what = "no dead letter of a source" if letters else "no definition at a source"
+            hint = "correct its conditions, or move it before the route that takes everything it would"
+            place, message = f"/routes/{form['route']}", f"{what} reaches route {form['route']}"
+            yield Finding(file, place, "warning", "unreached-route", message, hint)
+        elif form["kind"] in _FINDINGS:
+            place, text, hint = _FINDINGS[form["kind"]]
+            yield Finding(file, place, "info", form["kind"], text.format(form["message"]), hint)
+    yield from _iter_keyless_sinks(file, plan, [form for form in surveyed if form["kind"] == "definition"])
 
 
-def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[Finding]:
+def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[Form]) -> Iterator[Finding]:
     """Yield findings about Kafka sinks whose events have no key although their definitions have placeholders.
 
     Only Kafka's own key and the attribute ``partitionkey`` are one by themselves (MATCHING.md#what-comes-out): a key of
@@ -428,36 +357,33 @@ def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) 
     kinds = {source.endpoint: source.protocol or source.kind.upper() for source in plan.sources}
     by_sink: dict[str, dict[str, tuple[str, str]]] = {}
     for flow in flows:
-        protocol, definition = kinds.get(flow.endpoint, KAFKA), plan.catalog.definitions[flow.message]
+        protocol, definition = kinds.get(flow["endpoint"], "KAFKA"), plan.catalog.definitions[flow["message"]]
         names = tuple(iter_placeholder_names(definition.protocoloptions)) or tuple(
             iter_placeholder_names(definition.envelopemetadata)
         )
-        keyed = any(each.name == PARTITION_KEY for each in definition.envelopemetadata)
-        if protocol == KAFKA or keyed or not names:
+        keyed = any(each.name == "partitionkey" for each in definition.envelopemetadata)
+        if protocol == "KAFKA" or keyed or not names:
             continue
-        for name in {target.sink for way in flow.ways for target in way.targets}:
+        for name in {target["sink"] for way in flow["ways"] for target in way["sinks"]}:
             topics = plan.settings.sinks[name].topics
             if topics is not None and topics.key is None:
-                by_sink.setdefault(name, {}).setdefault(flow.message, (protocol, names[0]))
+                by_sink.setdefault(name, {}).setdefault(flow["message"], (protocol, names[0]))
     for name, messages in sorted(by_sink.items()):
         message, (protocol, placeholder) = next(iter(messages.items()))
         more = f", and of {len(messages) - 1} other definitions" if len(messages) > 1 else ""
         text = f"events of {message} arrive by {protocol} and get no key in sink {name}{more}: Kafka keeps their order"
-        hint = (
-            f'set sinks.{name}.key, such as "{{{CONTEXT_PREFIX}{placeholder}}}", or leave it if order does not matter'
-        )
-        yield Finding(
-            file, f"/sinks/{name}", "info", "unkeyed-events", f"{text} in one partition, not over several", hint
-        )
+        text += " in one partition, not over several"
+        key = f"{{{CONTEXT_PREFIX}{placeholder}}}"
+        hint = f'set sinks.{name}.key, such as "{key}", or leave it if order does not matter'
+        yield Finding(file, f"/sinks/{name}", "info", "unkeyed-events", text, hint)
 
 
-def _iter_flows(plan: Plan) -> Iterator[DefinitionFlow]:
+def _iter_flows(plan: Plan) -> Iterator[Form]:
     judge = plan.evaluator
     for number, channel in enumerate(judge.matcher.channels):
         for target in channel.candidates:
-            by_records: dict[Records, tuple[PossibleRoute, ...]] = {}
-            kinds: tuple[tuple[Records, bool], ...] = (("events", True), ("native", False))
-            for records, event in kinds:
+            by_records: dict[str, list[Form]] = {}
+            for records, event in (("events", True), ("native", False)):
                 if judge.matcher.targets[target].constraints(event=event) is None:
                     continue
                 settled = FixedValues(judge.matcher, number, target, event=event)
@@ -465,15 +391,23 @@ def _iter_flows(plan: Plan) -> Iterator[DefinitionFlow]:
                     continue
                 pair = judge.outputs.destinations.routes_of_target(number, target, event=event)
                 known = _make_lookup(judge.matcher.targets[target].xid, pair.endpoint or "", settled)
-                by_records[records] = tuple(_make_route(plan.settings, rule, known) for rule in pair.rules)
+                by_records[records] = [
+                    {
+                        "route": rule.route,
+                        "values": {each.name: each.globs for each in rule.conditions},
+                        "sinks": _list_targets(plan.settings, plan.settings.routes[rule.route].to, known),
+                    }
+                    for rule in pair.rules
+                ]
             if len(by_records) == 2 and by_records["events"] == by_records["native"]:
                 by_records = {"all": by_records["events"]}
             endpoint = channel.endpoint_of(target) or ""
             for records, ways in by_records.items():
-                yield DefinitionFlow(endpoint, judge.matcher.targets[target].xid, records, ways)
+                place = {"endpoint": endpoint, "message": judge.matcher.targets[target].xid}
+                yield {"kind": "definition", **place, "records": records, "ways": ways}
 
 
-def _iter_letter_flows(plan: Plan) -> Iterator[LetterFlow]:
+def _iter_letter_flows(plan: Plan) -> Iterator[Form]:
     endpoints = (*sorted({source.endpoint for source in plan.sources}), UNKNOWN)
     groups: dict[tuple[int, ...], list[str]] = {}
     for endpoint in endpoints:
@@ -484,16 +418,21 @@ def _iter_letter_flows(plan: Plan) -> Iterator[LetterFlow]:
             reasons = tuple(reason for reason, taken in zip(REASONS, routes, strict=True) if taken == route)
             number = None if route == DEFAULT_DEAD_LETTER_ROUTE else to_dead_letter_route(route)
             names = plan.settings.dead_letters.sinks if number is None else plan.settings.routes[number].to
-            targets = tuple(
-                RouteTarget(name, _locate(plan.settings, name, lambda name: None, letters=True)) for name in names
-            )
-            yield LetterFlow((ALL,) if len(groups) == 1 else tuple(members), reasons, number, targets)
+            yield {
+                "kind": "dead-letters",
+                "endpoints": [ALL] if len(groups) == 1 else members,
+                "reasons": reasons,
+                "route": number,
+                "sinks": _list_targets(plan.settings, names, lambda name: None, letters=True),
+            }
 
 
-def _make_route(settings: Settings, rule: RouteRule, known: FixedValue) -> PossibleRoute:
-    names = dict.fromkeys(settings.routes[rule.route].to)
-    targets = tuple(RouteTarget(name, _locate(settings, name, known)) for name in names)
-    return PossibleRoute(rule.route, {each.name: each.globs for each in rule.conditions}, targets)
+def _list_targets(
+    settings: Settings, names: Iterable[str], known: FixedValue, *, letters: bool = False
+) -> list[dict[str, str]]:
+    return [
+        {"sink": name, "destination": _locate(settings, name, known, letters=letters)} for name in dict.fromkeys(names)
+    ]
 
 
 def _make_lookup(message: str, endpoint: str, settled: FixedValues) -> FixedValue:
@@ -522,41 +461,34 @@ def _fill_template(template: DestinationTemplate, known: FixedValue, escape: Cal
 
 SHOWN: Final = 40
 """Endpoints, and definitions, that are shown by themselves."""
-_NOTHING: Final = Figure(0, None)
-_OUTCOMES: Final = ("routed", "dead_letters", "empty")
-"""What :meth:`~router.overview.picture.FigureReading.outcomes` tells apart, as the page calls it."""
-
-
 Problems = Callable[[str], SinkProblem | None]
 
 
-@dataclass(frozen=True, slots=True)
-class RoutesByEndpoint:
+class RoutesByEndpoint(NamedTuple):
     """Who goes where under one plan: for each endpoint the ``definitions`` that it may have records of, and for each
-    definition the ``sinks`` that these may go to.
+    definition the ``sinks`` that these may go to; for each endpoint the sinks of its dead ``letters``.
     """
 
-    definitions: Mapping[str, tuple[str, ...]]
-    sinks: Mapping[str, tuple[str, ...]]
-    letters: Mapping[str, tuple[str, ...]]
-    """For each endpoint, the sinks of its dead letters."""
+    definitions: Mapping[str, Collection[str]]
+    sinks: Mapping[str, Collection[str]]
+    letters: Mapping[str, Collection[str]]
 
     @classmethod
     def from_plan(cls, plan: Plan) -> RoutesByEndpoint:
         """Survey the routes of a plan; it takes seconds for thousands of definitions."""
-        surveyed = survey_routes(plan)
         definitions: dict[str, dict[str, None]] = {}
         sinks: dict[str, dict[str, None]] = {}
-        for flow in surveyed.flows:
-            definitions.setdefault(flow.endpoint, {})[flow.message] = None
-            taken = sinks.setdefault(flow.message, {})
-            taken.update((target.sink, None) for way in flow.ways for target in way.targets)
         letters: dict[str, dict[str, None]] = {}
         endpoints = [source.endpoint for source in plan.sources]
-        for each in surveyed.letters:
-            for endpoint in endpoints if each.endpoints == ("*",) else each.endpoints:
-                letters.setdefault(endpoint, {}).update((target.sink, None) for target in each.targets)
-        return cls(*({name: tuple(each) for name, each in ways.items()} for ways in (definitions, sinks, letters)))
+        for form in survey_routes(plan):
+            if form["kind"] == "definition":
+                definitions.setdefault(form["endpoint"], {})[form["message"]] = None
+                taken = sinks.setdefault(form["message"], {})
+                taken.update((target["sink"], None) for way in form["ways"] for target in way["sinks"])
+            elif form["kind"] == "dead-letters":
+                for endpoint in endpoints if form["endpoints"] == [ALL] else form["endpoints"]:
+                    letters.setdefault(endpoint, {}).update((target["sink"], None) for target in form["sinks"])
+        return cls(definitions, sinks, letters)
 
 
 def make_picture(
@@ -566,10 +498,10 @@ def make_picture(
 
     *problems* gives the last error of a sink.
     """
-    outcomes, definitions, arrived = reading.outcomes(), reading.sum_by(DEFINITIONS, 0), reading.sum_by(ARRIVED, 0)
+    outcomes, definitions, arrived = reading.outcomes(), reading.sum_by(DEFINITIONS), reading.sum_by(ARRIVED)
     sources = {source.endpoint: source for source in plan.sources}
-    routed = {xid: outcomes.get(xid, (_NOTHING,) * 3) for xid in (*sources, *outcomes)}
-    shown = _busy_names((xid, _total(both)) for xid, both in routed.items())
+    routed = {xid: outcomes.get(xid, dict.fromkeys(_OUTCOMES, _NOTHING)) for xid in (*sources, *outcomes)}
+    shown = _busy_names((xid, _total(figures.values())) for xid, figures in routed.items())
     messages = _busy_names((xid, definitions.get(xid, _NOTHING)) for xid in dict.fromkeys((*ways.sinks, *definitions)))
     lacking = set(ways.sinks) - set(messages)
     links = [
@@ -579,20 +511,25 @@ def make_picture(
         if xid in messages
     ]
     links += [
-        {"from": xid, "to": sink, "kind": "sink", **_share_to_json(definitions.get(xid, _NOTHING), ways.sinks[xid])}
+        {"from": xid, "to": sink, "kind": "sink", **_share(definitions.get(xid, _NOTHING), ways.sinks[xid])}
         for xid in messages
         for sink in ways.sinks.get(xid, ())
     ]
     links += [
-        {"from": endpoint, "to": sink, "kind": "letters", **_share_to_json(routed[endpoint][1], ways.letters[endpoint])}
+        {
+            "from": endpoint,
+            "to": sink,
+            "kind": "letters",
+            **_share(routed[endpoint]["dead_letters"], ways.letters[endpoint]),
+        }
         for endpoint in shown
         for sink in ways.letters.get(endpoint, ())
     ]
     return {
         "window_seconds": round(reading.window, 1),
         "totals": {
-            **{name: _to_json(_total(each[place] for each in routed.values())) for place, name in enumerate(_OUTCOMES)},
-            "arriving": _to_json(_total(arrived.values())),
+            **{name: _total(each[name] for each in routed.values()) for name in _OUTCOMES},
+            "arriving": _total(arrived.values()),
         },
         "endpoints": [
             {
@@ -601,8 +538,8 @@ def make_picture(
                 "query": sources[xid].query if xid in sources else None,
                 "topic": sources[xid].topic or None if xid in sources else None,
                 "pushed": xid in sources and sources[xid].pushed,
-                **{name: _to_json(figure) for name, figure in zip(_OUTCOMES, routed[xid], strict=True)},
-                "arriving": _to_json(arrived.get(xid, _NOTHING)),
+                **routed[xid],
+                "arriving": arrived.get(xid, _NOTHING),
                 "lag": to_int(reading.get_lag(xid)),
                 "oldest_seconds": reading.get_oldest_age(xid),
                 "received": to_int(reading.get_value(RECEIVED, xid)),
@@ -614,7 +551,7 @@ def make_picture(
         "definitions": [
             {
                 "definition": xid,
-                **_to_json(definitions.get(xid, _NOTHING)),
+                **definitions.get(xid, _NOTHING),
                 **occurred.definition_to_json(xid),
                 "gone": xid not in ways.sinks,
             }
@@ -640,32 +577,28 @@ def _iter_sinks(plan: Plan, reading: FigureReading, problems: Problems) -> Itera
                 "type": chosen.model_dump(include={"type"})["type"],
                 "events": name in events,
                 "letters": name in letters,
-                "writes": {result: figure.count for result, figure in writes.items()},
-                "error_rate": writes["error"].rate,
+                "writes": {result: figure["records"] for result, figure in writes.items()},
+                "error_rate": writes["error"]["rate"],
                 "holds": held.get(name, []),
-                "last_error": None if problem is None else {"at": _format_instant(problem.at), "text": problem.text},
+                "last_error": problem and {"at": _format_instant(problem.at), "text": problem.text},
             }
 
 
 def _busy_names(figures: Iterable[tuple[str, Figure]]) -> list[str]:
     """Return the names of the busiest: by rate, then by count, else in their order."""
-    ranked = sorted(figures, key=lambda each: (-(each[1].rate or 0.0), -each[1].count))
+    ranked = sorted(figures, key=lambda each: (-(each[1]["rate"] or 0.0), -each[1]["records"]))
     return [name for name, _ in ranked[:SHOWN]]
 
 
 def _total(figures: Iterable[Figure]) -> Figure:
     several = list(figures)
-    rates = [each.rate for each in several if each.rate is not None]
-    return Figure(sum(each.count for each in several), round(sum(rates), 3) if rates else None)
+    rates = [each["rate"] for each in several if each["rate"] is not None]
+    return {"records": sum(each["records"] for each in several), "rate": round(sum(rates), 3) if rates else None}
 
 
-def _to_json(figure: Figure) -> dict[str, Any]:
-    return {"records": figure.count, "rate": figure.rate}
-
-
-def _share_to_json(figure: Figure, ways: tuple[str, ...]) -> dict[str, Any]:
+def _share(figure: Figure, ways: Collection[str]) -> Figure:
     """Return the figures of a link; None if records may take several links, which are not counted separately."""
-    return _to_json(figure) if len(ways) == 1 or not figure.count else {"records": None, "rate": None}
+    return figure if len(ways) == 1 or not figure["records"] else {"records": None, "rate": None}
 
 
 def _format_instant(seconds: float) -> str:

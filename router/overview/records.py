@@ -7,11 +7,11 @@ it. The explanation is the one of ``xrouter match --explain``, under the catalog
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -48,28 +48,15 @@ MARKS_SECONDS: Final = 60.0
 _EXPLAINERS: Final = 4
 
 
-class ReplayPreview(Protocol):
-    """Previews the outcome of a replay, as :class:`router.replay.replay.SingleReplays` does."""
-
-    def verdict(self, plan: Plan, letter: DeadLetter) -> Mapping[str, Any]:
-        """Return ``outcome``, ``message``, ``sinks``, ``reason`` and ``detail``."""
-
-
-class _CachedRedactor(NamedTuple):
-    """The cached redactor for the catalog of an epoch, and when it expires."""
-
-    epoch: str
-    redactor: Redactor
-    until: float
-
-
 class RecordViews:
     """The JSON of records on the status page. Not thread-safe."""
 
-    def __init__(self, judging: ReplayPreview) -> None:
-        self._judging = judging
+    def __init__(self, verdict: Callable[[Plan, DeadLetter], Mapping[str, Any]]) -> None:
+        """*verdict* returns what a replay would do."""
+        self._verdict = verdict
         self._explainers: dict[tuple[str, str], Explainer] = {}
-        self._known: _CachedRedactor | None = None
+        # The redactor for the catalog of an epoch, and when it expires.
+        self._known: tuple[str, Redactor, float] | None = None
 
     def list_newest(self, plan: Plan) -> dict[str, Any]:
         """Return the newest letters, newest first, with the nearest definition and the first mismatch of each."""
@@ -124,7 +111,7 @@ class RecordViews:
                 }
                 for each in history
             ],
-            "now": _outcome_to_json(self._explain(plan, letter), self._judging.verdict(plan, letter), redaction),
+            "now": _outcome_to_json(self._explain(plan, letter), self._verdict(plan, letter), redaction),
         }
 
     def evaluate_pasted(self, plan: Plan, body: bytes) -> dict[str, Any]:
@@ -146,7 +133,7 @@ class RecordViews:
         letter = replace(DeadLetter.to_evaluate(record), id="pasted", position="pasted")
         # Nothing is hidden: whoever pastes a record knows it.
         redaction = Redactor(SensitiveMarks()).redact(letter)
-        return _outcome_to_json(self._explain(plan, letter), self._judging.verdict(plan, letter), redaction)
+        return _outcome_to_json(self._explain(plan, letter), self._verdict(plan, letter), redaction)
 
     def _explain(self, plan: Plan, letter: DeadLetter) -> RecordExplanation:
         frames = plan.frames.get(letter.endpoint or "", FrameSettings())
@@ -164,14 +151,16 @@ class RecordViews:
         A mark makes no other epoch, so they are looked for anew from time to time. Where the catalog cannot be read, or
         differs from the one in force, the last known marks of that one count, or everything is hidden.
         """
-        known = self._known if self._known is not None and self._known.epoch == plan.epoch else None
-        if known is not None and time.monotonic() < known.until:
-            return known.redactor
+        epoch, redactor, until = self._known or ("", None, 0.0)
+        if epoch != plan.epoch:
+            redactor = None
+        elif time.monotonic() < until and redactor is not None:
+            return redactor
         catalog, marks = load_catalog_and_marks(plan.settings)
         if catalog is not None and catalog.epoch == plan.epoch:
-            until = time.monotonic() + MARKS_SECONDS
-            known = self._known = _CachedRedactor(plan.epoch, make_redactor(marks, reveal=False), until)
-        return make_redactor(SensitiveMarks(everything=True), reveal=False) if known is None else known.redactor
+            redactor = make_redactor(marks, reveal=False)
+            self._known = (plan.epoch, redactor, time.monotonic() + MARKS_SECONDS)
+        return redactor or make_redactor(SensitiveMarks(everything=True), reveal=False)
 
 
 def _letter_to_json(redaction: Redaction, entry: LedgerEntry | None) -> dict[str, Any]:
@@ -259,14 +248,11 @@ class AccessGuard:
         """
         if self._guard is not None:
             self._guard.authenticate(head._replace(query=b""))
-        elif not self._local:
-            detail = f"metrics.host is no loopback address, so records are for those with a token: {_TOKEN_HINT}"
+        elif not self._local or not is_loopback(_host_of(f"//{_header_text(head, b'host')}", "hostname")):
+            detail = f"records are shown without a token only at a loopback address, asked for as such: {_TOKEN_HINT}"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
         elif any(head.header(name) is not None for name in _RELAYED):
             detail = f"the request comes by way of a proxy, so perhaps from another machine: {_TOKEN_HINT}"
-            raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
-        elif not is_loopback(_requested_host(head)):
-            detail = f"the request names another host than this machine; ask for localhost, or {_TOKEN_HINT}"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
 
     def admit_replay(self, head: RequestHead) -> None:
@@ -288,25 +274,22 @@ class AccessGuard:
         """
         site, origin = head.header(b"sec-fetch-site"), head.header(b"origin")
         # A browser knows better than the address that we see: a proxy before us may have another, and TLS.
-        own = site in _OWN if site is not None else origin is None or _parse_host(origin) == _header_text(head, b"host")
+        own = (
+            site in _OWN
+            if site is not None
+            else origin is None or _host_of(origin.decode("latin-1"), "netloc") == _header_text(head, b"host")
+        )
         if not own:
             raise HttpProblem(HTTPStatus.FORBIDDEN, "a page of another origin may not ask this")
         if (head.header(b"content-type") or b"").partition(b";")[0].strip().lower() != b"application/json":
             raise HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
 
 
-def _parse_host(origin: bytes) -> str | None:
+def _host_of(url: str, part: Literal["netloc", "hostname"]) -> str:
     try:
-        return urlsplit(origin.decode("latin-1")).netloc
+        return getattr(urlsplit(url), part) or ""
     except ValueError:
-        return None
-
-
-def _requested_host(head: RequestHead) -> str:
-    try:
-        return urlsplit(f"//{_header_text(head, b'host')}").hostname or ""
-    except ValueError:
-        return ""
+        return "?"  # no host, ours least of all
 
 
 def _header_text(head: RequestHead, name: bytes) -> str:

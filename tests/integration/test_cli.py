@@ -93,7 +93,7 @@ def test_emit_posts_to_its_own_path_and_asks_again_after_503(capsys: pytest.Capt
         assert web.asked[-1] == ("/in?via=proxy", 202)
         assert capsys.readouterr() == ("", "")
         assert run_command_line([*EMIT, SALE, *TILL, "--to", f"{web.url}/none"]) == 1
-        assert "returns 404" in capsys.readouterr().err
+        assert "answers 404" in capsys.readouterr().err
     assert [each.headers["x-receipt"] for each in taken] == ["R1", "R2", "R2"]
     assert taken[0].headers["content-type"] == "application/json"
     assert set(json.loads(taken[0].body)) == {"product", "price"}

@@ -14,7 +14,7 @@ from tests.support.deployed import EXAMPLES, EXPECTED, NAMES, sender
 
 
 def test_there_is_one_for_each_protocol() -> None:
-    assert {path.parent.name for path in EXAMPLES.glob("*/send.py")} == set(NAMES) == {each.name for each in PROTOCOLS}
+    assert {path.parent.name for path in EXAMPLES.glob("*/send.py")} == set(NAMES) == set(PROTOCOLS)
     told = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert all(f"[{name}]({name}/catalog.xreg.json)" in told for name in NAMES)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import groupby
@@ -16,16 +15,15 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from bindings.envelope import build_attribute_part
+from bindings.envelope import STRUCTURED, build_attribute_part
 from bindings.events import encode_event
 from bindings.protocols import BINDINGS
 from catalog.definitions.candidates import schema_key_of
-from catalog.documents.fetching import Fetcher
 from catalog.findings import Declarations, DocumentError, Findings, to_one_line
-from catalog.linting.attributes import Rule, explain_rule, load_rules
+from catalog.linting.attributes import explain_rule, load_rules
 from catalog.linting.overlaps import Overlap, find_overlaps
 from catalog.load import finding_to_json, load
-from catalog.model import Catalog, Definition, Endpoint, Finding, Property, PropertyType, Severity
+from catalog.model import Catalog, Definition, Endpoint, Finding, Property, Severity
 from catalog.parsing.pointers import lines_of_findings
 from router.commands.arguments import AllowAddresses, LoginsOption, Sources, make_fetcher
 from router.errors import GOOD, USAGE, WRONG, ConfigError, RouterError, hint_near
@@ -34,7 +32,6 @@ from router.terminal import MAX_LISTED, Terminal, plural, print_json, print_text
 
 # Findings as SARIF 2.1.0 (OASIS), which code hosts and editors show beside the affected lines.
 
-SARIF_VERSION: Final = "2.1.0"
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS: Final[Mapping[Severity, str]] = {"error": "error", "warning": "warning", "info": "note"}
 
@@ -53,7 +50,17 @@ def make_sarif_log(
     driver = {
         "name": "xrouter check",
         "semanticVersion": version("xregistry-router"),
-        "rules": [_rule_to_sarif(rule) for rule in known.values()],
+        "rules": [
+            {
+                "id": rule.id,
+                "shortDescription": {"text": rule.doc},
+                "fullDescription": {"text": f"{rule.doc} {rule.why}"},
+                "help": {"text": f"{rule.why} Basis: {rule.basis}."},
+                "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+                "properties": {"tags": [rule.family]},
+            }
+            for rule in known.values()
+        ],
     }
     run = {
         "tool": {"driver": driver},
@@ -61,18 +68,7 @@ def make_sarif_log(
         "columnKind": "unicodeCodePoints",
         "results": [_finding_to_sarif(finding, lines, folder, numbers) for finding in findings],
     }
-    return {"$schema": SCHEMA, "version": SARIF_VERSION, "runs": [run]}
-
-
-def _rule_to_sarif(rule: Rule) -> dict[str, Any]:
-    return {
-        "id": rule.id,
-        "shortDescription": {"text": rule.doc},
-        "fullDescription": {"text": f"{rule.doc} {rule.why}"},
-        "help": {"text": f"{rule.why} Basis: {rule.basis}."},
-        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
-        "properties": {"tags": [rule.family]},
-    }
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
 def _finding_to_sarif(
@@ -184,31 +180,25 @@ def collect_findings(
         ConfigError: *logins* cannot be used.
     """
     try:
-        declarations = Declarations()
-        catalog = load(sources, fetcher=_make_fetcher(config, allow, logins), declarations=declarations)
+        fetcher = make_fetcher(logins or config, allow)
+    except ConfigError:
+        if logins is not None:
+            raise
+        fetcher = make_fetcher(None, allow)
+    declarations = Declarations()
+    try:
+        catalog = load(sources, fetcher=fetcher, declarations=declarations)
     except DocumentError as error:
         finding = Finding(error.file, error.pointer, "error", "unreadable-document", str(error), error.hint)
         return [finding], USAGE
     findings = list(catalog.findings)
-    overlapping = tuple(find_overlaps(catalog))
-    if overlapping:
-        # Evaluating example records needs Arrow; most catalogs have no overlaps.
-
-        findings += report_overlaps(overlapping, catalog, declarations)
+    findings += report_overlaps(tuple(find_overlaps(catalog)), catalog, declarations)
     if config is not None:
         # Imported here: catalogs alone need neither Arrow nor the clients of sinks, which are slow to import.
         from router.commands.check.settings_findings import findings_with_settings
 
         findings = findings_with_settings(findings, config, catalog, declarations, sources)
-    severities = {finding.severity for finding in findings}
-    return sorted(findings), WRONG if "error" in severities else GOOD
-
-
-def _make_fetcher(config: Path | None, allow: Sequence[str], logins: Path | None) -> Fetcher:
-    if logins is None and config is not None:
-        with suppress(ConfigError):
-            return make_fetcher(config, allow)
-    return make_fetcher(logins, allow)
+    return sorted(findings), WRONG if any(each.severity == "error" for each in findings) else GOOD
 
 
 def _print_findings(findings: Sequence[Finding], *, everything: bool) -> None:
@@ -244,7 +234,6 @@ def _print_finding(console: Terminal, finding: Finding, line: int | None) -> Non
 _ANY_PROTOCOL: Final = "HTTP"
 """The protocol of an example record when neither definition has one."""
 _REQUIRED: Final = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
-_STRUCTURED: Final = "application/cloudevents+json"
 
 
 def report_overlaps(overlaps: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
@@ -274,7 +263,8 @@ def iter_proven_overlaps(
     """
     records = [make_example_record(each) for each in overlaps]
     for overlap, record, (one, other, both) in zip(overlaps, records, _match(overlaps, records, catalog), strict=True):
-        if _is_match(one) and _is_match(other):
+        # Unmappable records count as matches, since settings may change that.
+        if all(each["outcome"] == "routed" or each["reason"] == "unmappable" for each in (one, other)):
             yield overlap, record, both
 
 
@@ -282,26 +272,21 @@ def make_example_record(overlap: Overlap) -> dict[str, Any]:
     """Return an example record (in the form of MATCHING.md#records) with the values of an overlap."""
     binding = BINDINGS[overlap.protocol or _ANY_PROTOCOL]
     attributes = {key[2:]: text for key, text in overlap.values.items() if key.startswith("e.")}
-    options = [(_make_property(key[2:], overlap), text) for key, text in overlap.values.items() if key.startswith("p.")]
+    kinds = {each.name: each.type for one in (overlap.other, overlap.one) for each in one.protocoloptions}
+    given = {key[2:]: text for key, text in overlap.values.items() if key.startswith("p.")}
+    options = [(Property(name, kinds.get(name, "string")), text) for name, text in given.items()]
     parts = binding.sending.build_option_parts(options)
     record: dict[str, Any] = {"protocol": binding.protocol}
     if overlap.event:
         event = {**_REQUIRED, **attributes}
         content_type = overlap.values.get(f"p.{binding.rule.content_type}", "")
-        if binding.binary and not content_type.lower().startswith(_STRUCTURED):
+        if binding.binary and not content_type.lower().startswith(STRUCTURED):
             parts += [build_attribute_part(binding.rule, *each) for each in event.items()]
         else:
             record["body"] = encode_event(event, None).decode()
             if binding.binary:
-                parts += [build_attribute_part(binding.rule, "datacontenttype", _STRUCTURED)]
+                parts += [build_attribute_part(binding.rule, "datacontenttype", STRUCTURED)]
     return {**record, "native": binding.build(parts)}
-
-
-def _make_property(name: str, overlap: Overlap) -> Property:
-    kinds: dict[str, PropertyType] = {
-        each.name: each.type for definition in (overlap.other, overlap.one) for each in definition.protocoloptions
-    }
-    return Property(name, kinds.get(name, "string"))
 
 
 def _match(
@@ -325,11 +310,6 @@ def _match(
     only = replace(catalog, definitions=definitions, groups={}, endpoints=endpoints)
     outcomes = RecordMatcher(only, validation="never").decide(lines)
     return [tuple(outcomes[place : place + 3]) for place in range(0, len(outcomes), 3)]
-
-
-def _is_match(outcome: Mapping[str, Any]) -> bool:
-    """Whether a record matches; unmappable records count as matches, since settings may change that."""
-    return bool(outcome["outcome"] == "routed" or outcome["reason"] == "unmappable")
 
 
 def _schema_decides(overlap: Overlap) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
@@ -18,39 +17,27 @@ from rich.table import Table
 from bindings.private_files import set_umask_for
 from router.commands.arguments import ConfigArgument, JsonLines, JsonObject, OutputFormat, Reveal
 from router.commands.match import ExplanationWriter
-from router.dead_letters.dead_letter import DeadLetter, body_to_json, format_body, format_time, iter_values, sanitize
-from router.dead_letters.reading import (
-    DeadLetterCounts,
-    DeadLetterFilter,
-    DeadLetterSummary,
-    Endpoints,
-    GroupBy,
-    Messages,
-    Reasons,
-    Since,
-    Until,
-    build_filter,
-    explain_with_catalog,
-    find_dead_letter,
-    get_standing,
-    list_dead_letters,
-    read_dead_letters,
-    redact_explanation,
+from router.dead_letters import reading
+from router.dead_letters.dead_letter import (
+    DeadLetter,
+    body_to_json,
+    cut,
+    format_body,
+    format_time,
+    iter_values,
+    sanitize,
 )
 from router.dead_letters.redaction import Redaction, load_catalog_and_marks, make_redactor
 from router.dead_letters.retention import RetentionLimits, purge
 from router.errors import INTERRUPTED, RouterError, StateError
 from router.logs import configure_logs
-from router.matching.explanation import RecordExplanation
 from router.settings import load_settings
 from router.settings.checks import iter_retention_warnings
-from router.settings.routes import REASONS
 from router.settings.values import parse_duration
 from router.state.ledger import HistoryEntry, LedgerEntry, LetterLedger, PendingReplay, Standing, instant
 from router.terminal import (
     MAX_LISTED,
     WIDE,
-    Terminal,
     plural,
     print_json,
     print_json_lines,
@@ -70,22 +57,16 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("letter", "written", "reason", "endpoint", "attempts", "standing", "detail")
 _DETAIL: Final = 100
 _ID: Final = 12
-"""Maximum characters of a detail and of an id in a table; output for other programs has all of them."""
-_TIME: Final = 20
-"""Characters of a time."""
-_WIDE_COLUMNS: Final = 120
-"""Minimum columns of a terminal for one line per dead letter."""
-_INDENT: Final = 2
-_REASON: Final = max(map(len, REASONS))
+"""Maximum characters of a detail and of an id on a terminal; output for other programs has all of them."""
 
 
 def list_letters(
     config: ConfigArgument,
-    reason: Reasons = None,
-    endpoint: Endpoints = None,
-    message: Messages = None,
-    since: Since = None,
-    until: Until = None,
+    reason: reading.Reasons = None,
+    endpoint: reading.Endpoints = None,
+    message: reading.Messages = None,
+    since: reading.Since = None,
+    until: reading.Until = None,
     standing: Annotated[
         Literal["open", "replayed", "parked", "all"],
         typer.Option("--standing", help="Status: open, replayed, parked, or all."),
@@ -101,91 +82,66 @@ def list_letters(
     settings = load_settings(config)
     configure_logs(settings.log)
     standings: Sequence[Standing] = () if standing == "all" else (standing,)
-    selection = build_filter(
+    selection = reading.build_filter(
         reasons=reason, endpoints=endpoint, messages=message, since=since, until=until, standings=standings
     )
     _, marks = load_catalog_and_marks(settings)
     redactor = make_redactor(marks, reveal=reveal)
-    letters = read_dead_letters(settings, bodies=redactor.redacts_bodies)
+    letters = reading.read_dead_letters(settings, bodies=redactor.redacts_bodies)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
-        page = list_dead_letters(letters, ledger, selection, redactor, get_args(GroupBy), limit)
+        page = reading.list_dead_letters(letters, ledger, selection, redactor, get_args(reading.GroupBy), limit)
     if format == "json":
         print_json_lines(_iter_json_objects(page))
-    elif not page.total:
-        print_text(_describe_empty_page(page), err=True)
-    elif sys.stdout.isatty():
+    elif page.total:
         _print_page(page)
+    elif page.seen:
+        there = f"there {'is' if page.seen == 1 else 'are'} {plural(page.seen, 'dead letter')}"
+        print_text(f"nothing listed: {there}, none match (`--standing all` includes all)", err=True)
     else:
-        for row in _iter_rows(page):
-            print_row(row)
+        print_text("there are no dead letters; `xrouter top` shows records not yet processed", err=True)
 
 
-def _describe_empty_page(page: DeadLetterCounts) -> str:
-    if not page.seen:
-        return "there are no dead letters; `xrouter top` shows records not yet processed"
-    there = "there is" if page.seen == 1 else "there are"
-    return f"nothing listed: {there} {plural(page.seen, 'dead letter')}, none match (`--standing all` includes all)"
-
-
-def _iter_json_objects(page: DeadLetterCounts) -> Iterator[dict[str, object]]:
+def _iter_json_objects(page: reading.DeadLetterCounts) -> Iterator[dict[str, object]]:
     for by, counts in page.counts.items():
         for value, number in counts.most_common():
             yield {"by": by, "value": value, "letters": number}
     yield from (listed.to_json() for listed in page.newest)
 
 
-def _iter_rows(page: DeadLetterCounts) -> Iterator[tuple[str, ...]]:
-    """Yield tab-separated rows: counts, then dead letters, each part with a heading."""
+def _print_page(page: reading.DeadLetterCounts) -> None:
+    """Print counts, then dead letters; on a terminal each has one line, and its detail below."""
+    console = terminal()
     for by, counts in page.counts.items():
-        yield by, "letters"
-        yield from ((sanitize(value), str(number)) for value, number in counts.most_common())
-    if page.newest:
-        yield _COLUMNS
-    yield from (_make_row(listed, 0) for listed in page.newest)
+        shown = counts.most_common(MAX_LISTED if console.is_terminal else None)
+        rows = [(sanitize(value), str(number)) for value, number in shown]
+        if len(counts) > len(shown):
+            rows.append(("and others", str(page.total - sum(number for _, number in shown))))
+        if console.is_terminal:
+            console.print(f"{page.total} dead letters by {by}")
+        print_table((by, "letters"), rows)
+    if not console.is_terminal:
+        if page.newest:
+            print_table(_COLUMNS, map(_make_row, page.newest))
+        return
+    console.print(f"the newest {len(page.newest)} of {page.total}; `xrouter dead-letters show CONFIG ID` shows one")
+    for row in map(_make_row, page.newest):
+        letter, written, reason, endpoint, attempts, standing, detail = row
+        first = to_text((letter[:_ID], "bold"), f"  {written}  {reason}  {endpoint}")
+        console.print(first, no_wrap=True, overflow="ellipsis")
+        summary = f"{standing}, {plural(int(attempts), 'attempt')}: {cut(detail, _DETAIL)}"
+        console.print(Padding(to_text(summary), (0, 0, 0, 2)))
 
 
-def _make_row(listed: DeadLetterSummary, max_detail: int) -> tuple[str, ...]:
+def _make_row(listed: reading.DeadLetterSummary) -> tuple[str, ...]:
     return (
-        listed.id[:_ID] if max_detail else listed.id,
+        listed.id,
         format_time(listed.failed, short=True),
         listed.reason,
         sanitize(listed.endpoint or "-"),
         str(listed.attempts),
         listed.standing,
-        sanitize(listed.detail, max_detail),
+        sanitize(listed.detail, 0),
     )
-
-
-def _print_page(page: DeadLetterCounts) -> None:
-    console = terminal()
-    for by, counts in page.counts.items():
-        table = Table(by, "letters")
-        shown = counts.most_common(MAX_LISTED)
-        for value, number in shown:
-            table.add_row(sanitize(value), str(number))
-        if len(counts) > len(shown):
-            table.add_row("and others", str(page.total - sum(number for _, number in shown)))
-        console.print(f"{page.total} dead letters by {by}", table)
-    console.print(f"the newest {len(page.newest)} of {page.total}; `xrouter dead-letters show CONFIG ID` shows one")
-    if console.width < _WIDE_COLUMNS:
-        _print_narrow(console, page)
-        return
-    table = Table()
-    for name, width in zip(_COLUMNS, (_ID, _TIME, None, None, None, None, None), strict=True):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
-    for listed in page.newest:
-        table.add_row(*_make_row(listed, _DETAIL))
-    console.print(table)
-
-
-def _print_narrow(console: Terminal, page: DeadLetterCounts) -> None:
-    """Print each dead letter on one line and its detail below, for narrow terminals."""
-    for listed in page.newest:
-        letter, written, reason, endpoint, attempts, standing, detail = _make_row(listed, _DETAIL)
-        first = to_text((f"{letter:<{_ID}}", "bold"), f"  {written:<{_TIME}}  {reason:<{_REASON}}  {endpoint}")
-        console.print(first, no_wrap=True, overflow="ellipsis")
-        summary = f"{standing}, {plural(int(attempts), 'attempt')}: {detail}"
-        console.print(Padding(to_text(summary), (0, 0, 0, _INDENT)))
 
 
 # ``xrouter dead-letters replay``: route dead letters again, or preview their outcomes.
@@ -194,11 +150,11 @@ def _print_narrow(console: Terminal, page: DeadLetterCounts) -> None:
 def replay(
     config: ConfigArgument,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of dead letters; all by default.")] = None,
-    reason: Reasons = None,
-    endpoint: Endpoints = None,
-    message: Messages = None,
-    since: Since = None,
-    until: Until = None,
+    reason: reading.Reasons = None,
+    endpoint: reading.Endpoints = None,
+    message: reading.Messages = None,
+    since: reading.Since = None,
+    until: reading.Until = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the outcomes, and change nothing.")] = False,
     rate: Annotated[str | None, typer.Option(metavar="N/s", help="Maximum dead letters per second.")] = None,
     batch: Annotated[
@@ -216,7 +172,9 @@ def replay(
     """
     from router.replay.replay import ReplayOptions  # brings Spark along, which no other command needs
 
-    selection = build_filter(ids=ids, reasons=reason, endpoints=endpoint, messages=message, since=since, until=until)
+    selection = reading.build_filter(
+        ids=ids, reasons=reason, endpoints=endpoint, messages=message, since=since, until=until
+    )
     options = ReplayOptions(parked, limit, _parse_rate(rate), batch)
     if dry_run:
         from router.replay.replay import dry_run as look
@@ -226,7 +184,9 @@ def replay(
         _run_replay(config, selection, options, format)
 
 
-def _run_replay(config: Path, selection: DeadLetterFilter, options: ReplayOptions, format: OutputFormat) -> None:
+def _run_replay(
+    config: Path, selection: reading.DeadLetterFilter, options: ReplayOptions, format: OutputFormat
+) -> None:
     """Replay dead letters, and print progress and result.
 
     Raises:
@@ -290,80 +250,63 @@ class _Reporter:
 def _print_preview(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> None:
     """Print how many dead letters a replay would send to which sinks."""
     counts = Counter((each.message, each.reason, each.sinks) for each in verdicts)
-    rows = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
+    forms: list[dict[str, Any]] = [
+        {
+            "outcome": "dead-letter" if reason else "routed",
+            "message": message,
+            "reason": reason,
+            "sinks": sinks,
+            "letters": count,
+        }
+        for (message, reason, sinks), count in sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
+    ]
     if format == "json":
-        names = ("message", "reason", "sinks")
-        print_json_lines(
-            [[{"outcome": _to_outcome(key[1]), **dict(zip(names, key, strict=True)), "letters": n} for key, n in rows]]
-        )
+        print_json_lines([forms])
         return
     table = Table("outcome", "definition or reason", "sinks", "letters", title="What a replay would do now")
-    for (message, reason, sinks), count in rows:
-        where = ", ".join(sinks) or ("-" if reason else "none: its route no longer has the sinks that lack it")
-        table.add_row(_to_outcome(reason), message or reason or "", where, str(count))
-    _print_summary(table if rows else "no letter to replay")
-
-
-def _to_outcome(reason: str | None) -> str:
-    return "dead-letter" if reason else "routed"
+    for each in forms:
+        lacking = "-" if each["reason"] else "none: its route no longer has the sinks that lack it"
+        named = each["message"] or each["reason"] or ""
+        table.add_row(each["outcome"], named, ", ".join(each["sinks"]) or lacking, str(each["letters"]))
+    terminal(width=WIDE).print(table if forms else "no letter to replay")
 
 
 def _print_result(result: ReplayResult, format: OutputFormat) -> None:
     """Print the result of a replay."""
     summary = result.summary
+    form: dict[str, Any] = {
+        "routed": summary.routed.total(),
+        "definitions": dict(summary.routed.most_common()),
+        "dead": dict(summary.dead.most_common()),
+        "parked": summary.parked,
+        "gone": summary.gone,
+        "skipped": dict(result.skipped),
+        "unknown": list(result.unknown),
+        "interrupted": result.interrupted,
+    }
     if format == "json":
-        form: dict[str, Any] = {
-            "routed": summary.routed.total(),
-            "definitions": dict(summary.routed.most_common()),
-            "dead": dict(summary.dead.most_common()),
-            "parked": summary.parked,
-            "gone": summary.gone,
-            "skipped": dict(result.skipped),
-            "unknown": list(result.unknown),
-            "interrupted": result.interrupted,
-        }
         print_json_lines([form])
         return
     table = Table("letters", "count", title="Replay interrupted" if result.interrupted else "Replay")
-    table.add_row("routed", str(summary.routed.total()))
-    for reason, count in summary.dead.most_common():
-        table.add_row(f"still dead, {reason}", str(count))
-    others = {"parked now": summary.parked, "removed meanwhile": summary.gone}
-    others |= {f"skipped, {standing}": count for standing, count in result.skipped.items()}
-    for name, count in others.items():
+    table.add_row("routed", str(form["routed"]))
+    rows = {f"still dead, {reason}": count for reason, count in form["dead"].items()}
+    rows |= {"parked now": form["parked"], "removed meanwhile": form["gone"]}
+    rows |= {f"skipped, {standing}": count for standing, count in form["skipped"].items()}
+    for name, count in rows.items():
         if count:
             table.add_row(name, str(count))
-    _print_summary(table)
+    console = terminal(width=WIDE)
+    console.print(table)
     if result.interrupted:
-        _print_summary("The current batch is kept; the next replay starts with it.")
-
-
-def _print_summary(summary: Table | str) -> None:
-    terminal(width=WIDE).print(summary)
+        console.print("The current batch is kept; the next replay starts with it.")
 
 
 # ``xrouter dead-letters show``, ``purge`` and ``release``.
 
 # ``xrouter dead-letters show``: one dead letter in full, and its outcome with the current catalog.
 
-Row = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ShownLetter:
-    """One redacted dead letter with its history and, if the catalog can be read, its current outcome."""
-
-    letter: DeadLetter
-    entry: LedgerEntry | None
-    history: list[HistoryEntry]
-    explanation: RecordExplanation | None
-    blocked_letters: int = 0
-    """Number of dead letters with the same key that wait until this one is replayed."""
-
-    @property
-    def attempts(self) -> int:
-        """Number of times it was written or replayed."""
-        return self.letter.attempts + (self.entry.attempts if self.entry is not None else 0)
+_FACTS: Final = ("reason", "detail", "endpoint", "protocol", "position", "received", "failed", "epoch")
+_STATUS: Final = ("attempts", "standing", "behind", "sink")
 
 
 def show(
@@ -378,31 +321,37 @@ def show(
     """
     settings = load_settings(config)
     configure_logs(settings.log)
-    dead_letter = find_dead_letter(read_dead_letters(settings), letter)
+    dead_letter = reading.find_dead_letter(reading.read_dead_letters(settings), letter)
     catalog, marks = load_catalog_and_marks(settings)
     redaction = make_redactor(marks, reveal=reveal).redact(dead_letter)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         entry = ledger.entries([dead_letter.id]).get(dead_letter.id)
-        history = [_redact_entry(each, redaction) for each in ledger.history(dead_letter.id)]
+        history = [_history_entry_to_json(each, redaction) for each in ledger.history(dead_letter.id)]
         behind = ledger.order.count_behind(dead_letter.id)
     now = (
-        None if catalog is None else redact_explanation(explain_with_catalog(dead_letter, catalog, settings), redaction)
+        None
+        if catalog is None
+        else reading.redact_explanation(reading.explain_with_catalog(dead_letter, catalog, settings), redaction)
     )
-    shown = ShownLetter(redaction.letter, entry, history, now, behind)
+    form = {
+        **_letter_to_json(redaction.letter, entry),
+        "behind": behind,
+        "sink": redaction.letter.sink,
+        "history": history,
+        "now": None if now is None else [dict(event.outcome) for event in now.events],
+    }
     if format == "json":
-        print_json(_letter_to_json(shown))
-    else:
-        _print_letter(shown)
+        print_json(form)
+        return
+    _print_letter(form, redaction.letter)
+    if now is None:
+        print_text("now: unknown, since the catalog cannot be read")
+        return
+    print_text("with the current catalog:")
+    ExplanationWriter().write(now)
 
 
-def _redact_entry(entry: HistoryEntry, redaction: Redaction) -> HistoryEntry:
-    detail = redaction.redact_detail(entry.reason, entry.detail)
-    return HistoryEntry(entry.at, entry.what, entry.replay, entry.reason, detail)
-
-
-def _letter_to_json(shown: ShownLetter) -> dict[str, Any]:
-    letter = shown.letter
-    outcomes = [dict(event.outcome) for event in shown.explanation.events] if shown.explanation is not None else None
+def _letter_to_json(letter: DeadLetter, entry: LedgerEntry | None) -> dict[str, Any]:
     return {
         "letter": letter.id,
         "reason": letter.reason,
@@ -416,66 +365,41 @@ def _letter_to_json(shown: ShownLetter) -> dict[str, Any]:
         "position": letter.position,
         "received": None if letter.received is None else instant(letter.received),
         "failed": None if letter.failed is None else instant(letter.failed),
-        "attempts": shown.attempts,
-        "standing": get_standing(shown.entry),
-        "behind": shown.blocked_letters,
-        "sink": letter.sink,
-        "history": [_history_entry_to_json(each) for each in shown.history],
-        "now": outcomes,
+        "attempts": letter.attempts + (entry.attempts if entry is not None else 0),
+        "standing": reading.get_standing(entry),
     }
 
 
-def _history_entry_to_json(entry: HistoryEntry) -> dict[str, Any]:
+def _history_entry_to_json(entry: HistoryEntry, redaction: Redaction) -> dict[str, Any]:
     at = None if entry.at is None else instant(entry.at)
-    form = {"at": at, "what": entry.what, "replay": entry.replay}
-    return form | ({"reason": entry.reason, "detail": entry.detail} if entry.reason else {})
+    form: dict[str, Any] = {"at": at, "what": entry.what, "replay": entry.replay}
+    detail = redaction.redact_detail(entry.reason, entry.detail)
+    return form | ({"reason": entry.reason, "detail": detail} if entry.reason else {})
 
 
-def _print_letter(shown: ShownLetter) -> None:
-    letter = shown.letter
-    _print_table(f"dead letter {letter.id}", ("", "value"), _iter_facts(shown))
+def _print_letter(form: Mapping[str, Any], letter: DeadLetter) -> None:
+    facts = [(name, _format_fact(form[name])) for name in (*_FACTS, *_STATUS) if name != "behind" or form[name]]
+    _print_table(f"dead letter {letter.id}", ("", "value"), facts)
     columns = ("property", "expected", "found")
     for near in letter.nearest:
-        rows = [
-            tuple("-" if each.get(name) is None else sanitize(str(each[name])) for name in columns)
-            for each in near.get("mismatches") or ()
-        ]
+        rows = [[_format_fact(each.get(name)) for name in columns] for each in near.get("mismatches") or ()]
         _print_table(f"nearest: {near.get('message')}", columns, rows)
     _print_table("native record", ("property", "value"), iter_values(letter.native))
     _print_table("body", ("body",), ([line] for line in format_body(letter.body)))
-    if shown.history:
+    if form["history"]:
         rows = [
-            (
-                format_time(each.at),
-                each.what,
-                "-" if each.replay is None else str(each.replay),
-                sanitize(f"{each.reason}: {each.detail}") if each.reason else "-",
-            )
-            for each in shown.history
+            [*(_format_fact(each[name]) for name in ("at", "what", "replay")), _format_cause(each)]
+            for each in form["history"]
         ]
         _print_table("history", ("when", "what", "replay", "why"), rows)
-    if shown.explanation is None:
-        print_text("now: unknown, since the catalog cannot be read")
-        return
-    print_text("with the current catalog:")
-    ExplanationWriter().write(shown.explanation)
 
 
-def _iter_facts(shown: ShownLetter) -> Iterator[Row]:
-    letter = shown.letter
-    yield "reason", letter.reason
-    yield "detail", sanitize(letter.detail) or "-"
-    yield "endpoint", sanitize(letter.endpoint or "-")
-    yield "protocol", sanitize(letter.protocol)
-    yield "position", sanitize(letter.position)
-    yield "received", format_time(letter.received)
-    yield "written", format_time(letter.failed)
-    yield "epoch", letter.epoch
-    yield "attempts", str(shown.attempts)
-    yield "standing", get_standing(shown.entry)
-    if shown.blocked_letters:
-        yield "waiting behind it", f"{shown.blocked_letters} of the same key"
-    yield "sink", letter.sink
+def _format_fact(value: object) -> str:
+    return "-" if value is None or value == "" else sanitize(str(value))
+
+
+def _format_cause(entry: Mapping[str, Any]) -> str:
+    return sanitize(f"{entry['reason']}: {entry['detail']}") if "reason" in entry else "-"
 
 
 def _print_table(title: str, columns: tuple[str, ...], rows: Iterable[Sequence[str]]) -> None:

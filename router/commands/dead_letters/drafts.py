@@ -9,74 +9,42 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import yaml
 
 from bindings.parts import BINARY_KIND
 from bindings.protocols import binding_of
 from catalog.findings import RecordError
 from catalog.linting.events import is_media_type
 from catalog.model import CLOUDEVENTS
-from catalog.protocols.properties import (
-    ALL_OPTIONS,
-    ATTRIBUTE_TYPES,
-    NAMED_PREFIXES,
-    PROTOCOL_OPTIONS,
-    ProtocolOptions,
-    is_dotted,
-)
+from catalog.protocols.properties import ATTRIBUTE_TYPES, NAMED_PREFIXES, PROTOCOL_OPTIONS, ProtocolOptions, is_dotted
 from catalog.record import Record
 from catalog.schemas.contract import parse_json
 from catalog.values import is_valid, media_type_of
 
 # Properties that drafts never require: ids, times, tracing, headers of transports, and possible secrets.
 
-_ATTRIBUTES: Final = frozenset(
-    """
-    id time specversion datacontenttype dataschema sequence sequencetype recordedtime expirytime sampledrate
-    partitionkey correlationid causationid dataref
-    """.split()
-)
+_PATTERNS: Final = yaml.safe_load((files("router.commands.dead_letters") / "noise.yaml").read_text(encoding="utf-8"))
+_ATTRIBUTES: Final = frozenset(itertools.chain(*_PATTERNS["attributes"]))
+_NOISE: Final = re.compile("|".join(_PATTERNS["names"]), re.IGNORECASE | re.DOTALL)
 _SECTIONS: Final = ("header.", "footer.", "delivery-annotations.", "message-annotations.")
-_TRANSPORT: Final = re.compile(
-    r"""
-    (?:accept|access-control|cf|if|nats|proxy|sec|x-amz|x-amzn|x-envoy|x-forwarded|xrouter)-.*
-    | (?:content-(?:length|encoding|md5|digest|disposition|language)|transfer-encoding|connection|keep-alive|te|trailer)
-    | (?:host|user-agent|accept|date|via|forwarded|origin|referer|expect|range|upgrade|pragma|cache-control|age|server)
-    | (?:x-real-ip|x-powered-by|dnt|priority|kafka_.*|digest|etag|expires|last-modified|vary)
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-_TRACING: Final = re.compile(
-    r"""
-    (?:traceparent|tracestate|baggage|b3|x-b3-.*|uber-trace-id|sentry-trace|diagnostic-id|x-cloud-trace-context)
-    | (?:x-)?(?:request|correlation|causation|trace|span|message|idempotency)[-_]?(?:id|key)
-    | .*(?:timestamp|[-_]time|[-_]date|delivery|[-_]nonce)
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-_SECRET: Final = re.compile(
-    r"auth(?:orization)?$|cookie|token|secret|passw|pwd|credential|signature|hmac|api[-_]?key|access[-_]?key|session",
-    re.IGNORECASE,
-)
-"""Names of possible secrets, and of values computed from them; literals would be published with the catalog."""
 
 
 def is_noise(key: str, protocol: str) -> bool:
     """Whether a property (``e.NAME`` or ``p.PATH``) is irrelevant for the kind of message."""
     side, _, path = key.partition(".")
     if side == "e":
-        return path in _ATTRIBUTES or _TRACING.fullmatch(path) is not None or _SECRET.search(path) is not None
-    if path in PROTOCOL_OPTIONS.get(protocol, ALL_OPTIONS).fleeting or path.startswith(_SECTIONS):
+        return path in _ATTRIBUTES or _NOISE.fullmatch(path) is not None
+    if path in PROTOCOL_OPTIONS[protocol].fleeting or path in ("response_topic", "properties.content-encoding"):
         return True
-    for prefix in NAMED_PREFIXES:
-        if path.startswith(prefix):
-            name = path[len(prefix) :]
-            return any((_TRANSPORT.fullmatch(name), _TRACING.fullmatch(name), _SECRET.search(name)))
-    return path in ("response_topic", "properties.content-encoding")
+    return path.startswith(_SECTIONS) or any(
+        path.startswith(prefix) and _NOISE.fullmatch(path, len(prefix)) for prefix in NAMED_PREFIXES
+    )
 
 
 # Traits of a record: its envelope, the content type of its data, and the relevant properties.
@@ -89,13 +57,7 @@ Hides = Callable[[str, str], bool]
 """Returns whether the value of a name (``x-card``) at a path (``headers.x-card``; ``""`` in bodies) is sensitive."""
 
 
-def hide_nothing(name: str, path: str) -> bool:
-    """Return False: no value is sensitive."""
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
+class Traits(NamedTuple):
     """The traits of one record that drafts are made from.
 
     ``media`` is the media type of the data, ``""`` for none. ``properties`` are texts by key: ``e.NAME`` for an
@@ -108,11 +70,10 @@ class Traits:
     event: bool
     media: str
     properties: Mapping[str, str | None]
-    has_body: bool
     document: tuple[object] | None
 
 
-def extract_traits(record: Record, sniffs: Callable[[str], bool], hides: Hides = hide_nothing) -> Traits | str:
+def extract_traits(record: Record, sniffs: Callable[[str], bool], hides: Hides) -> Traits | str:
     """Return the traits of a record without sensitive values, or why no definition can be drafted from it.
 
     *sniffs* returns, by protocol, whether its channel accepts events in plain JSON bodies (MATCHING.md#cloudevents).
@@ -129,48 +90,41 @@ def extract_traits(record: Record, sniffs: Callable[[str], bool], hides: Hides =
     envelope = binding.read_envelope(parts, record.body, lambda: sniffs(binding.protocol))
     if envelope.mode in ("batch", "undecodable") or envelope.faults:
         return "a batch of events" if envelope.mode == "batch" else "no valid event"
-    event, properties = envelope.is_event, dict[str, str | None]()
-    if event:
-        given = {name: text for name, text in envelope.attributes.items() if _ATTRIBUTE.fullmatch(name)}
-        properties = {f"e.{name}": text for name, text in given.items() if not is_noise(f"e.{name}", "")}
-    for part in () if event else parts:
-        key = f"p.{part.key}"
-        declarable = part.key.lower() != binding.rule.content_type and _is_declarable(
-            part.key, PROTOCOL_OPTIONS[binding.protocol]
-        )
-        if key not in properties and declarable and not is_noise(key, binding.protocol):
-            properties[key] = None if part.kind == BINARY_KIND else part.text
-    shown = {
+    found: dict[str, str | None] = {}
+    if envelope.is_event:
+        found = {f"e.{name}": text for name, text in envelope.attributes.items() if _ATTRIBUTE.fullmatch(name)}
+    else:
+        for part in parts:
+            if part.key.lower() != binding.rule.content_type and _is_declarable(part.key, binding.protocol):
+                found.setdefault(f"p.{part.key}", None if part.kind == BINARY_KIND else part.text)
+    properties = {
         key: text if text and len(text) <= MAX_VALUE else None
-        for key, text in properties.items()
-        if not hides(key.rpartition(".")[2], key[2:])
+        for key, text in found.items()
+        if not is_noise(key, binding.protocol) and not hides(key.rpartition(".")[2], key[2:])
     }
-    content = envelope.attributes.get("datacontenttype") if event else envelope.content_type
+    content = envelope.attributes.get("datacontenttype") if envelope.is_event else envelope.content_type
     media = media_type_of(content)
     media = media if is_media_type(media) else ""
     document = _parse_json_body(envelope.data) if not media or "json" in media else None
     if not content and document is not None and isinstance(document[0], (dict, list)):
         media = "application/json"
-    return Traits(record, binding.protocol, event, media, shown, bool(envelope.data), document)
+    return Traits(record, binding.protocol, envelope.is_event, media, properties, document)
 
 
 def _parse_json_body(body: bytes | None) -> tuple[object] | None:
-    if not body:
-        return None
     try:
-        return (parse_json(body.removeprefix(b"\xef\xbb\xbf"), doubles=True),)
+        return (parse_json(body.removeprefix(b"\xef\xbb\xbf"), doubles=True),) if body else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _is_declarable(path: str, vocabulary: ProtocolOptions) -> bool:
+def _is_declarable(path: str, protocol: str) -> bool:
     """Whether a definition can declare this member of the native record."""
-    holder, dot, name = path.partition(".")
+    known, (holder, dot, name) = PROTOCOL_OPTIONS[protocol], path.partition(".")
     if not dot:
-        return path in vocabulary.scalars
-    table = vocabulary.sections.get(holder)
-    known = holder in vocabulary.lists or (holder in vocabulary.sections and (table is None or name in table))
-    return bool(name) and known
+        return path in known.scalars
+    table = known.sections.get(holder)
+    return bool(name) and (holder in known.lists or (holder in known.sections and (table is None or name in table)))
 
 
 # Splitting values into words and delimiters, and recognizing words that are ids of instances.
@@ -188,44 +142,35 @@ _ATOM: Final = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-_VERSION: Final = re.compile(r"v\d+(?:\.\d+)*", re.IGNORECASE | re.ASCII)
-_HEX: Final = re.compile(r"(?:0x)?[0-9a-f]{8,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_NUMBERED: Final = re.compile(r"[A-Za-z_-]*[A-Za-z](?:\d{2,}|[-_]\d+)", re.ASCII)
-_OPAQUE: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_\-%~+]{16,}", re.ASCII)
-_NAMES: Final = frozenset({"sha256", "sha512", "utf16", "x509", "oauth20", "iso8601", "base64", "k8s"})
-"""Words that end in digits but are not ids."""
+_ID: Final = re.compile(
+    r"""
+    (?!v\d+(?:\.\d+)*\Z | (?:sha256|sha512|utf16|x509|oauth20|iso8601|base64|k8s)\Z) (?=.*\d)
+    (?: [-+]?\d.*                                                   # a number, a date, an address of IPv4, 42nd
+        | (?:0x)?[0-9a-f]{8,} | [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}
+        | [a-z_-]*[a-z](?:\d{2,}|[-_]\d+)                           # pump-17
+        | (?=.*[a-z])[a-z0-9_\-%~+]{16,}                            # another opaque text
+    )
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
 
 
-class Words(NamedTuple):
-    """A split value: ``words[0] delimiters[0] words[1] ...``; words may be empty, delimiters are single characters."""
+def split_words(text: str, *, subject: bool = False) -> list[str]:
+    """Split a value into words, which may be empty, with a delimiter after each but the last.
 
-    words: tuple[str, ...]
-    delimiters: tuple[str, ...]
-
-
-def split_words(text: str, *, subject: bool = False) -> Words:
-    """Split a value into words and delimiters; a NATS *subject* only between tokens.
-
-    A segment that is a number, a version or a date is one word.
+    A NATS *subject* is split only between tokens. A segment that is a number, a version or a date is one word.
     """
+    if subject:
+        return _SUBJECT.split(text)
     pieces: list[str] = []
-    for place, piece in enumerate([text] if subject else _SEGMENT.split(text)):
-        if subject:
-            pieces += _SUBJECT.split(piece)
-        else:
-            pieces += [piece] if place % 2 or _ATOM.fullmatch(piece) else _DELIMITER.split(piece)
-    return Words(tuple(pieces[::2]), tuple(pieces[1::2]))
+    for place, piece in enumerate(_SEGMENT.split(text)):
+        pieces += [piece] if place % 2 or _ATOM.fullmatch(piece) else _DELIMITER.split(piece)
+    return pieces
 
 
 def looks_like_id(word: str) -> bool:
     """Whether a word looks like an id: a number, date, UUID, hexadecimal or other opaque text, or ``pump-17``."""
-    if not any(character.isdecimal() for character in word) or _VERSION.fullmatch(word):
-        return False
-    if word[0].isdecimal() or _ATOM.fullmatch(word) or _HEX.fullmatch(word):
-        return True
-    if _NUMBERED.fullmatch(word):
-        return word.lower() not in _NAMES
-    return _OPAQUE.fullmatch(word) is not None
+    return _ID.fullmatch(word) is not None
 
 
 def to_singular(word: str) -> str:
@@ -235,9 +180,7 @@ def to_singular(word: str) -> str:
         return word[:-3] + "y"
     if len(word) > 4 and lower.endswith(("sses", "xes", "ches", "shes", "zzes")):
         return word[:-2]
-    if len(word) > 3 and lower.endswith("s") and not lower.endswith(("ss", "us", "is")):
-        return word[:-1]
-    return word
+    return word[:-1] if len(word) > 3 and re.search(r"[^sui]s\Z", lower) else word
 
 
 # The frequency table: how many records there are of each kind, and a sample of them.
@@ -246,37 +189,29 @@ MAX_KINDS: Final = 10_000
 MAX_SAMPLED: Final = 1_000
 """Records of one kind that are kept; all are counted."""
 MAX_BYTES: Final = 256 << 20
-"""Approximate memory of all records that are kept."""
+"""Approximate memory of all records that are kept; then there are no further kinds."""
 MAX_WORDS: Final = 20
 """Maximum different words at one place of an address that name kinds; if there are more, they are instances."""
 MAX_LEVELS: Final = 100
 """Maximum words of an address that names a kind."""
 TOO_MANY_KINDS: Final = "of yet another kind"
+Pieces = tuple[str | None, ...]
+"""Words and delimiters of an event type or address, alternating; None is a gap in place of a word."""
 
 
 class RecordKind(NamedTuple):
-    """What records of one kind share: ``words`` are those of the event type or the address; None is a gap."""
+    """What records of one kind share."""
 
     endpoint: str
     protocol: str
     event: bool
     method: str
-    delimiters: tuple[str, ...]
-    words: tuple[str | None, ...]
+    pieces: Pieces = ()
 
     @property
     def address_key(self) -> str:
         """The key of the property whose words these are."""
         return "e.type" if self.event else f"p.{PROTOCOL_OPTIONS[self.protocol].about}"
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """The records of one kind: how many there are, and the sampled ones."""
-
-    kind: RecordKind
-    letters: int
-    records: tuple[Traits, ...]
 
 
 class FrequencyTable:
@@ -289,74 +224,72 @@ class FrequencyTable:
         self._bytes_left = MAX_BYTES
 
     def add(self, traits: Traits) -> None:
-        """Count a record, and keep it if there is room; each kind keeps one, unless that takes twice the memory."""
+        """Count a record, and keep it if there is room."""
         kind = _find_kind(traits)
-        if kind not in self._samples and (len(self._samples) >= MAX_KINDS or self._bytes_left <= -MAX_BYTES):
+        if kind not in self._samples and (len(self._samples) >= MAX_KINDS or self._bytes_left <= 0):
             self.left_out[TOO_MANY_KINDS] += 1
             return
         self._counts[kind] += 1
         sample = self._samples.setdefault(kind, [])
-        if not sample or (len(sample) < MAX_SAMPLED and self._bytes_left > 0):
+        if len(sample) < MAX_SAMPLED and self._bytes_left > 0:
             sample.append(traits)
             headers = len(msgspec.json.encode(traits.record.native))
             self._bytes_left -= 2_000 + 3 * (headers + len(traits.record.body or b""))
 
-    def list_bundles(self) -> list[Bundle]:
-        """Return the rows, sorted, with a gap wherever more than :data:`MAX_WORDS` words occur after the same words."""
-        joined: dict[RecordKind, list[RecordKind]] = {}
-        alike: dict[RecordKind, list[RecordKind]] = {}
+    def list_drafts(self, fewest: int) -> list[Draft]:
+        """Return a draft for each kind with *fewest* records, sorted.
+
+        There is a gap wherever more than :data:`MAX_WORDS` words occur after the same words.
+        """
+        alike: dict[tuple[Any, ...], list[RecordKind]] = {}
         for kind in self._samples:
-            alike.setdefault(kind._replace(words=()), []).append(kind)
+            alike.setdefault((kind[:4], kind.pieces[1::2], bool(kind.pieces)), []).append(kind)
+        joined: dict[RecordKind, list[RecordKind]] = {}
         for kinds in alike.values():
-            for words, members in _join_instances(kinds, ()):
-                joined.setdefault(kinds[0]._replace(words=words), []).extend(members)
-        ordered = sorted(joined.items(), key=lambda item: (item[0][:5], [word or "" for word in item[0].words]))
-        return [
-            Bundle(
-                kind,
-                sum(self._counts[each] for each in members),
-                tuple(traits for each in members for traits in self._samples[each]),
-            )
-            for kind, members in ordered
-        ]
+            for pieces, members in _join_instances(kinds, ()):
+                joined.setdefault(kinds[0]._replace(pieces=pieces), []).extend(members)
+        drafts = []
+        for kind in sorted(joined, key=lambda kind: (kind[:4], [piece or "" for piece in kind.pieces])):
+            letters = sum(self._counts[each] for each in joined[kind])
+            if letters >= fewest:
+                drafts.append(Draft(kind, letters, [one for each in joined[kind] for one in self._samples[each]]))
+            else:
+                self.left_out[f"of a shape with fewer than {fewest} letters"] += letters
+        return drafts
 
 
 def _find_kind(traits: Traits) -> RecordKind:
-    kind = RecordKind(
-        traits.record.endpoint or "",
-        traits.protocol,
-        traits.event,
-        traits.properties.get("p.method") or "",
-        ("none",),
-        (),
-    )
+    method = traits.properties.get("p.method") or ""
+    kind = RecordKind(traits.record.endpoint or "", traits.protocol, traits.event, method)
     text = traits.properties.get(kind.address_key)
     if text is None:
         return kind
-    words, delimiters = split_words(text, subject=not traits.event and is_dotted(traits.protocol, kind.address_key[2:]))
-    if len(words) > MAX_LEVELS:
+    pieces = split_words(text, subject=not traits.event and is_dotted(traits.protocol, kind.address_key[2:]))
+    if len(pieces) > 2 * MAX_LEVELS:
         return kind
-    masked = tuple(None if looks_like_id(word) or _UNSAFE.search(word) else word for word in words)
-    return kind._replace(delimiters=delimiters, words=masked)
+    return kind._replace(
+        pieces=tuple(
+            None if place % 2 == 0 and (looks_like_id(piece) or _UNSAFE.search(piece)) else piece
+            for place, piece in enumerate(pieces)
+        )
+    )
 
 
-def _join_instances(
-    kinds: Sequence[RecordKind], before: tuple[str | None, ...]
-) -> Iterator[tuple[tuple[str | None, ...], Sequence[RecordKind]]]:
-    """Yield the words of joined kinds, and the kinds; all *kinds* are equally long and begin with *before*."""
+def _join_instances(kinds: Sequence[RecordKind], before: Pieces) -> Iterator[tuple[Pieces, Sequence[RecordKind]]]:
+    """Yield the pieces of joined kinds, and the kinds; all *kinds* are equally long and begin with *before*."""
     place = len(before)
-    if place == len(kinds[0].words):
+    if place >= len(kinds[0].pieces):
         yield before, kinds
         return
     branches: dict[str | None, list[RecordKind]] = {}
     for kind in kinds:
-        branches.setdefault(kind.words[place], []).append(kind)
+        branches.setdefault(kind.pieces[place], []).append(kind)
     if len(branches) > MAX_WORDS:
         # No gap is ever empty.
         empty = branches.pop("", [])
         branches = {None: [kind for members in branches.values() for kind in members], **({"": empty} if empty else {})}
     for word, members in branches.items():
-        yield from _join_instances(members, (*before, word))
+        yield from _join_instances(members, (*before, word, *kinds[0].pieces[place + 1 : place + 2]))
 
 
 # A JSON Schema (2020-12) that all documents conform to. It has no values, so nothing sensitive.
@@ -366,13 +299,21 @@ FORMAT: Final = "JsonSchema/draft-2020-12"
 _MAX_DEPTH: Final = 12
 _MAX_MEMBERS: Final = 200
 """Members of an object that are declared one by one; an object with more is a map."""
-_TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
+_TYPES: Final[Mapping[type, str]] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
 
 
 def infer_schema(values: Sequence[Any], depth: int = 0) -> dict[str, Any]:
     """Return the schema of *values*: their types, the members of objects, and which of these all have."""
-    found = {_json_type(value) for value in values}
-    kinds = [kind for kind in _TYPES if kind in found and not (kind == "integer" and "number" in found)]
+    found = {_TYPES[type(value)] for value in values}
+    kinds = [kind for kind in _TYPES.values() if kind in found and not (kind == "integer" and "number" in found)]
     if not kinds or kinds == ["null"]:
         return {}  # only null was seen, so any other value may follow
     schema: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds}
@@ -385,8 +326,7 @@ def infer_schema(values: Sequence[Any], depth: int = 0) -> dict[str, Any]:
         for each in objects:
             for name, value in each.items():
                 members.setdefault(name, []).append(value)
-        ids = sum(map(looks_like_id, members))
-        if len(members) > _MAX_MEMBERS or (ids >= 5 and ids == len(members)):
+        if len(members) > _MAX_MEMBERS or (len(members) >= 5 and all(map(looks_like_id, members))):
             values_of_map = [value for each in members.values() for value in each]
             return {**schema, "additionalProperties": infer_schema(values_of_map, depth + 1)}
         if members:
@@ -396,14 +336,7 @@ def infer_schema(values: Sequence[Any], depth: int = 0) -> dict[str, Any]:
     return schema
 
 
-def _json_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    names = {type(None): "null", int: "integer", float: "number", str: "string", list: "array"}
-    return names.get(type(value), "object")
-
-
-# The draft of a bundle.
+# The draft of a kind.
 
 _MIN_FIXED: Final = 5
 """Minimum records for a constant value to be required, outside of addresses."""
@@ -411,174 +344,136 @@ _MIN_SHARE: Final = 0.05
 """Minimum share of records that have a property for it to be declared."""
 _MIN_JSON_SHARE: Final = 0.95
 """Minimum share of JSON bodies for a schema to be drafted."""
-_FLAGS: Final = frozenset({"true", "false"})
-_PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}")
 _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")
 _NO_NAME: Final = re.compile(r"v?\d+(?:\.\d+)*|api|rest|rpc|urn|https?", re.IGNORECASE | re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class DraftProperty:
-    """One property of a draft, written as ``{type, value, required}`` under its key."""
-
-    key: str
-    value: str | None = None
-    required: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the property as JSON, without its name; its type only where the default would not accept it."""
-        kind = _default_type(self.key)
-        default = (
-            kind in ("string", "symbol") if self.value is None else "{" in self.value or is_valid(kind, self.value)
-        )
-        written = {"type": None if default else "string", "value": self.value, "required": self.required or None}
-        return {name: value for name, value in written.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draft:
-    """One drafted definition. ``messageid`` is made of its literals; whoever places it makes it unique."""
+    """One drafted definition, and the results of its trial.
 
-    bundle: Bundle
-    messageid: str
-    address: str
-    properties: tuple[DraftProperty, ...]
-    datacontenttype: str | None = None
-    schema: Mapping[str, Any] | None = None
+    ``letters`` is the number of its dead letters, ``matched`` the share of its *records*, a sample of them, that became
+    events. ``messageid`` is made of its literals; ``group`` is where it goes. ``notes`` are for the reviewer.
+    """
+
+    kind: RecordKind
+    letters: int
+    records: list[Traits]
+    messageid: str = ""
+    group: str = ""
+    matched: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        words = split_words(re.sub(r"\{[^{}]*\}", "", f"{self.kind.method.lower()}/{self.address}"))[::2]
+        name = ".".join(filter(None, (_NOT_NAME.sub("-", word).strip("-") for word in words)))
+        self.messageid = name[:100].strip(".-") or ("event" if self.kind.event else "message")
 
     @property
-    def has_values(self) -> bool:
-        """Whether any property has a required value; else the draft matches everything."""
-        return any(each.value is not None for each in self.properties)
+    def xid(self) -> str:
+        """The xid of the drafted definition."""
+        return f"{self.group}/messages/{self.messageid}"
 
-    def to_json(self, schemaxid: str | None) -> dict[str, Any]:
-        """Return the message as JSON; *schemaxid* is the xid of its data schema, if any.
+    @property
+    def address(self) -> str:
+        """The address or event type, with a placeholder for each gap that is named after the word before it."""
+        names: set[str] = set()
+        text, before = "", ""
+        for place, piece in enumerate(self.kind.pieces):
+            if piece is not None:
+                text += piece
+                before = before if place % 2 else piece or before
+                continue
+            name = _NOT_NAME.sub("_", to_singular(before)).strip("_")[:40]
+            name = name if name and not looks_like_id(before) and not _NO_NAME.fullmatch(before) else "id"
+            name = find_unused(name, "", names)
+            names.add(name.lower())
+            text, before = f"{text}{{{name}}}", ""
+        return "" if len(text) > MAX_VALUE or not any(character.isalnum() for character in text) else text
+
+    def list_properties(self) -> dict[str, str | bool]:
+        """Return the properties by key: the required value, or whether any value is required.
+
+        First address and method, then constant values, then properties that all records have, then those of some.
+        """
+        kind, total = self.kind, len(self.records)
+        fixed: dict[str, str] = {kind.address_key: self.address} if self.address else {}
+        fixed |= {"p.method": kind.method} if kind.method and not _UNSAFE.search(kind.method) else {}
+        texts: dict[str, list[str | None]] = {}
+        for record in self.records:
+            for key, text in record.properties.items():
+                texts.setdefault(key, []).append(text)
+        required: dict[str, bool] = {}
+        optional: dict[str, bool] = {}
+        for key in sorted(texts.keys() - {kind.address_key, "p.method"}):
+            values = texts[key]
+            first = values[0]
+            if first and len(values) == total >= _MIN_FIXED and set(values) == {first} and _is_literal(first):
+                fixed[key] = first
+            elif None not in values and key != "e.source" and not all(map(looks_like_id, filter(None, values))):
+                if len(values) == total:
+                    required[key] = True
+                elif len(values) >= _MIN_SHARE * total:
+                    optional[key] = False
+        return {**fixed, **required, **optional}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the message as JSON.
 
         A draft for native records declares the event that they become, with its own type. So it does not match events
         on the same channel, and plain JSON bodies that are events stay events (MATCHING.md#cloudevents).
         """
-        kind = self.bundle.kind
-        metadata = {each.key[2:]: each.to_json() for each in self.properties if each.key.startswith("e.")}
-        options = _options_to_json(self.properties, PROTOCOL_OPTIONS[kind.protocol])
+        kind, protocol = self.kind, PROTOCOL_OPTIONS[self.kind.protocol]
         place = f" at {kind.endpoint}" if kind.endpoint else ""
-        return {
+        form: dict[str, Any] = {
             "messageid": self.messageid,
-            "description": f"Drafted from {self.bundle.letters} dead letters{place}; review before use.",
+            "description": f"Drafted from {self.letters} dead letters{place}; review before use.",
             "envelope": CLOUDEVENTS,
-            "envelopemetadata": metadata if kind.event else {"type": {"value": self.messageid}},
+            "envelopemetadata": {} if kind.event else {"type": {"value": self.messageid}},
             # A protocol that an event's draft declares would make it one for native records too.
-            **({} if kind.event else {"protocol": kind.protocol}),
-            **({"protocoloptions": options} if options else {}),
-            **({"datacontenttype": self.datacontenttype} if self.datacontenttype else {}),
-            **({"dataschemaformat": FORMAT, "dataschemaxid": schemaxid} if schemaxid else {}),
+            **({} if kind.event else {"protocol": kind.protocol, "protocoloptions": {}}),
         }
+        for key, value in self.list_properties().items():
+            holder, dot, name = key[2:].partition(".")
+            written = _property_to_json(key, value, protocol)
+            if key.startswith("e."):
+                form["envelopemetadata"][key[2:]] = written
+            elif not dot:
+                form["protocoloptions"][holder] = written
+            elif holder in protocol.lists:
+                form["protocoloptions"].setdefault(holder, []).append({"name": name, **written})
+            else:
+                form["protocoloptions"].setdefault(holder, {})[name] = written
+        medias = {record.media for record in self.records}
+        media = medias.pop() if len(medias) == 1 else ""
+        if media and not media.startswith("application/cloudevents"):
+            form["datacontenttype"] = media
+        documents = [record.document[0] for record in self.records if record.document is not None]
+        if "json" in media and len(documents) >= _MIN_JSON_SHARE * len(self.records):
+            if schema := infer_schema(documents):
+                form |= {"dataschemaformat": FORMAT, "dataschema": {"$schema": DIALECT, **schema}}
+        return {name: value for name, value in form.items() if value or name == "envelopemetadata"}
 
 
-def draft_definition(bundle: Bundle) -> Draft:
-    """Draft the definition of a bundle."""
-    kind = bundle.kind
-    address = _make_template(kind)
-    asked = [DraftProperty(kind.address_key, address)] if address else []
-    asked += [DraftProperty("p.method", kind.method)] if kind.method and not _UNSAFE.search(kind.method) else []
-    asked += _iter_other_properties(bundle, {kind.address_key, "p.method"})
-    medias = {record.media for record in bundle.records}
-    media = medias.pop() if len(medias) == 1 else ""
-    words = split_words(_PLACEHOLDER.sub("", f"{kind.method.lower()}/{address}")).words
-    name = ".".join(filter(None, (re.sub(r"[^A-Za-z0-9_]+", "-", word).strip("-") for word in words)))
-    return Draft(
-        bundle,
-        name[:100].strip(".-") or ("event" if kind.event else "message"),
-        address,
-        tuple(asked),
-        None if not media or media.startswith("application/cloudevents") else media,
-        _draft_body_schema(bundle.records) if "json" in media else None,
-    )
-
-
-def _make_template(kind: RecordKind) -> str:
-    """Return the address or event type, with a placeholder for each gap that is named after the word before it."""
-    names: list[str] = []
-    pieces: list[str] = []
-    before = ""
-    for place, word in enumerate(kind.words):
-        pieces += kind.delimiters[place - 1 : place] if place else []
-        if word is not None:
-            pieces.append(word)
-            before = word or before
-            continue
-        name = _NOT_NAME.sub("_", to_singular(before)).strip("_")[:40]
-        name = name if name and not looks_like_id(before) and not _NO_NAME.fullmatch(before) else "id"
-        numbered = itertools.chain([name], (f"{name}{number}" for number in itertools.count(2)))
-        chosen = next(each for each in numbered if each not in names)
-        names.append(chosen)
-        pieces.append(f"{{{chosen}}}")
-        before = ""
-    text = "".join(pieces)
-    return "" if len(text) > MAX_VALUE or not any(character.isalnum() for character in text) else text
-
-
-def _iter_other_properties(bundle: Bundle, known: set[str]) -> Iterator[DraftProperty]:
-    """Yield constant values, then properties that all records have, then those of some."""
-    texts: dict[str, list[str | None]] = {}
-    for record in bundle.records:
-        for key, text in record.properties.items():
-            texts.setdefault(key, []).append(text)
-    total = len(bundle.records)
-    required: list[DraftProperty] = []
-    optional: list[DraftProperty] = []
-    for key in sorted(texts.keys() - known):
-        values = texts[key]
-        first = values[0]
-        if first is not None and len(values) == total >= _MIN_FIXED and set(values) == {first} and _is_literal(first):
-            yield DraftProperty(key, first)
-        elif None not in values and key != "e.source" and not all(map(looks_like_id, filter(None, values))):
-            if len(values) == total:
-                required.append(DraftProperty(key, required=True))
-            elif len(values) >= _MIN_SHARE * total:
-                optional.append(DraftProperty(key))
-    yield from (*required, *optional)
+def find_unused(name: str, mark: str, taken: Collection[str]) -> str:
+    """Return the name, with the first number that makes it unused if it is among *taken*, in lower case."""
+    numbered = itertools.chain([name], (f"{name}{mark}{number}" for number in itertools.count(2)))
+    return next(each for each in numbered if each.lower() not in taken)
 
 
 def _is_literal(text: str) -> bool:
-    if _UNSAFE.search(text) or text.lower() in _FLAGS:
+    if _UNSAFE.search(text) or text.lower() in ("true", "false"):
         return False  # of a flag the other value may occur later
-    return not any(map(looks_like_id, split_words(text).words)) and any(character.isalnum() for character in text)
+    words = split_words(text)[::2]
+    return not any(map(looks_like_id, words)) and any(character.isalnum() for character in text)
 
 
-def _default_type(key: str) -> str:
-    """Return the type of a property that declares none."""
-    side, _, path = key.partition(".")
-    if side == "e":
-        return ATTRIBUTE_TYPES.get(path, "string")
-    holder, _, name = path.partition(".")
-    for shape in PROTOCOL_OPTIONS.values():
-        table = shape.sections.get(holder)
-        kind = shape.scalars.get(path) or (table.get(name) if table is not None else None)
-        if kind is not None:
-            return kind
-    return "string"
-
-
-def _options_to_json(properties: Iterable[DraftProperty], protocol: ProtocolOptions) -> dict[str, Any]:
-    """Return the protocol options as scalars, lists of named values, and maps."""
-    options: dict[str, Any] = {}
-    for each in properties:
-        holder, dot, name = each.key[2:].partition(".")
-        if each.key.startswith("e."):
-            continue
-        if not dot:
-            options[holder] = each.to_json()
-        elif holder in protocol.lists:
-            options.setdefault(holder, []).append({"name": name, **each.to_json()})
-        else:
-            options.setdefault(holder, {})[name] = each.to_json()
-    return options
-
-
-def _draft_body_schema(records: Sequence[Traits]) -> Mapping[str, Any] | None:
-    """Draft the data schema; return None unless nearly all records have JSON bodies with a known structure."""
-    documents = [record.document[0] for record in records if record.document is not None]
-    if len(documents) < _MIN_JSON_SHARE * len(records):
-        return None
-    schema = infer_schema(documents)
-    return {"$schema": DIALECT, **schema} if schema else None
+def _property_to_json(key: str, value: str | bool, protocol: ProtocolOptions) -> dict[str, Any]:
+    """Return a property of a draft without its name; its type only where the default would not accept the value."""
+    holder, _, name = key[2:].partition(".")
+    known = ATTRIBUTE_TYPES if key.startswith("e.") else protocol.sections.get(holder) or {}
+    kind = known.get(name or holder) or protocol.scalars.get(key[2:], "string")
+    if isinstance(value, bool):
+        written = {} if kind in ("string", "symbol") else {"type": "string"}
+        return {**written, **({"required": True} if value else {})}
+    return {**({} if "{" in value or is_valid(kind, value) else {"type": "string"}), "value": value}

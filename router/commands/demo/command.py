@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 import typer
 
@@ -29,10 +29,6 @@ def demo(
     """
     from router.commands.demo.run import run_demo
 
-    signal.signal(signal.SIGTERM, _raise_interrupt)
+    # SIGTERM ends it as Ctrl-C does: by unwinding, which stops the router and removes the folder.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     raise typer.Exit(0 if run_demo(terminal(width=_WIDTH), keep) else 1)
-
-
-def _raise_interrupt(number: int, frame: object) -> NoReturn:
-    """End on SIGTERM as on Ctrl-C: by unwinding, which stops the router and removes the folder."""
-    raise KeyboardInterrupt

@@ -13,15 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
-from urllib.error import URLError
-from urllib.request import urlopen
+from typing import Any, Final, NamedTuple
 
+import httpx
 from deltalake import DeltaTable
-from prometheus_client.parser import text_string_to_metric_families
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -30,8 +28,7 @@ from catalog.model import Catalog
 from catalog.record import Record
 from router.commands.emit.command import open_destination
 from router.commands.emit.producer import MessageProducer, join_as_batch
-from router.commands.top import ANSWER_SECONDS
-from router.commands.wait import POLL_SECONDS
+from router.commands.top import ANSWER_SECONDS, POLL_SECONDS
 from router.errors import RouterError
 from router.sinks.jsonlines import format_instant
 from router.sinks.tables.head import open_dataset
@@ -69,12 +66,14 @@ class RouterProcess:
                 start_new_session=True,
             )
 
-    def fetch_samples(self) -> list[tuple[str, Mapping[str, str], float]]:
-        """Return all samples of its metrics: name, labels, value."""
-        with urlopen(self.metrics, timeout=ANSWER_SECONDS) as answer:
-            text = answer.read().decode("utf-8")
-        families = text_string_to_metric_families(text)
-        return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
+    def fetch_samples(self) -> list[str]:
+        """Return the lines of its metrics that the demo shows."""
+        text = httpx.get(self.metrics, timeout=ANSWER_SECONDS, trust_env=False).raise_for_status().text
+        return [line for line in text.split("\n") if line.startswith(SHOWN)]
+
+    def count_routed(self) -> float:
+        """Return how many records have an outcome."""
+        return sum(float(line.rpartition(" ")[2]) for line in self.fetch_samples() if line.startswith(RECORDS))
 
     def wait_for(self, condition: Callable[[], bool], limit: float) -> bool:
         """Poll until the condition is true or *limit* seconds have passed; return whether it is true.
@@ -93,10 +92,10 @@ class RouterProcess:
 
     def is_ready(self) -> bool:
         """Whether it listens and its queries run."""
+        url = self.metrics.removesuffix("/metrics") + "/readyz"
         try:
-            with urlopen(self.metrics.removesuffix("/metrics") + "/readyz", timeout=ANSWER_SECONDS) as answer:
-                return bool(answer.status == 200)
-        except (URLError, OSError):
+            return httpx.get(url, timeout=ANSWER_SECONDS, trust_env=False).is_success
+        except httpx.HTTPError:
             return False
 
     def find_in_log(self, sign: str) -> str:
@@ -130,12 +129,11 @@ _ORDER: Final = {"store": "7", "order": "2026-{n}"}
 _TILL: Final = {"store": "7", "till": "2", "receipt": "R{n}"}
 
 
-@dataclass(frozen=True, slots=True)
-class DemoStep:
+class DemoStep(NamedTuple):
     """Requests of one kind. ``events`` is the number of records per request (a batch has several)."""
 
     title: str
-    requests: tuple[Record, ...]
+    requests: Sequence[Record]
     events: int = 1
 
     @property
@@ -159,18 +157,17 @@ def make_steps(catalog: Catalog) -> Iterator[DemoStep]:
     collected = produced(f"{ORDERS}.Collected", 60, _ORDER, "structured", shop)
     sales = produced(f"{TILLS}.Sale", 107, _TILL, "native", tills)
     batches = [join_as_batch(collected[at : at + _BATCH]) for at in range(0, len(collected), _BATCH)]
-    yield DemoStep("CloudEvents, binary: orders placed", tuple(placed[:120]))
-    yield DemoStep("CloudEvents, structured: orders paid", tuple(paid[:80]))
-    yield DemoStep(f"CloudEvents, batches of {_BATCH}: orders collected", tuple(batches), _BATCH)
-    yield DemoStep("plain HTTP: sales at a till", tuple(sales[:100]))
-    yield DemoStep("plain HTTP: drawers opened", tuple(produced(f"{TILLS}.DrawerOpened", 40, _TILL, "native", tills)))
+    yield DemoStep("CloudEvents, binary: orders placed", placed[:120])
+    yield DemoStep("CloudEvents, structured: orders paid", paid[:80])
+    yield DemoStep(f"CloudEvents, batches of {_BATCH}: orders collected", batches, _BATCH)
+    yield DemoStep("plain HTTP: sales at a till", sales[:100])
+    yield DemoStep("plain HTTP: drawers opened", produced(f"{TILLS}.DrawerOpened", 40, _TILL, "native", tills))
     unknown = {"ce-type": "com.example.market.order.returned"}
-    yield DemoStep("to fail: an undeclared event type", tuple(_set_headers(each, unknown) for each in placed[120:124]))
-    yield DemoStep(
-        "to fail: CloudEvents without an id", tuple(_set_headers(each, {"ce-id": None}) for each in placed[124:])
-    )
-    yield DemoStep("to fail: truncated events", tuple(_truncate_body(each) for each in paid[80:]))
-    refunds = tuple(_replace(each, path=str(each.native["path"]).replace("/sales", "/refunds")) for each in sales[100:])
+    yield DemoStep("to fail: an undeclared event type", [_set_headers(each, unknown) for each in placed[120:124]])
+    yield DemoStep("to fail: CloudEvents without an id", [_set_headers(each, {"ce-id": None}) for each in placed[124:]])
+    truncated = [replace(each, body=(each.body or b"")[: len(each.body or b"") // 2]) for each in paid[80:]]
+    yield DemoStep("to fail: truncated events", truncated)
+    refunds = [_change(each, path=str(each.native["path"]).replace("/sales", "/refunds")) for each in sales[100:]]
     yield DemoStep("to fail: an undeclared till message", refunds)
 
 
@@ -178,121 +175,63 @@ def _set_headers(record: Record, changes: Mapping[str, str | None]) -> Record:
     """Return the record with headers changed, or left out where the change is None."""
     kept = [each for each in record.native["headers"] if each["name"] not in changes]
     added = [{"name": name, "value": value} for name, value in changes.items() if value is not None]
-    return _replace(record, headers=[*kept, *added])
+    return _change(record, headers=[*kept, *added])
 
 
-def _replace(record: Record, **changes: Any) -> Record:
-    form = {**record.native, **changes}
-    return replace(record, native=form)
-
-
-def _truncate_body(record: Record) -> Record:
-    body = record.body or b""
-    return replace(record, body=body[: len(body) // 2])
-
-
-# The results of the demo.
-
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class DemoResult:
-    """The results: what was ``sent``, the rows of both tables, some metrics, and the router's exit code."""
-
-    sent: tuple[DemoStep, ...]
-    events: tuple[Row, ...]
-    letters: tuple[Row, ...]
-    metrics: tuple[tuple[str, Mapping[str, str], float], ...]
-    metrics_address: str
-    exit_code: int
-
-    @property
-    def records(self) -> int:
-        """Records that the gateway acknowledged."""
-        return sum(step.records for step in self.sent)
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether every record has exactly one outcome, and the router exited cleanly."""
-        return self.records == len(self.events) + len(self.letters) and self.exit_code == 0
+def _change(record: Record, **changes: Any) -> Record:
+    return replace(record, native={**record.native, **changes})
 
 
 # The report: tables, and the sum that proves that nothing was lost.
 
 MAPPED: Final = "Market.Tills.Sale"
 _DETAIL: Final = 100
-
-
-def print_report(console: Terminal, results: DemoResult) -> None:
-    """Write the whole report."""
-    sent = [(step.title, str(len(step.requests)), str(step.records)) for step in results.sent]
-    sent.append(("total", str(sum(len(step.requests) for step in results.sent)), str(results.records)))
-    _print_table(console, "Records in", ("sent over HTTP, all answered 202", "requests", "records"), sent)
-    events = Counter((row["message"].rsplit("/", 1)[-1], row["type"]) for row in results.events)
-    written: list[tuple[str, ...]] = [(*names, str(number)) for names, number in sorted(events.items())]
-    title = "CloudEvents in the table data/events, by definition"
-    _print_table(console, title, ("definition", "type", "rows"), written)
-    _print_mapped(console, results)
-    counts: Counter[tuple[str, str, str]] = Counter()
-    for row in results.letters:
-        nearest = json.loads(row["nearest"] or "[]")
-        name = str(nearest[0].get("message", "")).rsplit("/", 1)[-1] if nearest else ""
-        counts[row["reason"], _shorten_reason(row["detail"], nearest), name] += 1
-    rows = [(*names, str(number)) for names, number in sorted(counts.items())]
-    columns = ("reason", "why", "nearest definition", "letters")
-    _print_table(console, "Dead letters in data/dead_letters", columns, rows)
-    console.print(f"Metrics, from {results.metrics_address} while it ran:")
-    for name, labels, value in results.metrics:
-        label_text = ",".join(f'{label}="{text}"' for label, text in labels.items() if text)
-        console.print(f"  {name}{'{' + label_text + '}' if label_text else ''} {value:g}", soft_wrap=True)
-    _print_sum(console, results)
-
-
-def _print_table(console: Terminal, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    table = Table(*columns, title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
-def _print_mapped(console: Terminal, results: DemoResult) -> None:
-    row = next((row for row in results.events if row["message"].endswith(MAPPED)), None)
-    if row is None:
-        return
-    native = json.loads(row["native"])
-    headers = {each["name"]: each.get("value") for each in native.get("headers", ())}
-    body = (row["data"] or b"").decode("utf-8", "replace")
-    before = [f"{native.get('method')} {native.get('path')}", f"x-receipt: {headers.get('x-receipt')}", "", body]
-    event = {name: row[name] for name in ("id", "source", "type", "subject", "time", "datacontenttype")}
-    event |= {"time": format_instant(row["time"]), "data": body}
-    sides = ("\n".join(before), "\n".join(f"{name:<16}{value}" for name, value in event.items()))
-    _print_table(console, "One plain HTTP message, before and after", ("received", "as a CloudEvent"), [sides])
-
-
-def _shorten_reason(detail: str | None, nearest: list[dict[str, Any]]) -> str:
-    """Return why, in short: the first property that failed for the nearest definition, else the detail."""
-    mismatches = nearest[0].get("mismatches") if nearest else None
-    if mismatches:
-        first = mismatches[0]
-        value = str(first.get("found"))
-        return f"{first.get('property')}: expected {first.get('expected')}, found {value[:_DETAIL]}"
-    return " ".join((detail or "").split())[:_DETAIL]
-
-
-def _print_sum(console: Terminal, results: DemoResult) -> None:
-    routed, dead = len(results.events), len(results.letters)
-    colour, word = ("green", "adds up") if results.adds_up else ("red", "DOES NOT ADD UP")
-    total = f"{results.records} in = {routed} routed + {dead} dead-lettered"
-    console.print(to_text("\n", (f"{total}: {word}", f"{colour} bold")))
-    if results.exit_code != 0:
-        console.print(to_text((f"The router exited with code {results.exit_code}.", "red")))
-
-
 CATALOG: Final = "market.xreg.json"
 CONFIG: Final = "router.yaml"
 RECORDS: Final = "xrouter_records_total"
 SHOWN: Final = (RECORDS, "xrouter_gateway_acknowledged_total", "xrouter_catalog_definitions")
+Row = Mapping[str, Any]
+
+
+def _print_results(console: Terminal, sent: Sequence[DemoStep], events: Sequence[Row], letters: Sequence[Row]) -> None:
+    """Write the tables: records sent, rows in the tables of events and dead letters."""
+    rows = [(step.title, len(step.requests), step.records) for step in sent]
+    rows.append(("total", sum(len(step.requests) for step in sent), sum(step.records for step in sent)))
+    _print_table(console, "Records in", ("sent over HTTP, all answered 202", "requests", "records"), rows)
+    written = Counter((row["message"].rsplit("/", 1)[-1], row["type"]) for row in events)
+    title = "CloudEvents in the table data/events, by definition"
+    _print_table(console, title, ("definition", "type", "rows"), [(*key, n) for key, n in sorted(written.items())])
+    for row in [row for row in events if row["message"].endswith(MAPPED)][:1]:
+        native = json.loads(row["native"])
+        headers = {each["name"]: each.get("value") for each in native["headers"]}
+        body = (row["data"] or b"").decode("utf-8", "replace")
+        before = f"{native['method']} {native['path']}\nx-receipt: {headers.get('x-receipt')}\n\n{body}"
+        event = {name: row[name] for name in ("id", "source", "type", "subject", "time", "datacontenttype")}
+        event |= {"time": format_instant(row["time"]), "data": body}
+        after = "\n".join(f"{name:<16}{value}" for name, value in event.items())
+        title = "One plain HTTP message, before and after"
+        _print_table(console, title, ("received", "as a CloudEvent"), [(before, after)])
+    dead = Counter(
+        (row["reason"], *_shorten_reason(row["detail"], json.loads(row["nearest"] or "[]"))) for row in letters
+    )
+    columns = ("reason", "why", "nearest definition", "letters")
+    _print_table(console, "Dead letters in data/dead_letters", columns, [(*key, n) for key, n in sorted(dead.items())])
+
+
+def _print_table(console: Terminal, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*map(str, row))
+    console.print(table)
+
+
+def _shorten_reason(detail: str | None, nearest: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return why, in short, and the nearest definition: the first property that failed for it, else the detail."""
+    near = nearest[0] if nearest else {}
+    name = str(near.get("message", "")).rsplit("/", 1)[-1]
+    for first in near.get("mismatches") or ():
+        return f"{first['property']}: expected {first['expected']}, found {str(first['found'])[:_DETAIL]}", name
+    return " ".join((detail or "").split())[:_DETAIL], name
 
 
 def run_demo(console: Terminal, keep: Path | None = None) -> bool:
@@ -304,64 +243,62 @@ def run_demo(console: Terminal, keep: Path | None = None) -> bool:
         RouterError: the router does not start or exits early, or *keep* is not empty.
     """
     with _demo_folder(keep) as folder:
-        samples = files("catalog") / "samples"
-        (folder / CATALOG).write_bytes((samples / CATALOG).read_bytes())
+        (folder / CATALOG).write_bytes((files("catalog") / "samples" / CATALOG).read_bytes())
         (folder / CONFIG).write_bytes((files("router.commands.demo") / CONFIG).read_bytes())
-        results = _collect_results(console, folder)
-        print_report(console, results)
+        steps = list(make_steps(load([folder / CATALOG])))
+        console.print(to_text("Starting the router: ", ("xrouter run router.yaml", "bold"), " ..."))
+        router = RouterProcess(folder / CONFIG)
+        try:
+            metrics = _run_steps(console, router, steps)
+        finally:
+            status = router.stop()
+        events, letters = (_read_rows(folder / "data" / name) for name in ("events", "dead_letters"))
+        _print_results(console, steps, events, letters)
+        console.print(f"Metrics, from {router.metrics} while it ran:")
+        for line in metrics:
+            console.print(f"  {line}", soft_wrap=True)
+        records = sum(step.records for step in steps)
+        adds_up = records == len(events) + len(letters) and status == 0
+        colour, word = ("green", "adds up") if adds_up else ("red", "DOES NOT ADD UP")
+        total = f"{records} in = {len(events)} routed + {len(letters)} dead-lettered"
+        console.print(to_text("\n", (f"{total}: {word}", f"{colour} bold")))
+        if status != 0:
+            console.print(to_text((f"The router exited with code {status}.", "red")))
         if keep is not None:
             console.print(f"\nSettings, tables and log are in {folder}. List the dead letters with")
             console.print(to_text((f"xrouter dead-letters list {folder / CONFIG}", "bold")))
-    return results.adds_up
+    return adds_up
 
 
-def _collect_results(console: Terminal, folder: Path) -> DemoResult:
-    planned = tuple(make_steps(load([folder / CATALOG])))
-    console.print(to_text("Starting the router: ", ("xrouter run router.yaml", "bold"), " ..."))
-    router = RouterProcess(folder / CONFIG)
-    try:
-        if not router.wait_for(router.is_ready, PATIENCE_SECONDS):
-            raise router.make_error(f"the router was not ready after {PATIENCE_SECONDS:g} s")
-        console.print(f"It listens for HTTP at {router.http} and serves metrics at {router.metrics}\n")
-        _send_steps(console, router, planned)
-        wanted = sum(step.records for step in planned)
-        if not router.wait_for(lambda: _count_routed(router) >= wanted, PATIENCE_SECONDS):
-            cause = router.find_in_log('"level": "error"') or "the log has no error"
-            few = f"Only {_count_routed(router):g} of {wanted} records have an outcome: {cause}"
-            console.print(to_text((few, "red")))
-        metrics = tuple(sample for sample in router.fetch_samples() if sample[0] in SHOWN)
-    finally:
-        status = router.stop()
-    data = folder / "data"
-    return DemoResult(
-        planned, _read_rows(data / "events"), _read_rows(data / "dead_letters"), metrics, router.metrics, status
-    )
-
-
-def _send_steps(console: Terminal, router: RouterProcess, planned: Sequence[DemoStep]) -> None:
+def _run_steps(console: Terminal, router: RouterProcess, steps: Sequence[DemoStep]) -> list[str]:
+    """Send everything, wait for the outcomes, and return the metrics."""
+    if not router.wait_for(router.is_ready, PATIENCE_SECONDS):
+        raise router.make_error(f"the router was not ready after {PATIENCE_SECONDS:g} s")
+    console.print(f"It listens for HTTP at {router.http} and serves metrics at {router.metrics}\n")
     columns = (TextColumn("{task.description:<52}"), BarColumn(bar_width=24), MofNCompleteColumn())
-    shown = console.is_terminal
     with (
-        Progress(*columns, console=console, disable=not shown) as bar,
+        Progress(*columns, console=console, disable=not console.is_terminal) as bar,
         open_destination(router.http, sys.stdout.buffer) as target,
     ):
-        for step in planned:
+        for step in steps:
             task = bar.add_task(step.title, total=len(step.requests))
             for request in step.requests:
                 target.send(request)
                 bar.advance(task)
-            if not shown:
+            if not console.is_terminal:
                 console.print(f"  sent {step.records:>4}  {step.title}")
+    wanted = sum(step.records for step in steps)
+    if not router.wait_for(lambda: router.count_routed() >= wanted, PATIENCE_SECONDS):
+        cause = router.find_in_log('"level": "error"') or "the log has no error"
+        few = f"Only {router.count_routed():g} of {wanted} records have an outcome: {cause}"
+        console.print(to_text((few, "red")))
+    return router.fetch_samples()
 
 
-def _count_routed(router: RouterProcess) -> float:
-    return sum(value for name, _, value in router.fetch_samples() if name == RECORDS)
-
-
-def _read_rows(table: Path) -> tuple[Row, ...]:
+def _read_rows(table: Path) -> list[Row]:
     if not DeltaTable.is_deltatable(str(table)):
-        return ()
-    return tuple(open_dataset(DeltaTable(str(table))).to_table().to_pylist())
+        return []
+    return list(open_dataset(DeltaTable(str(table))).to_table().to_pylist())
 
 
 @contextmanager

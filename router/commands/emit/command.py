@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from difflib import get_close_matches
 from typing import Annotated, BinaryIO, Final, Literal, Protocol
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
-import httpx
 import typer
 from rich.progress import Progress
 
@@ -24,7 +22,6 @@ from catalog.definitions.constraints import match_candidate_of
 from catalog.findings import escape_json_controls
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.record import Record
-from catalog.values import parse_whole_number
 from router.commands.arguments import BaseUri, CatalogOption, LoginsOption, load_usable, make_fetcher, parse_name_values
 from router.commands.emit.producer import MODES, EmitError, MessageProducer, encode_record_line, require_match
 from router.errors import BrokerUnreachable, RouterError, SinkError, hint_near
@@ -32,23 +29,39 @@ from router.logs import shorten_list
 from router.schemaids.framing import declared_id
 from router.settings.sinks.contract import RemoteSink
 from router.settings.sinks.kafka import KafkaSink
-from router.settings.sinks.messages import AmqpSink, MqttSink, NatsSink
+from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink
 from router.terminal import terminal
 
 # Delivering produced records: to standard output, an HTTP target, a Kafka topic or another broker, each acknowledged.
 #
 # A record counts as delivered when the target confirms it with a 2xx response or an acknowledgement. Nothing is sent
-# twice, except after a 503, with which an HTTP target reports that it accepted nothing.
+# twice, except after a response with which an HTTP target reports that it accepted nothing.
 
 CHUNK: Final = 100
 """Maximum records in flight, some of which may be accepted after one is rejected."""
 _SECONDS: Final = 30.0
 """How long to wait for a target."""
 _HINT: Final = "check the address and the login; records before the failure may have been accepted"
+_PATH_CHARACTERS: Final = "/:@!$&'()*+,;=-._~%"
+SCHEMES: Final = {
+    **dict.fromkeys(("http", "https"), "HTTP"),
+    "kafka": "KAFKA",
+    **dict.fromkeys(("mqtt", "mqtts"), "MQTT/5.0"),
+    **dict.fromkeys(("amqp", "amqps"), "AMQP/1.0"),
+    **dict.fromkeys(("nats", "tls"), "NATS"),
+}
+"""Default protocol of definitions without one, by the scheme of the target."""
 
 
-class BrokerTarget:
-    """Sends records to a broker of one protocol family with the client of a sink.
+class Destination(Protocol):
+    """A target of records."""
+
+    def send(self, record: Record) -> None:
+        """Send one record, perhaps asynchronously; its error may be raised by a later call or on exit."""
+
+
+class ServerTarget:
+    """Sends records to a server of one protocol family with the client of a sink.
 
     The path of the URL overrides each record's own address; *endpoint* supplies the address of records that have none,
     such as an AMQP node.
@@ -57,6 +70,7 @@ class BrokerTarget:
     def __init__(self, url: str, endpoint: Endpoint | None) -> None:
         parts = urlsplit(url)
         self._protocol = protocol_of_url(url)
+        self._url = parts
         self._server = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
         self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         if not parts.netloc or (self._protocol == "KAFKA" and "@" in parts.netloc):
@@ -71,12 +85,15 @@ class BrokerTarget:
 
     def send(self, record: Record) -> None:
         """Send a record, or buffer it."""
-        _require_family(record, self._protocol)
         binding = BINDINGS[record.protocol]
+        if binding.sending.family != BINDINGS[self._protocol].sending.family:
+            hint = f"choose a message of that protocol, or --protocol {self._protocol} for one that leaves it open"
+            text = f"a record of protocol {record.protocol} cannot be sent to a target of {self._protocol}"
+            raise RouterError(text, hint=hint)
         if self._publisher is None:
             self._publisher = self._make_publisher(binding)
         parts = binding.split(record.native)
-        address = self._address or self._find_own_address(binding, parts)
+        address = self._make_url(parts) if self._protocol == "HTTP" else self._address or self._find_own(binding, parts)
         if not address:
             hint = f"add it to the target, as in {self._shown}/NAME, or use an endpoint that has it"
             raise RouterError(f"the record has no destination at {self._shown}", hint=hint)
@@ -84,15 +101,16 @@ class BrokerTarget:
             part for part in parts if not binding.sending.address_key or part.key != binding.sending.address_key
         )
         self._waiting.append(Outbound(address, own, record.body, address, uuid.uuid4().hex))
-        if len(self._waiting) >= CHUNK:
+        # A request is answered by itself; brokers confirm many at once.
+        if self._protocol == "HTTP" or len(self._waiting) >= CHUNK:
             self.finish()
 
     def finish(self) -> None:
         """Wait until every record is confirmed.
 
         Raises:
-            BrokerUnreachable: the broker is unreachable or rejects the login.
-            RouterError: the broker rejected a record.
+            BrokerUnreachable: the server is unreachable or rejects the login.
+            RouterError: the server rejected a record.
         """
         waiting, self._waiting = self._waiting, []
         if self._publisher is None or not waiting:
@@ -112,17 +130,25 @@ class BrokerTarget:
         if self._publisher is not None:
             self._publisher.close()
 
-    def _find_own_address(self, binding: Binding, parts: list[Part]) -> str:
+    def _find_own(self, binding: Binding, parts: list[Part]) -> str:
+        """Return the address of a record at its endpoint, or in its own members."""
         if self._endpoint is not None:
             return binding.sending.build_address(parts, self._endpoint, True, "", str)
-        named = first_part(parts, binding.sending.address_key or "properties.to")
-        return (named.text if named is not None else None) or ""
+        return _part_text(parts, binding.sending.address_key or "properties.to")
+
+    def _make_url(self, parts: list[Part]) -> str:
+        """Return the URL of an HTTP record: a target without path takes each record's own."""
+        path = self._url.path if self._url.path not in ("", "/") else _part_text(parts, "path") or "/"
+        own = urlencode([(name, part.value or b"") for name, part in iter_headers(parts, "query.")])
+        query = "&".join(filter(None, (self._url.query, own)))
+        return f"{self._server}{quote(path, safe=_PATH_CHARACTERS)}" + (f"?{query}" if query else "")
 
     def _make_publisher(self, binding: Binding) -> Publisher:
         """Return the client of a protocol, which connects when it first sends; imports its library."""
         name, seconds = f"emit-{uuid.uuid4().hex[:12]}", timedelta(seconds=_SECONDS)
         sinks: dict[str, Callable[[], RemoteSink]] = {
-            "kafka": lambda: KafkaSink(type="kafka", bootstrap_servers=urlsplit(self._server).netloc, topic="-"),
+            "http": lambda: HttpSink(type="http", url=self._server, timeout=seconds, in_flight=1),
+            "kafka": lambda: KafkaSink(type="kafka", bootstrap_servers=self._url.netloc, topic="-"),
             "mqtt": lambda: MqttSink(type="mqtt", uri=(self._server,), timeout=seconds),
             "amqp": lambda: AmqpSink(type="amqp", uri=(self._server,), timeout=seconds),
             # Without JetStream, a message counts as delivered when the server has received it.
@@ -132,30 +158,6 @@ class BrokerTarget:
             return sinks[binding.sending.family]().publisher(name, binding, None)
         except (GatewayError, SinkError) as error:
             raise RouterError(f"{self._shown}: {error}", hint="correct --to") from error
-
-
-BUSY_SECONDS: Final = 60.0
-"""How long to retry a target that returns 503."""
-_PATH_CHARACTERS: Final = "/:@!$&'()*+,;=-._~%"
-SCHEMES: Final = {
-    "http": "HTTP",
-    "https": "HTTP",
-    "kafka": "KAFKA",
-    "mqtt": "MQTT/5.0",
-    "mqtts": "MQTT/5.0",
-    "amqp": "AMQP/1.0",
-    "amqps": "AMQP/1.0",
-    "nats": "NATS",
-    "tls": "NATS",
-}
-"""Default protocol of definitions without one, by the scheme of the target."""
-
-
-class Destination(Protocol):
-    """A target of records."""
-
-    def send(self, record: Record) -> None:
-        """Send one record, perhaps asynchronously; its error may be raised by a later call or on exit."""
 
 
 def protocol_of_url(target: str) -> str:
@@ -187,16 +189,13 @@ def open_destination(target: str | None, output: BinaryIO, endpoint: Endpoint | 
     if target is None:
         yield _LineDestination(output)
         output.flush()
-    elif protocol_of_url(target) == "HTTP":
-        with httpx.Client(timeout=_SECONDS) as client:
-            yield _HttpDestination(client, target)
-    else:
-        broker = BrokerTarget(target, endpoint)
-        try:
-            yield broker
-            broker.finish()
-        finally:
-            broker.close()
+        return
+    server = ServerTarget(target, endpoint)
+    try:
+        yield server
+        server.finish()
+    finally:
+        server.close()
 
 
 class _LineDestination:
@@ -207,68 +206,19 @@ class _LineDestination:
         self._output.write(escape_json_controls(encode_record_line(record)))
 
 
-class _HttpDestination:
-    """Posts records. A URL without path takes each record's own; else the URL is used as given."""
-
-    def __init__(self, client: httpx.Client, url: str) -> None:
-        self._client = client
-        self._base = urlsplit(url)
-
-    def send(self, record: Record) -> None:
-        _require_family(record, "HTTP")
-        parts = BINDINGS["HTTP"].split(record.native)
-        headers = [(name.encode(), part.value or b"") for name, part in iter_headers(parts)]
-        method = _part_text(first_part(parts, "method")) or "POST"
-        request = self._client.build_request(method, self._make_url(parts), headers=headers, content=record.body or b"")
-        self._deliver(request)
-
-    def _make_url(self, parts: list[Part]) -> str:
-        path = self._base.path if self._base.path not in ("", "/") else _part_text(first_part(parts, "path")) or "/"
-        own = [(name, part.value or b"") for name, part in iter_headers(parts, "query.")]
-        query = "&".join(text for text in (self._base.query, urlencode(own)) if text)
-        path = quote(path, safe=_PATH_CHARACTERS)
-        return f"{self._base.scheme}://{self._base.netloc}{path}" + (f"?{query}" if query else "")
-
-    def _deliver(self, request: httpx.Request) -> None:
-        deadline = time.monotonic() + BUSY_SECONDS
-        while True:
-            try:
-                answer = self._client.send(request)
-            except httpx.HTTPError as error:
-                hint = "check the address, and that the router (or other target) is running"
-                raise BrokerUnreachable(f"{request.url} does not respond: {error}", hint=hint) from error
-            if answer.is_success:
-                return
-            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() >= deadline:
-                reason = " ".join(answer.text.split())[:300]
-                raise RouterError(f"{request.url} returns {answer.status_code}: {reason or answer.reason_phrase}")
-            # Wait as long as Retry-After requests, but at most 10 s.
-            asked = parse_whole_number(answer.headers.get("retry-after", ""))
-            time.sleep(1 if asked is None else min(asked, 10))
-
-
-def _require_family(record: Record, protocol: str) -> None:
-    if BINDINGS[record.protocol].sending.family != BINDINGS[protocol].sending.family:
-        hint = f"choose a message of that protocol, or --protocol {protocol} for one that leaves it open"
-        raise RouterError(f"a record of protocol {record.protocol} cannot be sent to a target of {protocol}", hint=hint)
-
-
-def _part_text(part: Part | None) -> str | None:
-    return part.text if part else None
+def _part_text(parts: list[Part], key: str) -> str:
+    part = first_part(parts, key)
+    return (part.text if part is not None else None) or ""
 
 
 # Finding definitions and endpoints by xid, or by an unambiguous part of their name.
-
-
-class UnknownName(RouterError):
-    """A name that is unknown or ambiguous in the catalog; exit code 1."""
 
 
 def find_xid(name: str, xids: Iterable[str], what: str) -> str:
     """Return the xid that a name refers to: an xid, an id, ``GROUP/ID``, or the end of an id after a dot.
 
     Raises:
-        UnknownName: none or several entities match; the message names them *what*.
+        RouterError: none or several entities match; the message names them *what*.
     """
     known = tuple(xids)
     if name in known:
@@ -289,10 +239,10 @@ def find_xid(name: str, xids: Iterable[str], what: str) -> str:
         return called[0]
     if called:
         text = f"several {what}s are called {name}: {shorten_list(called)}"
-        raise UnknownName(text, hint="give more of the name, or the xid")
+        raise RouterError(text, hint="give more of the name, or the xid")
     similar = get_close_matches(name, ends, 1)
     hint = f"did you mean {find_by_end(similar[0])[0]}?" if similar else "`xrouter catalog list` shows what there is"
-    raise UnknownName(f"the catalog has no {what} {name}", hint=hint_near(name, known, hint))
+    raise RouterError(f"the catalog has no {what} {name}", hint=hint_near(name, known, hint))
 
 
 def find_only_endpoint(catalog: Catalog, xid: str, protocol: str | None) -> str | None:
@@ -301,23 +251,19 @@ def find_only_endpoint(catalog: Catalog, xid: str, protocol: str | None) -> str 
     *protocol* restricts the endpoints, None is any. Endpoints where the definition can never match do not count.
     """
     definition = catalog.definitions[xid]
+
+    def has_protocol(spoken: str | None) -> bool:
+        if protocol is None:
+            return binding_of(spoken or "") is not None
+        return binding_of(spoken or definition.protocol or "") is binding_of(protocol)
+
     endpoints = [
         endpoint.xid
         for endpoint in catalog.endpoints.values()
-        if xid in endpoint.candidates and _has_protocol(endpoint.protocol, definition, protocol)
+        if xid in endpoint.candidates and has_protocol(endpoint.protocol)
         if match_candidate_of(definition, endpoint) is not None
     ]
     return endpoints[0] if len(endpoints) == 1 else None
-
-
-def _has_protocol(spoken: str | None, definition: Definition, asked: str | None) -> bool:
-    if asked is None:
-        return binding_of(spoken or "") is not None
-    return binding_of(spoken or definition.protocol or "") is binding_of(asked)
-
-
-_PROGRESS_FROM: Final = 100
-"""Minimum records for a progress bar."""
 
 
 def emit(
@@ -381,6 +327,13 @@ def emit(
         endpoint = find_only_endpoint(loaded, message, target_protocol)
     if known.protocol is None and endpoint is None:
         protocol = target_protocol
+    if framing is None and schema_id is not None:
+        raise EmitError("--schema-id has no effect without --framing", hint="add --framing confluent")
+    if framing is not None:
+        schema_id = schema_id or declared_id(loaded, known)
+        if schema_id is None:
+            hint = "give it with --schema-id, or declare it by the label schemaid of the schema's version"
+            raise EmitError(f"the schema id of {message} is unknown", hint=hint)
     producer = MessageProducer(
         loaded,
         message,
@@ -389,18 +342,16 @@ def emit(
         mode=mode,
         context=parse_name_values(values, "--context"),
         seed=seed,
-        schema_id=_choose_schema_id(loaded, message, schema_id) if framing is not None else None,
+        schema_id=schema_id,
     )
-    if framing is None and schema_id is not None:
-        raise EmitError("--schema-id has no effect without --framing", hint="add --framing confluent")
-    shown = count >= _PROGRESS_FROM and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
+    shown = count >= CHUNK and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
     with (
         Progress(console=terminal(err=True), disable=not shown) as bar,
         open_destination(to, sys.stdout.buffer, producer.endpoint) as target,
     ):
         task, has_warned = bar.add_task("produced", total=count), False
-        for number, record in enumerate(producer.iter_records(count), 1):
-            if number == 1:
+        for number, record in enumerate(producer.iter_records(count)):
+            if number == 0:
                 require_match(loaded, producer, record)
             if producer.payload_doubt and not has_warned:
                 has_warned = True
@@ -408,14 +359,6 @@ def emit(
                 bar.console.print(warning, soft_wrap=True)
             target.send(record)
             bar.advance(task)
-
-
-def _choose_schema_id(catalog: Catalog, message: str, given: str | None) -> str:
-    schema_id = given or declared_id(catalog, catalog.definitions[message])
-    if schema_id is None:
-        hint = "give it with --schema-id, or declare it by the label schemaid of the schema's version"
-        raise EmitError(f"the schema id of {message} is unknown", hint=hint)
-    return schema_id
 
 
 def _align_protocol(definition: Definition, protocol: str) -> str:

@@ -67,13 +67,9 @@ def choose_content_type(definition: Definition, family: str | None) -> str:
     declared = {prop.name: prop.value for prop in (*definition.protocoloptions, *definition.envelopemetadata)}
     native = (declared.get(name) for name in CONTENT_TYPES)
     for value in (definition.datacontenttype, declared.get("datacontenttype"), *native):
-        if (
-            isinstance(value, str)
-            and value
-            and not value.startswith("application/cloudevents")
-            and parse_template(value).is_literal
-        ):
-            return value
+        own = isinstance(value, str) and value and not value.startswith("application/cloudevents")
+        if own and parse_template(str(value)).is_literal:
+            return str(value)
     return inferred_content_type(family or definition.dataschemaformat) or "application/json"
 
 
@@ -211,12 +207,7 @@ class MessageProducer:
                 attributes[name] = self._property_text(prop, context, now)
             elif name in REQUIRED or (prop is not None and prop.required):
                 attributes[name] = self._make_attribute(name, prop, now)
-            if (
-                prop is not None
-                and name in attributes
-                and name not in STRING_ATTRIBUTES
-                and _is_typed_text(prop, attributes[name])
-            ):
+            if prop is not None and name not in STRING_ATTRIBUTES and _is_typed_text(prop, attributes.get(name, "")):
                 attributes[name] = TypedText(attributes[name])
         attributes.setdefault("time", now)
         attributes.setdefault("datacontenttype", content_type)
@@ -270,15 +261,13 @@ class MessageProducer:
         return bool(modes) and modes[0].lower() == "structured"
 
     def _require_context(self) -> None:
-        wanted: dict[str, None] = {}
+        options = self.definition.protocoloptions
         attributes = () if self.mode == "native" else self.definition.envelopemetadata
-        for prop in (*self.definition.protocoloptions, *attributes):
-            template = _property_template(prop)
-            wanted.update(dict.fromkeys(template.names if template else ()))
-        keys = {prop.name for prop in self.definition.protocoloptions}
-        for key, text in self._binding.sending.channel_address(self.definition, self.endpoint).items():
-            if key not in keys:
-                wanted.update(dict.fromkeys(parse_cached_template(text, False).names))
+        templates = [each for each in map(_property_template, (*options, *attributes)) if each is not None]
+        address = self._binding.sending.channel_address(self.definition, self.endpoint)
+        own = {prop.name for prop in options}
+        templates += [parse_cached_template(text, False) for key, text in address.items() if key not in own]
+        wanted = dict.fromkeys(name for template in templates for name in template.names)
         missing = [name for name in wanted if name not in self._context]
         if missing:
             hint = "give each with --context, such as " + " ".join(f"--context {name}=VALUE" for name in missing)

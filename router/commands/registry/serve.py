@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -13,9 +12,7 @@ from urllib.parse import urlencode
 
 import msgspec
 import typer
-from sqlalchemy.exc import SQLAlchemyError
 
-from bindings.gateways import GatewayError
 from catalog.documents.connecting import Trust, origin_of
 from catalog.documents.documents import read_documents
 from catalog.documents.fetching import is_url
@@ -24,22 +21,19 @@ from registry.backup import back_up, restore_backup
 from registry.core import changes
 from registry.core.requests import Flags, RegistryRequest, Response, Verb
 from registry.core.service import RegistrySession
-from registry.errors import Refusal
 from registry.http.openapi import HISTORY
 from registry.http.server import RegistryServer
 from registry.model.attributes import model_source
 from registry.replication.peers import PeerExchange
-from registry.store.engine import StoreError, store_error
 from router.commands.arguments import Force, LoginsOption, OutputFormat, make_fetcher, refuse_overwriting, write_text
 from router.commands.registry.settings import (
     ConfigArgument,
     load_registry,
     open_registry,
-    refusal_error,
+    report_errors,
     require_access,
-    store_failure,
 )
-from router.errors import CatalogUnavailable, RouterError, StateError
+from router.errors import CatalogUnavailable, RouterError
 from router.logs import configure_logs, get_logger
 from router.terminal import plural, print_text, write_document
 
@@ -62,16 +56,8 @@ def serve(config: ConfigArgument) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
-    try:
+    with report_errors(settings):
         server.start()
-    except StoreError as error:
-        raise store_failure(error) from error
-    except SQLAlchemyError as error:
-        raise store_failure(store_error(settings.store, error)) from error
-    except (GatewayError, OSError) as error:
-        raise RouterError(str(error)) from error
-    except Refusal as refusal:
-        raise refusal_error(refusal) from refusal
     scheme = "https" if settings.tls_certificate else "http"
     log.info("registry listening", address=f"{scheme}://{settings.host}:{server.port}")
     try:
@@ -233,7 +219,7 @@ def backup(
     """
     _, settings = load_registry(config)
     refuse_overwriting(file, force=force)
-    with _report_store_errors(file):
+    with report_errors(settings):
         back_up(settings.store, file)
     print_text(f"backup written to {file}")
 
@@ -248,20 +234,9 @@ def restore(
     Example: xrouter registry restore registry.yaml registry.backup --force
     """
     _, settings = load_registry(config)
-    with _report_store_errors(file):
+    with report_errors(settings):
         restore_backup(settings.store, file, force=force)
     print_text(f"registry restored from {file}")
-
-
-@contextmanager
-def _report_store_errors(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except StoreError as error:
-        raise StateError(str(error), hint=error.hint) from error
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise RouterError(f"{error.filename or file}: {reason}", hint="check the path and its permissions") from error
 
 
 # ``xrouter registry export``
@@ -296,17 +271,7 @@ def export_document(
 # ``xrouter registry import``
 
 _CONFIGURED: Final = ("modelsource", "model", "capabilities")
-_SERVED_HINT: Final = (
-    "$schema",
-    "specversion",
-    "registryid",
-    "self",
-    "shortself",
-    "xid",
-    "epoch",
-    "createdat",
-    "modifiedat",
-)
+_SERVED: Final = "$schema specversion registryid self shortself xid epoch createdat modifiedat".split()
 """Attributes set by settings and server, and those that identify the document format."""
 
 
@@ -332,12 +297,16 @@ def import_document(
             hint = "import without --exact, or into a new registry"
             raise RouterError("epochs and times can only be kept in a registry without groups", hint=hint)
         configured = _choose_config(tree, session, file, model)
-        known = {**session.model.groups, **_model_groups(configured)}
+        source = configured.get("modelsource")
+        more = source.get("groups") if isinstance(source, dict) else None
+        known = {**session.model.groups, **(more if isinstance(more, dict) else {})}
         given = {name: tree[name] for name in known if isinstance(tree.get(name), dict)}
         if not given:
             hint = "convert other dialects to xRegistry 1.0 with `xrouter catalog convert`"
             raise CatalogUnavailable(f"{file} has none of {', '.join(sorted(known))}", hint=hint)
-        own = _own_attributes(tree, known)
+        shown = {f"{plural_name}{end}" for plural_name in known for end in ("", "url", "count")}
+        # Unknown attributes of the registry are refused on writing.
+        own = {name: value for name, value in tree.items() if name not in {*_SERVED, *_CONFIGURED, *shown}}
         if own or configured:
             _send_request(session, "patch", {**own, **configured})
         answer = _send_request(session, "add", given, tree if exact else None)
@@ -373,19 +342,6 @@ def _choose_config(tree: Mapping[str, Any], session: RegistrySession, file: Path
         hint = "use the document's with --model, or keep the registry's with --no-model"
         raise RouterError(f"{file} has different {' and '.join(sorted(other))} than this registry", hint=hint)
     return other if model else {}
-
-
-def _model_groups(configured: Mapping[str, Any]) -> dict[str, Any]:
-    source = configured.get("modelsource")
-    groups = source.get("groups") if isinstance(source, Mapping) else None
-    return dict(groups) if isinstance(groups, Mapping) else {}
-
-
-def _own_attributes(tree: Mapping[str, Any], groups: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the registry's own attributes; unknown names are refused on writing."""
-    shown = {f"{plural}{end}" for plural in groups for end in ("", "url", "count")}
-    passed = {*_SERVED_HINT, *_CONFIGURED, *shown}
-    return {name: value for name, value in tree.items() if name not in passed}
 
 
 def _read_document(file: Path) -> dict[str, Any]:

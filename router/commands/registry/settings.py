@@ -17,6 +17,7 @@ from pydantic import Field, SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from bindings.gateways import GatewayError
 from bindings.protocols import Binding
 from catalog.documents.connecting import ConnectionPolicy, Logins
 from registry.apis.apis import APIS, apis_by_path
@@ -49,7 +50,7 @@ from router.settings.checks import REMEDY, is_loopback, iter_remote_faults
 from router.settings.load import SettingsNode, apply_environment, read_yaml, resolve, settings_error, validate_model
 from router.settings.model import HttpSettings, LogSettings, MetricsSettings, make_access, make_server_limits
 from router.settings.routes import make_event_values, parse_address, parse_name
-from router.settings.sinks.contract import Fault, RemoteSink
+from router.settings.sinks.contract import RemoteSink
 from router.settings.sinks.kafka import KafkaSink
 from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink
 from router.settings.values import Duration, Section, Size, Texts, to_absolute
@@ -66,14 +67,18 @@ class _Target(RemoteSink):
     """A sink of the router as the target of a registry's events."""
 
     def choose_mode(self, binding: Binding) -> Mode:
-        """Return the content mode: the configured one, else binary if the protocol has headers."""
+        """Return the content mode: the configured one, else binary if the protocol has headers.
+
+        A webhook expects a body, so structured mode is its default.
+        """
         asked: Mode | None = getattr(self, "mode", None)
-        return asked or ("binary" if binding.binary else "structured")
+        return asked or ("binary" if binding.binary and self.family != "http" else "structured")
 
     def make_address_of(self, binding: Binding) -> AddressOf:
         """Return the function from an event's attributes to its destination."""
-        address = parse_address(self.template, binding.sending)
-        return lambda attributes: address.expand(_template_values(attributes))
+        topics = self.topics
+        name = parse_address(self.template, binding.sending) if topics is None else parse_name(topics.topic)
+        return lambda attributes: name.expand(make_event_values("", "", "", {}, attributes))
 
     def make_sender(self, name: str) -> Sender:
         """Return a client.
@@ -90,11 +95,6 @@ class _Target(RemoteSink):
 class KafkaTarget(KafkaSink, _Target):
     """Topics."""
 
-    def make_address_of(self, binding: Binding) -> AddressOf:
-        """Return the function from an event's attributes to its topic."""
-        topic = parse_name(self.topic)
-        return lambda attributes: topic.expand(_template_values(attributes))
-
 
 class MqttTarget(MqttSink, _Target):
     """An MQTT topic."""
@@ -109,11 +109,7 @@ class NatsTarget(NatsSink, _Target):
 
 
 class WebhookTarget(HttpSink, _Target):
-    """A webhook. It expects a body, so structured mode is the default."""
-
-    def choose_mode(self, binding: Binding) -> Mode:
-        """Return the content mode."""
-        return self.mode or "structured"
+    """A webhook."""
 
     def make_sender(self, name: str) -> Sender:
         """Return a client."""
@@ -174,18 +170,6 @@ class EventsSettings(Section):
     )
 
 
-def iter_event_faults(given: EventsSettings) -> Iterator[Fault]:
-    """Yield contradictions; messages name the remedy and no secret."""
-    for name, each in given.subscribers.items():
-        key = f"events.subscribers.{name}.to"
-        for field in sorted(set(_OF_ROUTERS) & each.to.model_fields_set):
-            yield f"{key}.{field}", "applies only to sinks of the router; remove it"
-        yield from each.to.faults(key, events=True, letters=False)
-        yield from iter_remote_faults(key, each.to)
-        if getattr(each.to, "qos", 1) == 0:
-            yield f"{key}.qos", "is 0, which no broker confirms; use 1"
-
-
 def make_delivery_settings(given: EventsSettings, catalog: str) -> DeliverySettings:
     """Return the delivery settings; *catalog* is the path of the Message Catalog API, '' without one."""
     return DeliverySettings(
@@ -212,10 +196,6 @@ def _make_subscriber(name: str, given: SubscriberSettings) -> SubscriberDelivery
     binding = given.to.binding(None)
     composer = EventMessages(binding, given.to.make_address_of(binding), given.to.choose_mode(binding), given.to.given)
     return SubscriberDelivery(wants, composer, partial(given.to.make_sender, name))
-
-
-def _template_values(attributes: Mapping[str, str]) -> dict[str, str]:
-    return make_event_values("", "", "", {}, attributes)
 
 
 MESSAGE_CATALOG: Final = "messagecatalog"
@@ -323,6 +303,10 @@ def load_registry(path: Path, environ: Mapping[str, str] | None = None) -> tuple
     return given, _make_settings(given, base, path)
 
 
+def _error(path: Path, key: str, text: str, hint: str = "") -> ConfigError:
+    return ConfigError(f"{path}: {text}", file=str(path), key=key, hint=hint)
+
+
 def require_access(given: RegistryFile, path: Path) -> None:
     """Raise if the settings let nobody use the registry, or let strangers change it.
 
@@ -334,20 +318,20 @@ def require_access(given: RegistryFile, path: Path) -> None:
         return  # certificates identify clients
     if http.auth is None and not given.open:
         hint = "set http.auth, or http.tls.ca for certificates, or `open: true` for a registry only on this machine"
-        raise ConfigError(f"{path}: nobody may use this registry", file=str(path), key="http.auth", hint=hint)
+        raise _error(path, "http.auth", "nobody may use this registry", hint)
     if http.auth is None and not is_loopback(http.host):
         hint = "set http.auth, or listen on 127.0.0.1"
-        raise ConfigError(f"{path}: open is allowed only on loopback addresses", file=str(path), key="open", hint=hint)
+        raise _error(path, "open", "open is allowed only on loopback addresses", hint)
     known = http.auth.client_names if http.auth is not None else ()
     for name in (*given.roles.administrators, *given.roles.writers):
         if name not in known:
             hint = f"users are {', '.join(known) or 'none'}"
-            raise ConfigError(f"{path}: http.auth has no user {name!r}", file=str(path), key="roles", hint=hint)
+            raise _error(path, "roles", f"http.auth has no user {name!r}", hint)
 
 
 def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
     http = given.http
-    tls = http.tls
+    tls, keep = http.tls, given.history.keep
     writers = {name: tuple(groups) for name, groups in given.roles.writers.items()}
     return RegistrySettings(
         store=_database_url(given.store, base, path),
@@ -370,9 +354,7 @@ def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySetti
         metrics=(given.metrics.host, given.metrics.port) if given.metrics is not None else None,
         authority=_choose_authority(given),
         peers=tuple(_iter_peers(given, path)),
-        history=HistoryLimits(
-            given.history.keep.total_seconds() if given.history.keep is not None else None, given.history.max_entries
-        ),
+        history=HistoryLimits(None if keep is None else keep.total_seconds(), given.history.max_entries),
     )
 
 
@@ -392,7 +374,14 @@ def _iter_faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
             yield f"faces.{name}", f"is reserved for subscriptions; use a path other than {PATH} and {PERMISSIONS}"
         if f"{face}/".startswith(f"{HISTORY}/"):
             yield f"faces.{name}", f"is reserved for history; use a path other than {HISTORY}"
-    yield from iter_event_faults(given.events)
+    for name, each in given.events.subscribers.items():
+        key = f"events.subscribers.{name}.to"
+        for field in sorted(set(_OF_ROUTERS) & each.to.model_fields_set):
+            yield f"{key}.{field}", "applies only to sinks of the router; remove it"
+        yield from each.to.faults(key, events=True, letters=False)
+        yield from iter_remote_faults(key, each.to)
+        if getattr(each.to, "qos", 1) == 0:
+            yield f"{key}.qos", "is 0, which no broker confirms; use 1"
 
 
 def _make_apis(given: Mapping[str, str], path: Path) -> dict[str, RegistryApiFactory]:
@@ -400,7 +389,7 @@ def _make_apis(given: Mapping[str, str], path: Path) -> dict[str, RegistryApiFac
         return apis_by_path(given)
     except ValueError as error:
         hint = f"write faces as NAME: /PATH; the names are {', '.join(APIS) or 'none'}"
-        raise ConfigError(f"{path}: {error}", file=str(path), key="faces", hint=hint) from None
+        raise _error(path, "faces", f"{error}", hint) from None
 
 
 def _choose_authority(given: RegistryFile) -> str:
@@ -411,7 +400,7 @@ def _choose_authority(given: RegistryFile) -> str:
 def _iter_peers(given: RegistryFile, path: Path) -> Iterator[Peer]:
     if given.replication and not _choose_authority(given):
         hint = "set authority or base_url, which identify messages written here to other catalogs"
-        raise ConfigError(f"{path}: replication needs an authority", file=str(path), key="authority", hint=hint)
+        raise _error(path, "authority", "replication needs an authority", hint)
     for index, each in enumerate(given.replication):
         key = f"replication.{index}"
         faults = list(iter_registry_login_faults(key, each, needed=False))
@@ -429,13 +418,13 @@ def _database_url(given: StoreSettings, base: Path, path: Path) -> str:
     try:
         url = make_url(given.url)
     except ArgumentError:
-        raise ConfigError(f"{path}: store.url is not a valid URL", file=str(path), key="store.url") from None
+        raise _error(path, "store.url", "store.url is not a valid URL") from None
     if url.password is not None or not _SECRET.isdisjoint(url.query):
         hint = "remove it there, and set store.password to ${VAR} or file:/path"
-        raise ConfigError(f"{path}: store.url contains a password", file=str(path), key="store.url", hint=hint)
+        raise _error(path, "store.url", "store.url contains a password", hint)
     if url.get_backend_name() != "postgresql":
         hint = "use postgresql://USER@HOST/NAME, or store.path for SQLite"
-        raise ConfigError(f"{path}: store.url is not a PostgreSQL URL", file=str(path), key="store.url", hint=hint)
+        raise _error(path, "store.url", "store.url is not a PostgreSQL URL", hint)
     secret: Any = given.password.get_secret_value() if given.password is not None else None
     return url.set(drivername="postgresql+psycopg", password=secret).render_as_string(hide_password=False)
 
@@ -453,25 +442,27 @@ def open_registry(config: Path, *, lint: bool = True) -> Iterator[RegistryServic
         RouterError: it cannot be opened, or a request in the block is refused.
     """
     _, settings = load_registry(config)
-    try:
+    with report_errors(settings):
         database, service = open_service(settings if lint else replace(settings, lint="off"))
-    except StoreError as error:
-        raise store_failure(error) from error
+        try:
+            yield service
+        finally:
+            database.close()
+
+
+@contextmanager
+def report_errors(settings: RegistrySettings) -> Iterator[None]:
+    """Raise errors of a registry in the block as those of a command: of its store, its files, and refused requests."""
     try:
-        yield service
+        yield
+    except (StoreError, SQLAlchemyError) as error:
+        failure = error if isinstance(error, StoreError) else store_error(settings.store, error)
+        hint = f"{failure.hint}; its location is `store` in the settings" if failure.hint else ""
+        raise StateError(str(failure), hint=hint) from error
     except Refusal as refusal:
-        raise refusal_error(refusal) from refusal
-    except SQLAlchemyError as error:
-        raise store_failure(store_error(settings.store, error)) from error
-    finally:
-        database.close()
-
-
-def store_failure(error: StoreError) -> RouterError:
-    """Return a command's error for a store that cannot be opened or does not answer."""
-    return StateError(str(error), hint=f"{error.hint}; its location is `store` in the settings" if error.hint else "")
-
-
-def refusal_error(refusal: Refusal) -> RouterError:
-    """Return a command's error for a refused request."""
-    return RouterError(refusal.title, hint=refusal.detail)
+        raise RouterError(refusal.title, hint=refusal.detail) from refusal
+    except (GatewayError, OSError) as error:
+        if isinstance(error, OSError) and error.filename:
+            text = f"{error.filename}: {error.strerror or type(error).__name__}"
+            raise RouterError(text, hint="check the path and its permissions") from error
+        raise RouterError(str(error)) from error

@@ -68,14 +68,6 @@ class CaseFile:
     config: Path | None
     cases: tuple[Case, ...]
 
-    def find_lines(self, places: Iterable[tuple[Case, str]]) -> dict[tuple[Case, str], int]:
-        """Return the line numbers (from 1) of pointers into this file: of the value, or of its nearest parent."""
-        wanted = list(places)
-        if self.path.suffix.lower() in LINES:
-            return {(case, pointer): case.line for case, pointer in wanted if case.line is not None}
-        known = lines_of(str(self.path), self.data, {pointer for _, pointer in wanted})
-        return {(case, pointer): known[pointer] for case, pointer in wanted if pointer in known}
-
 
 def read_cases(paths: Iterable[Path]) -> list[CaseFile]:
     """Read case files, and those below folders (``*.cases.yaml``, ``.json``, ``.jsonl``).
@@ -163,7 +155,7 @@ def _read_file(path: Path, problems: list[str]) -> CaseFile:
     except DocumentError as error:
         problems.append(str(error))
     base = path.parent
-    catalog = tuple(_resolve_source(base, each) for each in _to_strings(head.get("catalog")))
+    catalog = tuple(each if "://" in each else str(base / each) for each in _to_strings(head.get("catalog")))
     config = base / str(head["config"]) if head.get("config") else None
     return CaseFile(path, data, catalog, config, tuple(cases))
 
@@ -234,10 +226,6 @@ def _to_strings(value: Any) -> tuple[str, ...]:
     """Return a string or a list of strings as strings; empty for anything else."""
     listed = value if isinstance(value, list) else [value]
     return tuple(listed) if all(isinstance(each, str) and each for each in listed) else ()
-
-
-def _resolve_source(base: Path, source: str) -> str:
-    return source if "://" in source else str(base / source)
 
 
 def _format_location(path: Path, line: int | None) -> str:

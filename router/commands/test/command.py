@@ -9,27 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 from xml.etree import ElementTree
 
 import typer
 
 from catalog.definitions.constraints import Constraint
 from catalog.findings import Declarations, to_one_line, to_xml_text
+from catalog.parsing.pointers import lines_of
 from catalog.parsing.regular import open_input
 from catalog.record import Record
-from router.commands.arguments import (
-    AllowAddresses,
-    BaseUri,
-    LoginsOption,
-    OutputFormat,
-    load_catalog_of,
-    load_usable,
-    make_fetcher,
-    refuse_overwriting,
-    schema_option,
-)
+from router.commands import arguments
 from router.commands.arguments import write_text as write_file
+from router.commands.test import runner
 from router.commands.test.cases import (
     LINES,
     ROUTING_MEMBERS,
@@ -39,19 +31,6 @@ from router.commands.test.cases import (
     read_case_schema,
     read_cases,
 )
-from router.commands.test.runner import (
-    DEFAULT_COUNT,
-    SCHEMA_COPY,
-    CaseEvaluator,
-    CaseResult,
-    CatalogEvaluator,
-    RouterEvaluator,
-    format_cases,
-    iter_records,
-    make_head,
-    record_cases,
-    run_cases,
-)
 from router.dead_letters.redaction import find_marks, make_redactor, parse_marks
 from router.errors import GOOD, USAGE, WRONG, RouterError, hint_near
 from router.matching.matcher import Matcher, MatchOutcomes
@@ -59,251 +38,161 @@ from router.matching.nearest import property_name
 from router.settings import Settings, load_settings
 from router.terminal import Terminal, plural, print_json, print_text, terminal, to_text
 
-# Reports of results: as text, as JSON, as JUnit's XML, and as annotations of GitHub.
-
 # Coverage: which definitions, templates and constraints of a catalog cases exercise.
 #
 # A record that matches a definition exercises the definition, its constraints on values that the record has, and its
 # templates that set attributes of the event.
 
 KINDS: Final = ("definitions", "templates", "constraints")
-_WHOLE: Final = 100.0
-
-
-class CoveredItem(NamedTuple):
-    """Something that cases may exercise: a definition, or one of its constraints."""
-
-    message: str
-    property: str = ""
-    expected: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.message} {self.property}: {self.expected}" if self.property else self.message
-
-    def to_json(self) -> Any:
-        """Return the item as JSON for reports."""
-        return self._asdict() if self.property else self.message
-
-
-@dataclass(slots=True)
-class CoverageShare:
-    """All items of one kind, and those that were exercised."""
-
-    all: set[CoveredItem] = field(default_factory=set)
-    exercised: set[CoveredItem] = field(default_factory=set)
-
-    @property
-    def missing(self) -> list[CoveredItem]:
-        """The items that no case exercises, sorted."""
-        return sorted(self.all - self.exercised)
-
-    @property
-    def percent(self) -> float:
-        """The exercised share in percent; 100 if there are no items."""
-        return _WHOLE * len(self.all & self.exercised) / len(self.all) if self.all else _WHOLE
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the item as JSON for reports."""
-        missing = self.missing
-        counts = {"all": len(self.all), "exercised": len(self.all) - len(missing), "percent": round(self.percent, 2)}
-        return {**counts, "missing": [item.to_json() for item in missing]}
+Result = dict[str, Any]
+"""The result of a case, as the JSON report has it."""
 
 
 class CaseCoverage:
-    """Collects the coverage of cases over any number of catalogs."""
+    """Collects the coverage of cases over any number of catalogs: items are a definition, or one of its constraints."""
 
     def __init__(self) -> None:
-        self.shares: Mapping[str, CoverageShare] = {kind: CoverageShare() for kind in KINDS}
+        self._all: dict[str, set[tuple[str, str, str]]] = {kind: set() for kind in KINDS}
+        self._exercised: dict[str, set[tuple[str, str, str]]] = {kind: set() for kind in KINDS}
 
-    def add_candidates(self, matcher: Matcher) -> None:
-        """Add the definitions and constraints of a matcher's candidates."""
+    def add(self, matcher: Matcher, batches: Iterable[MatchOutcomes]) -> None:
+        """Add the definitions and constraints of a matcher's candidates, and what batches exercise of them."""
         for number in {target for channel in matcher.channels for target in channel.candidates}:
             target = matcher.targets[number]
-            self.shares["definitions"].all.add(CoveredItem(target.xid))
+            self._all["definitions"].add((target.xid, "", ""))
             for key, constraint in (*(target.event or ()), *(target.native or ())):
-                item = _make_item(target.xid, key, constraint)
-                self.shares[_coverage_kind(constraint)].all.add(item)
-
-    def add_outcomes(self, matcher: Matcher, batches: Iterable[MatchOutcomes]) -> None:
-        """Add the items that the rows of batches exercise."""
+                _add_constraint(self._all, target.xid, key, constraint)
         for outcomes in batches:
             facts = outcomes.facts
             for row, winner in enumerate(outcomes.winners.tolist()):
                 if winner < 0:
                     continue
-                target = matcher.targets[winner]
-                self.shares["definitions"].exercised.add(CoveredItem(target.xid))
-                event = bool(facts.events[row])
+                target, event = matcher.targets[winner], bool(facts.events[row])
+                self._exercised["definitions"].add((target.xid, "", ""))
                 for key, constraint in target.constraints(event=event) or ():
                     if facts.values(row, key):
-                        self.shares[_coverage_kind(constraint)].exercised.add(_make_item(target.xid, key, constraint))
+                        _add_constraint(self._exercised, target.xid, key, constraint)
                 if not event:
-                    self._count_templates(matcher, winner, int(facts.channels[row]))
-
-    def _count_templates(self, matcher: Matcher, target: int, channel: int) -> None:
-        """Add the attribute templates that map a native record."""
-        program = matcher.mapper.programs[matcher.mapper.program_number(target, channel)]
-        filled = {f"e.{each.name}" for each in program.attributes if any(piece.name for piece in each.pieces)}
-        for key, constraint in matcher.targets[target].event or ():
-            if key in filled and constraint.kind == "template":
-                item = _make_item(matcher.targets[target].xid, key, constraint)
-                self.shares["templates"].exercised.add(item)
-
-    def find_shortages(self, min_coverage: Mapping[str, float]) -> list[str]:
-        """Return a text for each kind whose coverage is below the minimum."""
-        return [
-            f"{kind}: {self.shares[kind].percent:.1f} % covered, {required:g} % required"
-            for kind, required in min_coverage.items()
-            if self.shares[kind].percent < required
-        ]
-
-    def format_lines(self, *, detailed: bool) -> list[str]:
-        """Return the report as lines; if *detailed*, with each item that no case exercises.
-
-        Of a definition without a case only itself is named, and not all that it asks.
-        """
-        texts = []
-        exercised = {item.message for item in self.shares["definitions"].exercised}
-        for kind, share in self.shares.items():
-            missing = share.missing
-            total = len(share.all)
-            texts.append(f"{kind} exercised: {total - len(missing)} of {total} ({share.percent:.1f} %)")
-            if detailed:
-                texts += (f"  no case: {item}" for item in missing if not item.property or item.message in exercised)
-        return texts
+                    # Its attribute templates map a native record.
+                    program = matcher.mapper.programs[matcher.mapper.program_number(winner, int(facts.channels[row]))]
+                    filled = {f"e.{each.name}" for each in program.attributes if any(one.name for one in each.pieces)}
+                    for key, constraint in target.event or ():
+                        if key in filled and constraint.kind == "template":
+                            _add_constraint(self._exercised, target.xid, key, constraint)
 
     def to_json(self) -> dict[str, Any]:
         """Return the coverage as JSON for reports, by kind."""
-        return {kind: share.to_json() for kind, share in self.shares.items()}
+        form = {}
+        for kind in KINDS:
+            missing, total = sorted(self._all[kind] - self._exercised[kind]), len(self._all[kind])
+            named = [dict(zip(("message", "property", "expected"), each, strict=True)) for each in missing]
+            form[kind] = {
+                "all": total,
+                "exercised": total - len(missing),
+                "percent": round(100 * (total - len(missing)) / total, 2) if total else 100.0,
+                "missing": [each if each["property"] else each["message"] for each in named],
+            }
+        return form
 
 
-def _coverage_kind(constraint: Constraint) -> str:
-    return "templates" if constraint.kind == "template" else "constraints"
+def _add_constraint(items: dict[str, set[tuple[str, str, str]]], xid: str, key: str, constraint: Constraint) -> None:
+    kind = "templates" if constraint.kind == "template" else "constraints"
+    items[kind].add((xid, property_name(key), constraint.expected))
 
 
-def _make_item(xid: str, key: str, constraint: Constraint) -> CoveredItem:
-    return CoveredItem(xid, property_name(key), constraint.expected)
+def _iter_coverage_lines(coverage: Mapping[str, Any], *, detailed: bool) -> Iterator[str]:
+    """Yield the coverage as lines; if *detailed*, with each item that no case exercises.
+
+    Of a definition without a case only itself is named, and not all that it asks.
+    """
+    for kind, share in coverage.items():
+        yield f"{kind} exercised: {share['exercised']} of {share['all']} ({share['percent']:.1f} %)"
+        for item in share["missing"] if detailed else ():
+            if isinstance(item, str):
+                yield f"  no case: {item}"
+            elif item["message"] not in coverage["definitions"]["missing"]:
+                yield f"  no case: {item['message']} {item['property']}: {item['expected']}"
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedResult:
-    """A result with the line numbers of its case and of each difference."""
-
-    result: CaseResult
-    line: int | None
-    lines: tuple[int | None, ...]
-
-    @property
-    def file(self) -> str:
-        """The path of its file."""
-        return str(self.result.file.path)
-
-    @property
-    def location(self) -> str:
-        """The file, and the line of the case."""
-        return self.file if self.line is None else f"{self.file}:{self.line}"
-
-    def iter_texts(self) -> Iterator[str]:
-        """Yield a line for each difference, and the explanation.
-
-        If a record unexpectedly became a dead letter, or unexpectedly did not, other differences are only counted.
-        """
-        pairs = [*zip(self.result.differences, self.lines, strict=True)]
-        other = [pair for pair in pairs if pair[0].pointer.endswith("/expect/outcome")]
-        for each, line in other or pairs:
-            at = "" if line is None or line == self.line else f"line {line}: "
-            yield f"{at}{each}"
-        if other and len(pairs) > 1:
-            yield f"and {plural(len(pairs) - 1, 'difference')} as a consequence"
-        if self.result.why:
-            yield f"why: {self.result.why}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the item as JSON for reports."""
-        wrong = [
-            {"pointer": each.pointer, "line": line, "expected": each.expected, "found": each.actual}
-            for each, line in zip(self.result.differences, self.lines, strict=True)
-        ]
-        case, head = self.result.case, {"file": self.file, "line": self.line}
-        rest = {"differences": wrong, "why": self.result.why, "outcome": self.result.outcome}
-        return {**head, "pointer": case.pointer, "name": case.name, **rest}
+# Reports of results: as text, as JUnit's XML, and as annotations of GitHub.
 
 
-def locate_results(results: Iterable[CaseResult]) -> list[LocatedResult]:
-    """Return the results with their line numbers, in the same order."""
-    located: list[LocatedResult] = []
-    for _, members in groupby(results, key=lambda result: result.file.path):
-        group = list(members)
-        places = [(each.case, each.case.pointer) for each in group]
-        places += [(each.case, wrong.pointer) for each in group for wrong in each.differences]
-        lines = group[0].file.find_lines(places)
-        for each in group:
-            own = tuple(lines.get((each.case, wrong.pointer)) for wrong in each.differences)
-            located.append(LocatedResult(each, lines.get((each.case, each.case.pointer)), own))
-    return located
+def _locate_results(files: Iterable[CaseFile], results: Iterable[Result]) -> None:
+    """Set the line numbers of results and of their differences."""
+    by_name = {str(file.path): file for file in files}
+    for name, members in groupby(results, key=lambda result: result["file"]):
+        places = [place for each in members for place in (each, *each["differences"])]
+        if by_name[name].path.suffix.lower() not in LINES:
+            lines = lines_of(name, by_name[name].data, {place["pointer"] for place in places})
+            for place in places:
+                place["line"] = lines.get(place["pointer"])
 
 
-def print_failures(console: Terminal, failed: Sequence[LocatedResult], total: int, seconds: float) -> None:
+def _iter_texts(result: Result) -> Iterator[str]:
+    """Yield a line for each difference, and the explanation.
+
+    If a record unexpectedly became a dead letter, or unexpectedly did not, other differences are only counted.
+    """
+    differences = result["differences"]
+    outcome = [each for each in differences if each["pointer"].endswith("/expect/outcome")]
+    for each in outcome or differences:
+        at = "" if each["line"] in (None, result["line"]) else f"line {each['line']}: "
+        yield f"{at}{runner.describe_difference(each)}"
+    if outcome and len(differences) > 1:
+        yield f"and {plural(len(differences) - 1, 'difference')} as a consequence"
+    if result["why"]:
+        yield f"why: {result['why']}"
+
+
+def _print_failures(console: Terminal, report: Mapping[str, Any]) -> None:
     """Print the failed cases with their differences, and the counts."""
-    for each in failed:
-        console.print(to_text(("FAILED ", "bold red"), to_one_line(f"{each.location} {each.result.case.name}")))
-        for text in each.iter_texts():
+    for each in report["failures"]:
+        place = each["file"] if each["line"] is None else f"{each['file']}:{each['line']}"
+        console.print(to_text(("FAILED ", "bold red"), to_one_line(f"{place} {each['name']}")))
+        for text in _iter_texts(each):
             console.print(to_text(to_one_line(f"  {text}")))
-    passed = f"{total - len(failed)} of {plural(total, 'case')} passed, matched in {seconds:.2f} s"
-    console.print(to_text((passed, "bold red" if failed else "bold green")))
+    counts = f"{report['passed']} of {plural(report['cases'], 'case')} passed"
+    text = f"{counts}, matched in {report['seconds']:.2f} s"
+    console.print(to_text((text, "bold red" if report["failed"] else "bold green")))
 
 
-def format_json(failed: Sequence[LocatedResult], total: int, seconds: float, coverage: CaseCoverage) -> dict[str, Any]:
-    """Return the report as one object."""
-    counts = {"cases": total, "passed": total - len(failed), "failed": len(failed), "seconds": round(seconds, 6)}
-    return {**counts, "failures": [each.to_json() for each in failed], "coverage": coverage.to_json()}
-
-
-def make_junit_report(results: Sequence[LocatedResult]) -> str:
+def _make_junit_report(results: Sequence[Result]) -> str:
     """Return all results as JUnit XML, with a suite for each file."""
     top = ElementTree.Element("testsuites", _count_results(results))
-    for file, members in groupby(results, key=lambda each: each.file):
+    for file, members in groupby(results, key=lambda each: each["file"]):
         group = list(members)
         suite = ElementTree.SubElement(top, "testsuite", {"name": to_xml_text(file), **_count_results(group)})
         for each in group:
-            line = {} if each.line is None else {"line": str(each.line)}
-            about = {
-                "classname": to_xml_text(Path(file).name),
-                "name": to_xml_text(each.result.case.name),
-                "file": to_xml_text(file),
-                **line,
-            }
-            case = ElementTree.SubElement(suite, "testcase", about)
-            if not each.result.passed:
-                texts = [*each.iter_texts()]
+            about = {"classname": Path(file).name, "name": each["name"], "file": file}
+            about |= {} if each["line"] is None else {"line": str(each["line"])}
+            case = ElementTree.SubElement(suite, "testcase", {name: to_xml_text(text) for name, text in about.items()})
+            if texts := [*_iter_texts(each)]:
                 failure = ElementTree.SubElement(case, "failure", {"message": to_xml_text(texts[0])})
                 failure.text = to_xml_text("\n".join(texts))
     ElementTree.indent(top)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(top, encoding="unicode")}\n'
 
 
-def iter_annotations(failed: Iterable[LocatedResult], shortages: Iterable[str]) -> Iterator[str]:
-    """Yield GitHub workflow commands that show failures at their lines."""
-    for each in failed:
-        line = next((line for line in each.lines if line is not None), each.line)
-        about = {"file": each.file, **({} if line is None else {"line": str(line)}), "title": each.result.case.name}
-        properties = ",".join(f"{name}={_escape_property(value)}" for name, value in about.items())
-        yield f"::error {properties}::{_escape_data('; '.join(each.iter_texts()))}"
-    for text in shortages:
-        yield f"::error title=coverage::{_escape_data(text)}"
-
-
-def _count_results(results: Sequence[LocatedResult]) -> dict[str, str]:
-    failed = sum(not each.result.passed for each in results)
+def _count_results(results: Sequence[Result]) -> dict[str, str]:
+    failed = sum(bool(each["differences"]) for each in results)
     return {"tests": str(len(results)), "failures": str(failed), "errors": "0", "skipped": "0"}
+
+
+def _iter_annotations(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield GitHub workflow commands that show failures at their lines."""
+    for each in report["failures"]:
+        line = next((wrong["line"] for wrong in each["differences"] if wrong["line"] is not None), each["line"])
+        about = {"file": each["file"], **({} if line is None else {"line": str(line)}), "title": each["name"]}
+        properties = ",".join(
+            f"{name}={_escape_data(value).replace(':', '%3A').replace(',', '%2C')}" for name, value in about.items()
+        )
+        yield f"::error {properties}::{_escape_data('; '.join(_iter_texts(each)))}"
+    for text in report["shortages"]:
+        yield f"::error title=coverage::{_escape_data(text)}"
 
 
 def _escape_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _escape_property(text: str) -> str:
-    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 LETTERS: Final = "dead-letters"
@@ -331,15 +220,17 @@ class _Sources:
             raise RouterError(f"{file.path} has no catalog", hint=hint)
         return catalog, config
 
-    def make_evaluator(self, catalog: tuple[str, ...], config: Path | None) -> tuple[CaseEvaluator, Settings | None]:
+    def make_evaluator(
+        self, catalog: tuple[str, ...], config: Path | None
+    ) -> tuple[runner.CaseEvaluator, Settings | None]:
         """Return the evaluator for these catalog sources and settings, and the loaded settings."""
         if config is None:
-            read = make_fetcher(self.logins, self.allow)
-            loaded = load_usable(list(catalog), read, base_uri=self.base_uri, declarations=self.declarations)
-            return CatalogEvaluator(loaded), None
+            read = arguments.make_fetcher(self.logins, self.allow)
+            loaded = arguments.load_usable(list(catalog), read, base_uri=self.base_uri, declarations=self.declarations)
+            return runner.CatalogEvaluator(loaded), None
         settings = load_settings(config)
-        loaded = load_catalog_of(settings, catalog, base_uri=self.base_uri, declarations=self.declarations)
-        return RouterEvaluator(loaded, settings), settings
+        loaded = arguments.load_catalog_of(settings, catalog, base_uri=self.base_uri, declarations=self.declarations)
+        return runner.RouterEvaluator(loaded, settings), settings
 
 
 def test(
@@ -353,7 +244,7 @@ def test(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="CONFIG", help="Match and route with these settings.")
     ] = None,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = "text",
+    format: Annotated[arguments.OutputFormat, typer.Option("--format", help="`json` is one object.")] = "text",
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Text: list definitions, templates and constraints without a case.")
     ] = False,
@@ -376,13 +267,13 @@ def test(
             help=f"Create cases in PATH from a file of records, `{STANDARD_INPUT}` (stdin) or `{LETTERS}`.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="With --record: maximum number of records.")] = DEFAULT_COUNT,
+    count: Annotated[int, typer.Option(min=1, help="With --record: maximum number of records.")] = runner.DEFAULT_COUNT,
     reveal: Annotated[bool, typer.Option("--reveal", help="With --record: keep what is marked as sensitive.")] = False,
     force: Annotated[bool, typer.Option("--force", help="With --record: overwrite an existing file.")] = False,
-    allow: AllowAddresses = None,
-    base_uri: BaseUri = "",
-    logins: LoginsOption = None,
-    _schema: Annotated[bool, schema_option("files of cases", read_case_schema)] = False,
+    allow: arguments.AllowAddresses = None,
+    base_uri: arguments.BaseUri = "",
+    logins: arguments.LoginsOption = None,
+    _schema: Annotated[bool, arguments.schema_option("files of cases", read_case_schema)] = False,
 ) -> None:
     """Run test cases against a catalog, or with --config against a router's settings, offline and without Spark.
 
@@ -405,34 +296,55 @@ def test(
         for problem in error.problems:
             print_text(f"xrouter: error: {problem}", err=True)
         raise typer.Exit(USAGE) from error
-    failed = locate_results(result for result in results if not result.passed)
-    shortages = covered.find_shortages(min_coverage)
+    failed = [result for result in results if result["differences"]]
+    _locate_results(files, failed if junit_file is None else results)
+    shares = covered.to_json()
+    report: dict[str, Any] = {
+        "cases": len(results),
+        "passed": len(results) - len(failed),
+        "failed": len(failed),
+        "seconds": round(seconds, 6),
+        "failures": failed,
+        "coverage": shares,
+        "shortages": [
+            f"{kind}: {shares[kind]['percent']:.1f} % covered, {required:g} % required"
+            for kind, required in min_coverage.items()
+            if shares[kind]["percent"] < required
+        ],
+    }
     if junit_file is not None:
-        write_file(make_junit_report(locate_results(results)), junit_file)
-    _print_report(failed, len(results), seconds, covered, shortages, format, detailed=coverage)
+        write_file(_make_junit_report(results), junit_file)
+    if format == "json":
+        print_json(report)
+    else:
+        console = terminal(soft_wrap=True)
+        _print_failures(console, report)
+        for line in _iter_coverage_lines(shares, detailed=coverage):
+            console.print(line)
+        for text in report["shortages"]:
+            console.print(f"too low: {text}")
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in iter_annotations(failed, shortages):
+        for line in _iter_annotations(report):
             print_text(line, err=format == "json")
-    raise typer.Exit(WRONG if failed or shortages else GOOD)
+    raise typer.Exit(WRONG if failed or report["shortages"] else GOOD)
 
 
-def _run_files(files: Sequence[CaseFile], options: _Sources, covered: CaseCoverage) -> tuple[list[CaseResult], float]:
+def _run_files(files: Sequence[CaseFile], options: _Sources, covered: CaseCoverage) -> tuple[list[Result], float]:
     """Run all files, those with the same catalog together; return their results and the seconds."""
     groups: dict[tuple[tuple[str, ...], Path | None], list[CaseFile]] = {}
     for file in files:
         groups.setdefault(options.choose_sources(file), []).append(file)
-    by_file: dict[Path, list[CaseResult]] = {}
+    by_file: dict[str, list[Result]] = {}
     seconds = 0.0
     for (sources, config), members in groups.items():
         if config is None:
             _refuse_routes(members)
         evaluator, _ = options.make_evaluator(sources, config)
-        results, batches, spent = run_cases(members, evaluator)
+        results, batches, spent = runner.run_cases(members, evaluator)
         seconds += spent
-        covered.add_candidates(evaluator.matcher)
-        covered.add_outcomes(evaluator.matcher, batches)
+        covered.add(evaluator.matcher, batches)
         for result in results:
-            by_file.setdefault(result.file.path, []).append(result)
+            by_file.setdefault(result["file"], []).append(result)
     return [result for each in by_file.values() for result in each], seconds
 
 
@@ -448,25 +360,6 @@ def _refuse_routes(files: Sequence[CaseFile]) -> None:
     ]
     if problems:
         raise CasesUnreadable(problems)
-
-
-def _print_report(
-    failed: Sequence[LocatedResult],
-    total: int,
-    seconds: float,
-    covered: CaseCoverage,
-    shortages: Sequence[str],
-    format: OutputFormat,
-    *,
-    detailed: bool,
-) -> None:
-    if format == "json":
-        print_json(format_json(failed, total, seconds, covered) | {"shortages": list(shortages)})
-        return
-    console = terminal(soft_wrap=True)
-    print_failures(console, failed, total, seconds)
-    for line in (*covered.format_lines(detailed=detailed), *(f"too low: {text}" for text in shortages)):
-        console.print(line)
 
 
 def _parse_min_coverage(given: Sequence[str]) -> dict[str, float]:
@@ -491,20 +384,20 @@ def _add_cases(paths: Sequence[Path], source: str, options: _Sources, *, count: 
     if len(paths) != 1 or paths[0].suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(f"--record writes one PATH, whose name ends in one of {', '.join(SUFFIXES)}")
     output = paths[0]
-    refuse_overwriting(output, force=force)
+    arguments.refuse_overwriting(output, force=force)
     sources, config = options.choose_sources(CaseFile(output, b"", (), None, ()))
     evaluator, settings = options.make_evaluator(sources, config)
     marks = find_marks(options.declarations, evaluator.catalog)
     if settings is not None:
         marks |= parse_marks(settings.dead_letters.redact)
     with _open_records(source, settings) as records:
-        cases, hidden = record_cases(records, evaluator, make_redactor(marks, reveal=reveal), count)
+        cases, hidden = runner.record_cases(records, evaluator, make_redactor(marks, reveal=reveal), count)
     if not cases:
         print_text("no cases: there are no records" if not hidden else _hidden_note(hidden), err=True)
         raise typer.Exit(WRONG)
-    write_file(format_cases(make_head(sources, config, output), cases, output), output)
+    write_file(runner.format_cases(runner.make_head(sources, config, output), cases, output), output)
     if output.suffix.lower() not in LINES:
-        write_file(read_case_schema().decode("utf-8"), output.parent / SCHEMA_COPY)
+        write_file(read_case_schema().decode("utf-8"), output.parent / runner.SCHEMA_COPY)
     print_text(f"{output}: {plural(len(cases), 'case')} recorded")
     if hidden:
         print_text(_hidden_note(hidden))
@@ -523,11 +416,11 @@ def _open_records(source: str, settings: Settings | None) -> Iterator[Iterator[R
 
         yield (letter.to_record() for letter in read_dead_letters(settings))
     elif source == STANDARD_INPUT:
-        yield iter_records(sys.stdin.buffer, "standard input")
+        yield runner.iter_records(sys.stdin.buffer, "standard input")
     else:
         try:
             file = open_input(source)
         except OSError as error:
             raise RouterError(f"{source} cannot be read: {error.strerror or type(error).__name__}") from error
         with file:
-            yield iter_records(file, source)
+            yield runner.iter_records(file, source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -110,13 +111,11 @@ class RouterEvaluator:
             try:
                 entries.append(parse_entry(number, line)[0])
             except RecordError as error:
-                outcomes[number] = dead_letter_outcome("undecodable", str(error)) | self._route_json(
-                    DEFAULT_DEAD_LETTER_ROUTE
-                )
+                way = self._route_json(DEFAULT_DEAD_LETTER_ROUTE)
+                outcomes[number] = dead_letter_outcome("undecodable", str(error)) | way
         if entries:
-            rows = rows_of(DeadLetter.to_evaluate(entry.record, entry.number) for entry in entries).select(
-                list(INBOX_COLUMNS)
-            )
+            letters = (DeadLetter.to_evaluate(entry.record, entry.number) for entry in entries)
+            rows = rows_of(letters).select(list(INBOX_COLUMNS))
             decided = evaluate_dead_letters(self._plan.evaluator, rows.combine_chunks().to_batches()[0])
             evaluated.batches.append(decided.outcomes)
             outcomes |= self._make_outcomes(decided, entries)
@@ -185,16 +184,14 @@ SHOWN: Final = 300
 """Maximum characters of a value in text; JSON has all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValueMismatch:
-    """One value that differs. ``pointer`` is that of the expected value; None is a missing value."""
+def make_difference(pointer: str, expected: Any, found: Any) -> dict[str, Any]:
+    """Return a value that differs. *pointer* is that of the expected value; None is a missing value."""
+    return {"pointer": pointer, "line": None, "expected": expected, "found": found}
 
-    pointer: str
-    expected: Any
-    actual: Any
 
-    def __str__(self) -> str:
-        return f"{self.pointer}: expected {_format_value(self.expected)}, found {_format_value(self.actual)}"
+def describe_difference(form: Mapping[str, Any]) -> str:
+    """Return a value that differs as text."""
+    return f"{form['pointer']}: expected {_format_value(form['expected'])}, found {_format_value(form['found'])}"
 
 
 def _format_value(value: Any) -> str:
@@ -207,7 +204,7 @@ def _format_value(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def iter_differences(expected: Any, actual: Any, pointer: str) -> Iterator[ValueMismatch]:
+def iter_differences(expected: Any, actual: Any, pointer: str) -> Iterator[dict[str, Any]]:
     """Yield the differences between *actual* and *expected*, which is at *pointer* in its file.
 
     Only expected members of maps are compared; null means that a member must be absent. Lists must have equal lengths
@@ -220,53 +217,42 @@ def iter_differences(expected: Any, actual: Any, pointer: str) -> Iterator[Value
     elif isinstance(expected, list):
         listed = actual if isinstance(actual, list) else []
         if len(expected) != len(listed):
-            yield ValueMismatch(pointer, expected, actual)
+            yield make_difference(pointer, expected, actual)
             return
         for number, (one, other) in enumerate(zip(expected, listed, strict=True)):
             yield from iter_differences(one, other, f"{pointer}/{number}")
     elif expected is None or actual is None:
         if expected is not actual:
-            yield ValueMismatch(pointer, expected, actual)
+            yield make_difference(pointer, expected, actual)
     elif isinstance(actual, (Mapping, list)) or to_text(expected) != to_text(actual):
-        yield ValueMismatch(pointer, expected, actual)
-
-
-@dataclass(frozen=True, slots=True)
-class CaseResult:
-    """The result of one case; passed if there are no differences. ``why`` explains them, if known."""
-
-    file: CaseFile
-    case: Case
-    differences: tuple[ValueMismatch, ...] = ()
-    why: str = ""
-    outcome: Mapping[str, Any] | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Whether the case passed."""
-        return not self.differences
+        yield make_difference(pointer, expected, actual)
 
 
 def run_cases(
     files: Iterable[CaseFile], evaluator: CaseEvaluator
-) -> tuple[list[CaseResult], list[MatchOutcomes], float]:
-    """Run the cases of files that share a catalog; return their results, the matched batches, and the seconds."""
+) -> tuple[list[dict[str, Any]], list[MatchOutcomes], float]:
+    """Run the cases of files that share a catalog; return their results, the matched batches, and the seconds.
+
+    A result has ``differences``, and ``why`` explains them, if known.
+    """
     cases = [(file, case) for file in files for case in file.cases]
     started = time.perf_counter()
     evaluated = evaluator.evaluate([case.record for _, case in cases])
     mismatches = [
-        tuple(iter_differences(case.expect, outcome, f"{case.pointer}/expect"))
+        [*iter_differences(case.expect, outcome, f"{case.pointer}/expect")]
         for (_, case), outcome in zip(cases, evaluated.outcomes, strict=True)
     ]
     seconds = time.perf_counter() - started
     results = [
-        CaseResult(
-            file,
-            case,
-            wrong,
-            _explain_failure(evaluator.matcher, evaluated, number, case) if wrong else "",
-            evaluated.outcomes[number],
-        )
+        {
+            "file": str(file.path),
+            "line": case.line,
+            "pointer": case.pointer,
+            "name": case.name,
+            "differences": [each | {"line": case.line} for each in wrong],
+            "why": _explain_failure(evaluator.matcher, evaluated, number, case) if wrong else "",
+            "outcome": evaluated.outcomes[number],
+        }
         for number, ((file, case), wrong) in enumerate(zip(cases, mismatches, strict=True))
     ]
     return results, evaluated.batches, seconds
@@ -300,20 +286,16 @@ def _find_unmet_constraint(matcher: Matcher, outcomes: MatchOutcomes, row: int, 
     candidates = matcher.channels[channel].candidates if channel >= 0 else ()
     numbers = [number for number in candidates if matcher.targets[number].xid == xid]
     if not numbers:
-        return f"{xid} is not a candidate {_describe_channel(matcher, channel)}"
+        if channel < 0:
+            return f"{xid} is not a candidate for the record: no endpoint or source is known for it"
+        endpoints = ", ".join(matcher.channels[channel].endpoints)
+        return f"{xid} is not a candidate {f'at {endpoints}' if endpoints else 'of the catalog'}"
     row_facts = matcher.explanation_row(facts, row, matcher.index.classify(facts.columns))
     failed = [[each for each in matcher.nearest.checks(number, row_facts) if not each.holds] for number in numbers]
     nearest = min(failed, key=len)
     if not nearest:
         return ""
     return describe_mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
-
-
-def _describe_channel(matcher: Matcher, channel: int) -> str:
-    if channel < 0:
-        return "for the record: no endpoint or source is known for it"
-    endpoints = matcher.channels[channel].endpoints
-    return f"at {', '.join(endpoints)}" if endpoints else "of the catalog"
 
 
 def describe_mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
@@ -411,9 +393,7 @@ def format_cases(head: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], ou
 
 
 def _relative_path(output: Path, path: Path) -> str:
-    here, there = output.resolve().parent.parts, path.resolve().parts
-    same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(here, there, strict=False))])
-    return Path(*[".."] * (len(here) - same), *there[same:]).as_posix()
+    return Path(os.path.relpath(path.resolve(), output.resolve().parent)).as_posix()
 
 
 def _redact_record(record: Record, redactor: Redactor) -> Record:

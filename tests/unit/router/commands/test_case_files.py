@@ -38,4 +38,4 @@ COMPARED: list[tuple[str, Any, Any, list[str]]] = [
     ("expected", "found", "pointers"), [case[1:] for case in COMPARED], ids=[c[0] for c in COMPARED]
 )
 def test_what_is_compared(expected: Any, found: Any, pointers: list[str]) -> None:
-    assert [each.pointer for each in iter_differences(expected, found, "")] == pointers
+    assert [each["pointer"] for each in iter_differences(expected, found, "")] == pointers

@@ -72,7 +72,7 @@ def test_a_thousand_cases_take_less_than_a_second(tmp_path: Path) -> None:
     results, _, _ = run_cases(files, judging)
     taken = time.process_time() - started
     assert len(results) == 1000
-    assert all(result.passed for result in results)
+    assert not any(result["differences"] for result in results)
     assert taken < 1
 
 

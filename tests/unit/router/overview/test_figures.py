@@ -64,9 +64,9 @@ def test_what_arrives_is_told_beside_what_is_finished() -> None:
     before = {(ARRIVED, TILL): 100.0, (RECORDS, TILL, "routed", ""): 100.0}
     now = {(ARRIVED, TILL): 700.0, (RECORDS, TILL, "routed", ""): 160.0, (LAG, TILL): 540.0}
     reading = FigureReading(now, before, 60.0)
-    assert reading.sum_by(ARRIVED, 0)[TILL].rate == 10.0
-    assert reading.outcomes()[TILL][0].rate == 1.0
-    assert reading.get_lag(TILL) == reading.get_total_lag() == 540
+    assert reading.sum_by(ARRIVED)[TILL]["rate"] == 10.0
+    assert reading.outcomes()[TILL]["routed"]["rate"] == 1.0
+    assert reading.get_lag(TILL) == reading.get_lag() == 540
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_latency_is_that_of_the_window(grown: dict[str, int], half: float | None
     before: Samples = {(LATENCY, bound): 1000.0 for bound in grown}
     now: Samples = {(LATENCY, bound): 1000.0 + count for bound, count in grown.items()}
     reading = FigureReading(now, before, 60.0)
-    assert reading.latency(0.5) == (None if half is None else pytest.approx(half))
-    assert reading.latency(0.95) == (None if most is None else pytest.approx(most))
+    assert reading.latency(0.5) == (None if half is None else pytest.approx(half, abs=1e-3))
+    assert reading.latency(0.95) == (None if most is None else pytest.approx(most, abs=1e-3))
 
 
 def test_an_hour_is_kept_of_the_busiest_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,13 +100,13 @@ def test_an_hour_is_kept_of_the_busiest_and_no_more(monkeypatch: pytest.MonkeyPa
         for _ in range(6):
             clock[0] += 5.0
             figures.take_sample()
-    whole = figures.history.list_points()
-    assert len(whole) == HOUR_POINTS == len(figures.history.list_points("/endpoints/e14"))
+    whole = figures.list_points()
+    assert len(whole) == HOUR_POINTS == len(figures.list_points("/endpoints/e14"))
     assert whole[-1].lag == HOUR_POINTS + 29 and whole[0].lag == 30
     assert whole[-1].arriving == pytest.approx(2.0, rel=0.2)
     assert whole[-1].finished == pytest.approx(sum(range(1, HISTORIES + 6)) / 30, rel=0.2)
-    assert sum(bool(figures.history.list_points(name)) for name in names) == HISTORIES
-    assert not figures.history.list_points("/endpoints/nobody")
+    assert sum(bool(figures.list_points(name)) for name in names) == HISTORIES
+    assert not figures.list_points("/endpoints/nobody")
 
 
 def test_charts_are_pictures_that_the_router_draws(served: Served) -> None:
@@ -138,18 +138,18 @@ def test_charts_are_pictures_that_the_router_draws(served: Served) -> None:
 
 def test_a_chart_has_gaps_where_nothing_was_known() -> None:
     lags = [5.0, 10.0, None, 20.0, 40.0]
-    root = ElementTree.fromstring(draw_chart(CHARTS["lag"], [Point(None, None, lag, None, None) for lag in lags]))
+    root = ElementTree.fromstring(draw_chart("lag", [Point(None, None, lag, None, None) for lag in lags]))
     lines = [path.get("d") or "" for path in root.findall(f"{SVG}path[@class='b']")]
     assert len(lines) == 2
     (x, y) = re.findall(r"[\d.]+", lines[1])[2:4]
     assert (float(x), float(y)) == (320.0, 16.0)
     assert [text.text for text in root.findall(f"{SVG}text")] == [None, "60 min ago", "now", "at most 40"]
     assert [text.text for text in root.iter(f"{SVG}tspan")] == ["lag 40"]
-    small = ElementTree.fromstring(draw_chart(CHARTS["lag"], [Point(None, None, 1.0, None, None)], small=True))
+    small = ElementTree.fromstring(draw_chart("lag", [Point(None, None, 1.0, None, None)], small=True))
     assert not list(small.iter(f"{SVG}text")) and small.find(f"{SVG}title") is not None
     # Without any point, and without any value, it is still a picture.
     for points in ([], [Point(None, None, None, None, None)], [Point(0.0, 0.0, 0.0, 0.0, 0.0)]):
-        for chart in CHARTS.values():
+        for chart in CHARTS:
             ElementTree.fromstring(draw_chart(chart, points))
 
 

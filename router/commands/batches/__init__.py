@@ -1,1 +1,0 @@
-"""``xrouter batches``: unfinished batches."""
