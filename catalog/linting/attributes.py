@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from importlib.resources import files
-from types import MappingProxyType
 from typing import Any, Final
+
+import msgspec
 
 from catalog.definitions.candidates import DeclaredProperty, Subject
 from catalog.definitions.inheritance import option_location
@@ -16,7 +16,7 @@ from catalog.dialects.reading import MAX_ID
 from catalog.findings import SourceLocation
 from catalog.model import Definition, Endpoint, Finding, Severity
 from catalog.parsing.nearest import find_nearest
-from catalog.parsing.texts import parse_text
+from catalog.parsing.texts import read_table
 from catalog.protocols.properties import (
     ROLES,
     TEXTUAL,
@@ -45,105 +45,22 @@ class DocumentLevel:
     """One kind of object in a document.
 
     ``what`` is its name in messages, ``names`` are its attributes in lower case, ``holds`` its collections with the
-    kind of
-    their members. ``elsewhere`` are attributes without meaning here, with the level where they belong.
+    kind of their members. ``elsewhere`` are attributes without meaning here, with the level where they belong.
     """
 
     what: str
-    names: frozenset[str]
+    names: frozenset[str] = frozenset()
     holds: Mapping[str, str] = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
-
-_CORE: Final = frozenset(
-    """
-    id self shortself xid xref epoch name description documentation docs icon labels tags createdat modifiedat createdby
-    createdon modifiedby modifiedon deprecated version versionid isdefault ancestor ancestorid contenttype readonly
-    compatibility compatibilityauthority defaultversionid defaultversionurl defaultversionsticky meta metaurl metauri
-    versions versionsurl versionsuri versionscount origin type $schema $id $comment
-    """.split()
-)
-_GROUP_SELECTORS: Final = frozenset({"envelope", "protocol", "format", "binding"})
-_SCHEMA_ATTRIBUTES: Final = frozenset(
-    """
-    dataschema dataschemaformat dataschemauri dataschemaurl dataschemaxid datacontenttype schema schemaformat schemauri
-    schemaurl
-    """.split()
-)
-_BASES: Final = frozenset({"basemessage", "basemessageuri", "basemessageurl", "basemessagexid"})
-
-_MESSAGES: Final = ("messages", "definitions", "messagedefinitions")
+    @property
+    def all_names(self) -> frozenset[str]:
+        """The attributes, with those of collections and those that all entities have."""
+        common = () if self is _LEVELS["property"] else _LEVELS["common"].names
+        return self.names.union(common, (f"{name}{end}" for name in self.holds for end in ("", "url", "uri", "count")))
 
 
-def _collection_names(*names: str) -> frozenset[str]:
-    """Return the names of collections, and of their ``url`` and ``count`` attributes."""
-    return frozenset(name + suffix for name in names for suffix in ("", "url", "uri", "count"))
-
-
-_OF_MESSAGES: Final = dict.fromkeys(
-    ("protocoloptions", "protocolmetadata", "envelopemetadata", "envelopeoptions", "dataschemaformat", "basemessage"),
-    "messages",
-)
-LEVELS: Final[Mapping[str, DocumentLevel]] = {
-    "registry": DocumentLevel(
-        "a registry",
-        _CORE
-        | {"specversion", "registryid", "capabilities", "model", "modelsource"}
-        | _collection_names("messagegroups", "endpoints", "schemagroups", "definitiongroups", "groups"),
-        {
-            "messagegroups": "group",
-            "groups": "group",
-            "definitiongroups": "group",
-            "endpoints": "endpoint",
-            "schemagroups": "schemagroup",
-        },
-        {"messages": "message groups", "schemas": "schema groups"},
-    ),
-    "group": DocumentLevel(
-        "a message group",
-        _CORE | _GROUP_SELECTORS | {"messagegroupid", "definitiongroupid"} | _collection_names(*_MESSAGES),
-        dict.fromkeys(_MESSAGES, "message"),
-        _OF_MESSAGES,
-    ),
-    "endpoint": DocumentLevel(
-        "an endpoint",
-        _CORE
-        | _GROUP_SELECTORS
-        | {"endpointid", "usage", "channel", "deployed", "endpoints", "config", "options", "authorization", "strict"}
-        | {"envelopeoptions", "protocoloptions", "protocolmetadata"}
-        | _collection_names("messagegroups", "definitiongroups", *_MESSAGES),
-        dict.fromkeys(_MESSAGES, "message"),
-        {"envelopemetadata": "messages", "dataschemaformat": "messages", "basemessage": "messages"},
-    ),
-    "message": DocumentLevel(
-        "a message",
-        _CORE
-        | _GROUP_SELECTORS
-        | _SCHEMA_ATTRIBUTES
-        | _BASES
-        | {"messageid", "definitionid", "uri", "metadata", "definition", "config"}
-        | {"envelopemetadata", "envelopeoptions", "protocoloptions", "protocolmetadata"},
-        {"versions": "message"},
-        {"usage": "endpoints", "messagegroups": "endpoints"},
-    ),
-    "property": DocumentLevel(
-        "a property", frozenset({"name", "type", "value", "required", "description", "specurl", "specuri", "default"})
-    ),
-    "schemagroup": DocumentLevel(
-        "a schema group", _CORE | {"schemagroupid", "format"} | _collection_names("schemas"), {"schemas": "schema"}
-    ),
-    "schema": DocumentLevel(
-        "a schema",
-        _CORE | {"schemaid", "format", "validation", "schema", "schemauri", "schemaurl", "schemabase64", "uri"},
-        {"versions": "version"},
-    ),
-    "version": DocumentLevel(
-        "a schema version",
-        _CORE | {"schemaid", "format", "validation", "schema", "schemauri", "schemaurl", "schemabase64", "uri"},
-    ),
-}
-
-
+_LEVELS: Final = read_table(__package__, "levels.yaml", dict[str, DocumentLevel])
 Body = tuple[Mapping[str, Any], SourceLocation, str | int]
 """The object's content, the location of its parent, and its own key there."""
 _CLOUDEVENTS: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
@@ -167,7 +84,7 @@ def check_attributes(subject: Subject) -> None:
 def _check_object(subject: Subject, node: Mapping[str, Any], place: SourceLocation, level: str) -> None:
     for name, value in node.items():
         _check_name(subject, name, place, level)
-        kind = LEVELS[level].holds.get(name.lower())
+        kind = _LEVELS[level].holds.get(name.lower())
         if kind is not None and isinstance(value, dict):
             for key, member in value.items():
                 if isinstance(member, dict) and len(key) <= MAX_ID:
@@ -188,13 +105,13 @@ def _check_name(subject: Subject, name: str, holder: SourceLocation, level: str)
 @lru_cache(maxsize=4096)
 def _find_misplaced(name: str, level: str) -> tuple[str, str] | None:
     """Return message and hint for an attribute name at a level; None if there is nothing to report."""
-    here = LEVELS[level]
-    if name.lower() in here.names:
+    here = _LEVELS[level]
+    if name.lower() in here.all_names:
         return None
     belongs = here.elsewhere.get(name.lower())
     if belongs is not None:
         return f"{name} has no meaning in {here.what}; it is ignored", f"move it to the {belongs}"
-    meant = find_nearest(name, here.names)
+    meant = find_nearest(name, here.all_names)
     if meant is None:
         return None
     return f"{here.what} has no attribute {name}; it is ignored", f"did you mean {meant}?"
@@ -247,8 +164,6 @@ def _iter_option_bodies(message: Mapping[str, Any], place: SourceLocation) -> It
 # The table is ``rules.yaml``; ``check --explain``, SARIF and ``catalog/RULES.md`` are made from it. A test makes sure
 # that only rules and severities of this table are reported.
 
-TABLE: Final = files(__package__) / "rules.yaml"
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -276,31 +191,15 @@ class Rule:
 @cache
 def load_rules() -> Mapping[str, Rule]:
     """Return all rules by id, ordered by family."""
-    tree = parse_text(TABLE.name, TABLE.read_bytes()).tree
-    return MappingProxyType(
-        {
-            name: Rule(
-                name,
-                family,
-                tuple(body["severities"]),
-                body["doc"],
-                body["why"],
-                body["basis"],
-                body.get("idle", False),
-            )
-            for family, members in tree.items()
-            for name, body in members.items()
-        }
-    )
+    tree = read_table(__package__, "rules.yaml", dict[str, dict[str, dict[str, Any]]])
+    rows = [{"id": name, "family": family, **row} for family, members in tree.items() for name, row in members.items()]
+    return {rule.id: rule for rule in msgspec.convert(rows, list[Rule])}
 
 
 def rejecting_errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the errors that reject a changed catalog: those of rules that are not idle."""
-    return tuple(
-        each
-        for each in findings
-        if each.severity == "error" and not (each.rule in load_rules() and load_rules()[each.rule].idle)
-    )
+    idle = {rule.id for rule in load_rules().values() if rule.idle}
+    return tuple(each for each in findings if each.severity == "error" and each.rule not in idle)
 
 
 def explain_rule(rule: Rule) -> str:

@@ -73,7 +73,7 @@ class CaseFile:
         wanted = list(places)
         if self.path.suffix.lower() in LINES:
             return {(case, pointer): case.line for case, pointer in wanted if case.line is not None}
-        known = lines_of(str(self.path), self.data, {pointer for _, pointer in wanted})
+        known = lines_of(self.data, {pointer for _, pointer in wanted})
         return {(case, pointer): known[pointer] for case, pointer in wanted if pointer in known}
 
 
@@ -185,7 +185,7 @@ def _read_document(path: Path, data: bytes, problems: list[str]) -> tuple[Mappin
         if not faults:
             cases.append(_make_case(form, pointer, number, None))
     if notes:
-        lines = lines_of(str(path), data, {pointer for pointer, _ in notes})
+        lines = lines_of(data, {pointer for pointer, _ in notes})
         problems += (f"{_format_location(path, lines.get(at))}: {at or '/'} {fault}" for at, fault in notes)
     return tree, cases
 
