@@ -115,6 +115,7 @@ def _iter_lines(text: str) -> Iterator[tuple[str, int]]:
     stack: list[_OpenCollection] = []
     events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
     for event in events:
+        mark = event.start_mark
         if isinstance(event, yaml.CollectionEndEvent):
             stack.pop()
         if not isinstance(event, yaml.NodeEvent):
@@ -124,7 +125,7 @@ def _iter_lines(text: str) -> Iterator[tuple[str, int]]:
         if pointer is None:
             step = getattr(event, "value", "") if here.is_map else here.members
             here.member = f"{here.pointer}{to_pointer([step])}"
-            yield here.member, event.start_mark.line + 1
+            yield here.member, mark.line + 1
         if pointer is not None or not here.is_map:
             pointer, here.member = here.member, None
             here.members += 1

@@ -99,6 +99,19 @@ ALL_OPTIONS: Final = ProtocolOptions(
 )
 """The options of all protocols, for a message that does not declare its protocol."""
 _NO_OPTIONS: Final = ProtocolOptions({})
+
+
+def add_nested_option(options: dict[str, Any], name: str, body: Mapping[str, Any]) -> None:
+    """Add an option in the form of 1.0: members of AMQP sections to maps, headers and the like to lists."""
+    section, _, inner = name.partition(".")
+    if inner and section in ALL_OPTIONS.lists:
+        options.setdefault(section, []).append({"name": inner, **body})
+    elif inner and section in AMQP_SECTIONS:
+        options.setdefault(section, {})[inner] = body
+    else:
+        options[name] = body
+
+
 CONTENT_TYPES: Final = tuple(dict.fromkeys(vocabulary.content_type for vocabulary in PROTOCOL_OPTIONS.values()))
 """The content-type options of all protocols."""
 _HOPS: Final = frozenset(name for vocabulary in PROTOCOL_OPTIONS.values() for name in vocabulary.hops)
