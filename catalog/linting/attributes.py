@@ -334,75 +334,71 @@ _CHECKS: Final[Mapping[str, Check]] = {
 """Allowed values, by the kinds of the table."""
 
 
+_Report = tuple[Severity, str, str, str]
+"""Severity, rule, message and hint of a finding about an option."""
+
+
 def check_endpoint_options(subject: Subject) -> None:
     """Check the options of every endpoint whose protocol is known."""
     for endpoint in subject.catalog.endpoints.values():
         place = subject.declarations.endpoints[endpoint.xid].place
         body = subject.endpoint_bodies.get(endpoint.xid, {})
-        known = channel_options(endpoint.protocol or "")
-        if not known:
+        if not channel_options(endpoint.protocol or ""):
             continue
         places = _option_locations(body, place) if endpoint.options else {}
         for name, value in endpoint.options.items():
-            at = places.get(squash_name(name), place)
-            option = known.get(option_key(name))
-            if option is None:
-                _report_unknown(subject, endpoint, name, at, known)
-            elif not _report_invalid(subject, endpoint, name, value, at, option):
-                _report_unsupported(subject, endpoint, name, value, at, option)
+            for report in _check_option(endpoint, name, value):
+                subject.findings.add(places.get(squash_name(name), place), *report)
         _check_authorization(subject, endpoint, place, body)
 
 
-def _report_invalid(
-    subject: Subject, endpoint: Endpoint, name: str, value: Any, place: SourceLocation, option: ChannelOption
-) -> bool:
-    """Report an invalid value and return whether it is invalid."""
+def _check_option(endpoint: Endpoint, name: str, value: Any) -> Iterator[_Report]:
+    """Yield what is wrong with an option: unknown, else invalid, else unsupported in a role of the endpoint."""
+    known = channel_options(endpoint.protocol or "")
+    option = known.get(option_key(name))
+    if option is None:
+        meant = find_nearest(option_key(name), known)
+        names = ", ".join(dict.fromkeys(each.name for each in known.values()))
+        text = f"endpoints of {endpoint.protocol} have no option {name}; it is ignored"
+        hint = f"did you mean {known[meant].name}?" if meant else f"use {names}, or options of the client in settings"
+        yield "warning" if meant else "info", "unknown-endpoint-option", text, hint
+    elif invalid := _find_invalid(endpoint, name, value, option):
+        yield invalid
+    else:
+        yield from _iter_unsupported(endpoint, name, value, option)
+
+
+def _find_invalid(endpoint: Endpoint, name: str, value: Any, option: ChannelOption) -> _Report | None:
+    """Return what is wrong with a value that is invalid whatever the role; None for a valid one."""
     if option.kind in _ADDRESSES and value not in (None, ""):
         what, fault_of = _ADDRESSES[option.kind]
         fault = fault_of(value) if isinstance(value, str) else "it is not a string"
-        if fault:
-            text = f"{name} of {endpoint.xid} is not a valid {what}, so nothing is ever received there: {fault}"
-            subject.findings.error(place, "endpoint-option", text, f"write a valid {what} instead of {value!r:.80}")
-        return bool(fault)
-    kind = option.kind if option.kind not in TEXTUAL else "text"
-    wanted, check = _CHECKS.get(kind, ("", None))
+        text = f"{name} of {endpoint.xid} is not a valid {what}, so nothing is ever received there: {fault}"
+        hint = f"write a valid {what} instead of {value!r:.80}"
+        return ("error", "endpoint-option", text, hint) if fault else None
+    wanted, check = _CHECKS.get(option.kind if option.kind not in TEXTUAL else "text", ("", None))
     if check is None or check(value):
-        return False
+        return None
     text = f"{name} of a {endpoint.protocol} endpoint must be {wanted}"
-    subject.findings.warning(place, "endpoint-option", text, f"write {wanted}")
-    return True
+    return "warning", "endpoint-option", text, f"write {wanted}"
 
 
-def _report_unsupported(
-    subject: Subject, endpoint: Endpoint, name: str, value: Any, place: SourceLocation, option: ChannelOption
-) -> None:
-    """Report an option that is not supported in a role of the endpoint, or has no meaning in any of them."""
+def _iter_unsupported(endpoint: Endpoint, name: str, value: Any, option: ChannelOption) -> Iterator[_Report]:
+    """Yield why an option is not supported in a role of the endpoint, or has no meaning in any of them."""
     if option.other_name:
         text = f"endpoints of {endpoint.protocol} have no option {name}; it is read as {option.name}"
-        subject.findings.info(place, "unknown-endpoint-option", text, f"write {option.name}")
+        yield "info", "unknown-endpoint-option", text, f"write {option.name}"
     roles = tuple(dict.fromkeys(_USAGES[usage] for usage in endpoint.usage if usage in _USAGES)) or ROLES
     meant = [role for role in roles if role in option.roles]
+    exemption = next(filter(None, (option.find_unsupported(role, value) for role in meant)), None)
     if not meant:
         others = "consumers" if "receives" in option.roles else "producers"
         text = f"{name} of {endpoint.xid} is ignored: only endpoints for {others} have this option"
-        subject.findings.info(place, "unhonoured-option", text, "remove it, or add the usage")
-        return
-    exemption = next(filter(None, (option.find_unsupported(role, value) for role in meant)), None)
-    if exemption is not None:
-        text = f"{name}{_shorten_value(value)} of {endpoint.xid} is not supported: {exemption.why}"
-        subject.findings.add(place, exemption.severity, "unhonoured-option", text, exemption.hint)
-
-
-def _report_unknown(
-    subject: Subject, endpoint: Endpoint, name: str, place: SourceLocation, known: Mapping[str, ChannelOption]
-) -> None:
-    meant = find_nearest(option_key(name), known)
-    text = f"endpoints of {endpoint.protocol} have no option {name}; it is ignored"
-    if meant is not None:
-        subject.findings.warning(place, "unknown-endpoint-option", text, f"did you mean {known[meant].name}?")
-        return
-    names = ", ".join(dict.fromkeys(option.name for option in known.values()))
-    subject.findings.info(place, "unknown-endpoint-option", text, f"use {names}, or options of the client in settings")
+        yield "info", "unhonoured-option", text, "remove it, or add the usage"
+    elif exemption is not None:
+        shown = f" {str(value).lower()}" if isinstance(value, (bool, int)) else ""
+        text = f"{name}{shown} of {endpoint.xid} is not supported: {exemption.why}"
+        yield exemption.severity, "unhonoured-option", text, exemption.hint
 
 
 def _check_authorization(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
@@ -433,10 +429,6 @@ def _option_locations(body: Mapping[str, Any], place: SourceLocation) -> dict[st
             for key in options if isinstance(options, dict) else ():
                 places.setdefault(squash_name(key), at / key)
     return places
-
-
-def _shorten_value(value: Any) -> str:
-    return f" {str(value).lower()}" if isinstance(value, (bool, int)) else ""
 
 
 # Endpoints without messages, and groups without endpoints.
