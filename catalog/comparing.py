@@ -32,33 +32,6 @@ from catalog.values import to_text
 
 Relation = Literal["same", "wider", "narrower", "different", "unknown"]
 """How the set of matching records changed: the same, more, fewer, different, or unknown."""
-Kind = Literal[
-    "definition-added",
-    "definition-removed",
-    "definition-renamed",
-    "definition-changed",
-    "selector-changed",
-    "property-added",
-    "property-removed",
-    "property-changed",
-    "relation-changed",
-    "schema-added",
-    "schema-removed",
-    "schema-changed",
-    "context-gained",
-    "context-lost",
-    "mapped-attribute-added",
-    "mapped-attribute-removed",
-    "mapped-attribute-changed",
-    "endpoint-added",
-    "endpoint-removed",
-    "endpoint-changed",
-    "address-changed",
-    "candidate-added",
-    "candidate-removed",
-    "ambiguous-now",
-    "never-reached-now",
-]
 COMPATIBLE: Final = frozenset({"same", "wider"})
 
 
@@ -70,7 +43,7 @@ class CatalogChange:
     ``relation`` is set if records are constrained, ``detail`` adds what the other members do not show.
     """
 
-    kind: Kind
+    kind: str
     xid: str
     name: str = ""
     compatible: bool = True
@@ -287,7 +260,7 @@ def _compare_properties(before: Definition, after: Definition) -> Iterator[Catal
         detail = "a hop-by-hop property; it filters only if the settings say so" if is_hop_by_hop(key[2:]) else ""
         name = ("envelopemetadata." if key.startswith("e.") else "protocoloptions.") + key[2:]
         compatible = relation in COMPATIBLE
-        yield CatalogChange(kind, after.xid, name, compatible, relation, _to_json(old), _to_json(new), detail)  # type: ignore[arg-type]
+        yield CatalogChange(kind, after.xid, name, compatible, relation, _to_json(old), _to_json(new), detail)
 
 
 def _properties_by_key(definition: Definition) -> dict[str, list[Property]]:
@@ -351,27 +324,18 @@ def _compare_data_schemas(before: Definition, after: Definition, old: Catalog, n
     one, other = schema_state_of(before, old), schema_state_of(after, new)
     if one is None or other is None:
         if one is not None:
-            yield CatalogChange(
-                "schema-removed", after.xid, one.reference, False, "wider", detail="bodies are no longer validated"
-            )
+            text = "bodies are no longer validated"
+            yield CatalogChange("schema-removed", after.xid, one.reference, False, "wider", detail=text)
         elif other is not None:
-            yield CatalogChange(
-                "schema-added", after.xid, other.reference, False, "narrower", detail="bodies are now validated"
-            )
+            text = "bodies are now validated"
+            yield CatalogChange("schema-added", after.xid, other.reference, False, "narrower", detail=text)
         return
     verdict, detail = compare_schemas(one, other)
+    relations: dict[str, Relation] = {"compatible": "same", "unknown": "unknown"}
     if verdict != "same":
-        relation = "same" if verdict == "compatible" else "unknown" if verdict == "unknown" else "different"
-        yield CatalogChange(
-            "schema-changed",
-            after.xid,
-            other.reference,
-            verdict == "compatible",
-            relation,  # type: ignore[arg-type]
-            one.reference,
-            other.reference,
-            f"{verdict}: {detail}" if detail else verdict,
-        )
+        relation, text = relations.get(verdict, "different"), f"{verdict}: {detail}" if detail else verdict
+        fine, was, now = verdict == "compatible", one.reference, other.reference
+        yield CatalogChange("schema-changed", after.xid, now, fine, relation, was, now, text)
 
 
 _RULES: Final = {"indistinguishable": "ambiguous-now", "never-reached": "never-reached-now"}
@@ -410,15 +374,17 @@ def _definition_changes(old: Catalog, new: Catalog, renamed: Mapping[str, str]) 
 
 def _find_renamed(old: Catalog, new: Catalog) -> dict[str, str]:
     """Pair removed definitions with added ones of the same constraints, if there is exactly one of each."""
-    gone: dict[str, list[str]] = {}
-    for xid, definition in old.definitions.items():
-        if xid not in new.definitions:
-            gone.setdefault(_match_fingerprint(definition), []).append(xid)
-    come: dict[str, list[str]] = {}
-    for xid, definition in new.definitions.items():
-        if xid not in old.definitions:
-            come.setdefault(_match_fingerprint(definition), []).append(xid)
+    gone, come = _by_fingerprint(old, new), _by_fingerprint(new, old)
     return {xids[0]: come[key][0] for key, xids in gone.items() if len(xids) == len(come.get(key, ())) == 1}
+
+
+def _by_fingerprint(catalog: Catalog, other: Catalog) -> dict[str, list[str]]:
+    """Return the definitions that *other* does not have."""
+    found: dict[str, list[str]] = {}
+    for xid, definition in catalog.definitions.items():
+        if xid not in other.definitions:
+            found.setdefault(_match_fingerprint(definition), []).append(xid)
+    return found
 
 
 def _match_fingerprint(definition: Definition) -> str:
@@ -443,14 +409,13 @@ def _endpoint_changes(old: Catalog, new: Catalog, renamed: Mapping[str, str]) ->
 
 
 def _compare_endpoint(before: Endpoint, after: Endpoint, renamed: Mapping[str, str]) -> Iterator[CatalogChange]:
-    for name in _DEFAULTS:
+    for name in (*_DEFAULTS, *_ADDRESSING):
         if getattr(before, name) != getattr(after, name):
             one, other = mask_secrets(getattr(before, name)), mask_secrets(getattr(after, name))
-            yield CatalogChange("endpoint-changed", after.xid, name, False, "different", one, other)
-    for name in _ADDRESSING:
-        if getattr(before, name) != getattr(after, name):
-            one, other = mask_secrets(getattr(before, name)), mask_secrets(getattr(after, name))
-            yield CatalogChange("address-changed", after.xid, name, True, "same", one, other, "filters nothing")
+            if name in _DEFAULTS:
+                yield CatalogChange("endpoint-changed", after.xid, name, False, "different", one, other)
+            else:
+                yield CatalogChange("address-changed", after.xid, name, True, "same", one, other, "filters nothing")
     known = {renamed.get(xid, xid) for xid in before.candidates}
     expected = frozenset(after.candidates)
     for xid in before.candidates:
@@ -469,8 +434,7 @@ def _new_findings(old: Catalog, new: Catalog) -> Iterator[CatalogChange]:
         after = _lint_warnings(new, xids, endpoint)
         for (xid, rule), detail in after.items():
             if (xid, rule) not in before:
-                kind = _RULES[rule]
-                yield CatalogChange(kind, xid, scope, False, "narrower", detail=detail)  # type: ignore[arg-type]
+                yield CatalogChange(_RULES[rule], xid, scope, False, "narrower", detail=detail)
 
 
 def _find_scope(catalog: Catalog, xid: str) -> tuple[tuple[str, ...], Endpoint | None]:

@@ -42,8 +42,8 @@ from catalog.findings import (
 from catalog.linting.attributes import rejecting_errors
 from catalog.model import PROTOCOLS, Catalog, Property
 from catalog.protocols.properties import (
-    AMQP_SECTIONS,
     PROTOCOL_OPTIONS,
+    add_nested_option,
     canonical_option,
     canonical_protocol,
     options_of,
@@ -111,7 +111,6 @@ def written_version(other: Mapping[str, Any]) -> str | None:
 # text, each member is written out, since objects are merged in 1.0.
 
 _DATA: Final = ("dataschemaformat", "dataschema", "dataschemauri", "dataschemaxid", "datacontenttype")
-_LISTS: Final = frozenset({"headers", "query", "user_properties"})
 _DROPPED: Final = frozenset({"messageid", "versionid", "version", "meta", "xref", "uri"})
 _OF_XREF: Final = frozenset({"messageid", "versionid", "xid", "meta", "epoch", "createdat", "modifiedat", "ancestorid"})
 """Attributes that an ``xref`` message has of its own; all others are those of its target."""
@@ -249,16 +248,10 @@ def _write_sections(form: dict[str, Any], properties: Sequence[_WrittenProperty]
     """Add the envelope metadata to *form*; return the protocol options."""
     options: dict[str, Any] = {}
     for each in properties:
-        body, name = each.overlay(), each.prop.name
-        section, _, inner = name.partition(".")
         if each.section == METADATA:
-            form.setdefault(METADATA, {})[name] = body
-        elif inner and section in _LISTS:
-            options.setdefault(section, []).append({"name": inner, **body})
-        elif inner and section in AMQP_SECTIONS:
-            options.setdefault(section, {})[inner] = body
+            form.setdefault(METADATA, {})[each.prop.name] = each.overlay()
         else:
-            options[name] = body
+            add_nested_option(options, each.prop.name, each.overlay())
     return options
 
 

@@ -35,7 +35,7 @@ from catalog.linting import Subject, lint
 from catalog.linting.attributes import rejecting_errors
 from catalog.model import Catalog, Definition, Endpoint, Finding, Property, Relation
 from catalog.parsing.nearest import Suggestions
-from catalog.protocols.properties import AMQP_SECTIONS
+from catalog.protocols.properties import add_nested_option
 from catalog.references import AddressFollower, ExternalDocuments, ReferenceResolver
 from catalog.schemas.library import SchemaAddresses
 from catalog.schemas.linking import link_schemas
@@ -44,7 +44,6 @@ from catalog.schemas.linking import link_schemas
 
 FORMAT: Final = 1
 """Version of the lossless form."""
-_LISTS: Final = frozenset({"headers", "query", "user_properties"})
 
 
 def listing_to_json(definition: Definition, catalog: Catalog) -> dict[str, Any]:
@@ -54,34 +53,25 @@ def listing_to_json(definition: Definition, catalog: Catalog) -> dict[str, Any]:
     out if
     there is none.
     """
+    options: dict[str, Any] = {}
+    for prop in definition.protocoloptions:
+        add_nested_option(options, prop.name, _property_to_json(prop))
     line = {
         "xid": definition.xid,
         "envelope": definition.envelope,
         "protocol": definition.protocol,
         "envelopemetadata": {prop.name: _property_to_json(prop) for prop in definition.envelopemetadata},
-        "protocoloptions": nested_options(definition.protocoloptions),
+        "protocoloptions": options,
         "dataschemaformat": definition.dataschemaformat,
         "dataschemauri": definition.dataschemauri,
         "datacontenttype": definition.datacontenttype,
         "base": list(definition.base),
-        "endpoints": [xid for xid, endpoint in catalog.endpoints.items() if definition.xid in _xids_of(endpoint)],
+        "endpoints": [
+            xid for xid, endpoint in catalog.endpoints.items() if definition.xid in _candidate_set(endpoint.candidates)
+        ],
     }
     relation = definition.relation
     return line if relation is None else {**line, "relation": asdict(relation)}
-
-
-def nested_options(properties: Iterable[Property]) -> dict[str, Any]:
-    """Return protocol options in 1.0 form: headers, query and user properties as lists, AMQP sections as maps."""
-    nested: dict[str, Any] = {}
-    for prop in properties:
-        section, _, name = prop.name.partition(".")
-        if name and section in _LISTS:
-            nested.setdefault(section, []).append({"name": name, **_property_to_json(prop)})
-        elif name and section in AMQP_SECTIONS:
-            nested.setdefault(section, {})[name] = _property_to_json(prop)
-        else:
-            nested[prop.name] = _property_to_json(prop)
-    return nested
 
 
 def definition_to_json(definition: Definition) -> dict[str, Any]:
@@ -176,10 +166,6 @@ def _property_to_json(prop: Property) -> dict[str, Any]:
 @lru_cache(maxsize=1024)
 def _candidate_set(candidates: tuple[str, ...]) -> frozenset[str]:
     return frozenset(candidates)
-
-
-def _xids_of(endpoint: Endpoint) -> frozenset[str]:
-    return _candidate_set(endpoint.candidates)
 
 
 # Garbage collection with many long-lived objects.

@@ -297,13 +297,20 @@ def _find_conflict(definition: Definition, kind: _Peers, rivals: list[_Peers], w
             if rival.xid == definition.xid:
                 continue
             if preferred or definition.xid in rival.base:
-                return _never_reached_finding(rival, what)
+                text = f"{rival.xid} is preferred for every {what} that matches this"
+                hint = "list only one of them, unless this is meant as a base"
+                return CandidateFinding("info", "never-reached", text, hint)
             if rival.xid not in definition.base:
                 tied.append(rival.xid)
     if tied:
-        return _indistinguishable_finding(tied, what)
+        text = f"every {what} that matches this also matches {_join_xids(tied)}, equally specific, and is ambiguous"
+        hint = "use different attributes, protocol options or data schemas, derive one from the other, or remove one"
+        return CandidateFinding("warning", "indistinguishable", text, hint)
     others = [rival.xid for other in rivals for rival in _rejectors(other, schema) if not _related(definition, rival)]
-    return _schema_only_finding(others) if others else None
+    if not others:
+        return None
+    text = f"only its data schema differs from {_join_xids(others)}; a body that is valid for both is ambiguous"
+    return CandidateFinding("info", "indistinguishable", text, "use different attributes or protocol options")
 
 
 def _acceptors(kind: _Peers, schema: SchemaKey) -> Iterator[Definition]:
@@ -335,19 +342,3 @@ def _join_xids(xids: list[str]) -> str:
     listed = list(dict.fromkeys(xids))
     more = f" and {len(listed) - MAX_NAMED_XIDS} more" if len(listed) > MAX_NAMED_XIDS else ""
     return ", ".join(listed[:MAX_NAMED_XIDS]) + more
-
-
-def _indistinguishable_finding(tied: list[str], what: str) -> CandidateFinding:
-    text = f"every {what} that matches this also matches {_join_xids(tied)}, equally specific, and is ambiguous"
-    hint = "use different attributes, protocol options or data schemas, derive one from the other, or remove one"
-    return CandidateFinding("warning", "indistinguishable", text, hint)
-
-
-def _schema_only_finding(others: list[str]) -> CandidateFinding:
-    text = f"only its data schema differs from {_join_xids(others)}; a body that is valid for both is ambiguous"
-    return CandidateFinding("info", "indistinguishable", text, "use different attributes or protocol options")
-
-
-def _never_reached_finding(rival: Definition, what: str) -> CandidateFinding:
-    text = f"{rival.xid} is preferred for every {what} that matches this"
-    return CandidateFinding("info", "never-reached", text, "list only one of them, unless this is meant as a base")

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from catalog.parsing.texts import read_table
+
 # Describing a dialect: how to detect its documents, its names, and how to read them.
 
 Kind = Literal["groups", "messages", "selectors", "attributes", "bases", "holders", "metadata", "definition"]
@@ -14,6 +16,7 @@ message; its base; members of an endpoint with addresses and options (``holders`
 attributes or protocol options (``metadata``), and with sections of both (``definition``)."""
 Names = Mapping[Kind, Mapping[str, str]]
 """The 1.0 names, by kind and lower-case spelling."""
+_NAMES: Final = read_table(__package__, "names.yaml", dict[str, dict[Kind, dict[str, str]]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,20 +107,7 @@ def _lists_definitions(endpoint: Any) -> bool:
 DEFINITION_GROUPS: Final = Dialect(
     title="CloudEvents Registry 0.4/0.5",
     detects=_is_definition_groups,
-    names={
-        "groups": {"definitiongroups": "messagegroups"},
-        "messages": {"definitions": "messages"},
-        "selectors": {"format": "envelope", "protocol": "protocol"},
-        "attributes": {
-            "schemaformat": "dataschemaformat",
-            "schema": "dataschema",
-            "schemauri": "dataschemauri",
-            "schemaurl": "dataschemauri",
-            "datacontenttype": "datacontenttype",
-        },
-        "holders": {"protocoloptions": "protocoloptions", "config": "protocoloptions"},
-        "metadata": {"metadata": "envelopemetadata"},
-    },
+    names=_NAMES["CloudEvents Registry 0.4/0.5"],
     suffixes=(".cereg",),
 )
 
@@ -160,13 +150,7 @@ def _is_declared_as_catalog(document: Mapping[str, Any]) -> bool:
 MESSAGE_CATALOG: Final = Dialect(
     title="CNCF Message Catalog 0.1",
     detects=_is_message_catalog,
-    names={
-        "groups": {"groups": "messagegroups"},
-        "messages": {"definitions": "messages", "messagedefinitions": "messages"},
-        "selectors": {"format": "envelope"},
-        "attributes": {"datacontenttype": "datacontenttype"},
-        "definition": {"definition": "envelopemetadata and protocoloptions"},
-    },
+    names=_NAMES["CNCF Message Catalog 0.1"],
     checks_attributes=False,
     is_listed=True,
     numbers_versions=True,
@@ -179,26 +163,7 @@ MESSAGE_CATALOG: Final = Dialect(
 OLDER_XREGISTRY: Final = Dialect(
     title="xRegistry 0.5",
     detects=lambda document: specversion_of(document).startswith("0.5") and is_registry(document),
-    names={
-        "groups": {"messagegroups": "messagegroups"},
-        "messages": {"messages": "messages"},
-        "selectors": {"envelope": "envelope", "format": "envelope", "protocol": "protocol", "binding": "protocol"},
-        "attributes": {
-            "envelopemetadata": "envelopemetadata",
-            "envelopeoptions": "envelopeoptions",
-            "protocoloptions": "protocoloptions",
-            "protocolmetadata": "protocoloptions",
-            "schemaformat": "dataschemaformat",
-            "schema": "dataschema",
-            "dataschemaurl": "dataschemauri",
-            "schemauri": "dataschemauri",
-            "schemaurl": "dataschemauri",
-            "datacontenttype": "datacontenttype",
-        },
-        "bases": dict.fromkeys(("basemessageuri", "basemessageurl", "basemessagexid"), "basemessage"),
-        "holders": {"protocoloptions": "protocoloptions", "protocolmetadata": "protocoloptions"},
-        "metadata": {"metadata": "envelopemetadata"},
-    },
+    names=_NAMES["xRegistry 0.5"],
 )
 
 
@@ -207,26 +172,7 @@ OLDER_XREGISTRY: Final = Dialect(
 XREGISTRY: Final = Dialect(
     title="xRegistry 1.0",
     detects=lambda document: is_registry(document) or has_listed_groups(document),
-    names={
-        "groups": {"messagegroups": "messagegroups"},
-        "messages": {"messages": "messages"},
-        "selectors": {"envelope": "envelope", "protocol": "protocol"},
-        "attributes": {
-            "envelopemetadata": "envelopemetadata",
-            "envelopeoptions": "envelopeoptions",
-            "protocoloptions": "protocoloptions",
-            "dataschemaformat": "dataschemaformat",
-            "dataschema": "dataschema",
-            "schema": "dataschema",
-            "dataschemauri": "dataschemauri",
-            "schemauri": "dataschemauri",
-            "schemaurl": "dataschemauri",
-            "dataschemaxid": "dataschemaxid",
-            "datacontenttype": "datacontenttype",
-        },
-        "bases": {"basemessage": "basemessage"},
-        "holders": {"protocoloptions": "protocoloptions"},
-    },
+    names=_NAMES["xRegistry 1.0"],
     is_replaced=False,
 )
 

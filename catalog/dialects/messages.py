@@ -30,13 +30,12 @@ from catalog.dialects.reading import (
 from catalog.findings import MESSAGE_REFERENCE, DeclaredMessage, Findings, SourceLocation
 from catalog.model import CLOUDEVENTS, PROTOCOLS
 from catalog.protocols.properties import (
-    PROTOCOL_OPTIONS,
-    ProtocolOptions,
     canonical_envelope,
     canonical_member,
     canonical_option,
     canonical_protocol,
     canonical_type,
+    options_of,
     squash_name,
 )
 from catalog.values import to_text
@@ -58,40 +57,34 @@ _FORMATS: Final = {"json": "JsonSchema", "jsonschema": "JsonSchema", "avro": "Av
 _DRAFT: Final = re.compile(r"draft[-/][0-9][0-9-]*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedContent:
-    """The 1.0 attributes of a definition, their locations, and the protocol if the content implies one."""
-
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    written: Mapping[str, SourceLocation] = field(default_factory=dict)
-    protocol: str | None = None
-
-
-def read_definition(content: Mapping[str, Any], form: Format, at: SourceLocation, findings: Findings) -> ParsedContent:
+def read_definition(content: Mapping[str, Any], form: Format, at: SourceLocation, findings: Findings) -> _ContentReader:
     """Read the content of a definition with the format *form*."""
-    reader = _ContentReader(at, findings)
-    if form.protocol is None or (form.envelope is not None and "attributes" in content):
-        reader.read_envelope(content)
-        content = {name: section for name, section in content.items() if name != "attributes"}
-    if form.protocol is None:
-        return ParsedContent(reader.attributes, reader.written)
     protocol = form.protocol
-    main = MAIN_SECTIONS.get(protocol)
+    main = MAIN_SECTIONS.get(protocol or "")
     section = content.get(main) if main is not None else None
     if main == "publish" and isinstance(section, dict):
         version = blank_to_none(_unwrap_text(section.get("mqttversion")))
         protocol = canonical_protocol(f"MQTT/{version}") if version is not None else protocol
-    reader.read_options(content, protocol, main)
-    return ParsedContent(reader.attributes, reader.written, protocol)
+    reader = _ContentReader(at, protocol, main, findings)
+    if protocol is None or (form.envelope is not None and "attributes" in content):
+        reader.read_envelope(content)
+        content = {name: section for name, section in content.items() if name != "attributes"}
+    if protocol is not None:
+        reader.read_options(content)
+    return reader
 
 
 class _ContentReader:
-    """Reads one content into ``attributes`` and their locations, ``written``."""
+    """Reads one content into 1.0 ``attributes`` and their locations; ``protocol`` is set if the content implies one."""
 
-    def __init__(self, at: SourceLocation, findings: Findings) -> None:
+    def __init__(self, at: SourceLocation, protocol: str | None, main: str | None, findings: Findings) -> None:
+        self.protocol = protocol
         self.attributes: dict[str, Any] = {}
         self.written: dict[str, SourceLocation] = {}
         self._at = at
+        self._main = main
+        self._vocabulary = options_of(protocol)
+        self._options: dict[str, Any] = {}
         self._findings = findings
 
     def read_envelope(self, content: Mapping[str, Any]) -> None:
@@ -109,55 +102,37 @@ class _ContentReader:
         self.attributes["envelopemetadata"] = attributes
         self.written["envelopemetadata"] = place
 
-    def read_options(self, content: Mapping[str, Any], protocol: str, main: str | None) -> None:
+    def read_options(self, content: Mapping[str, Any]) -> None:
         """Read the sections of a protocol message."""
-        vocabulary = PROTOCOL_OPTIONS.get(protocol, ProtocolOptions({}))
-        options: dict[str, Any] = {}
         for name, value in content.items():
             place = self._at / name
             if name in PAYLOAD_SECTIONS:
                 self._read_schema(self._expect_map(value, place).get("dataschema"), place / "dataschema")
-            elif name == main:
-                self._read_plain_options(self._expect_map(value, place), protocol, vocabulary, place, options)
-            elif name == "userproperty" and "user_properties" in vocabulary.lists:
-                options["user_properties"] = self._map_to_list("user_properties", value, place)
+            elif name == self._main:
+                self._read_plain_options(self._expect_map(value, place), place)
+            elif name == "userproperty" and "user_properties" in self._vocabulary.lists:
+                self._options["user_properties"] = self._map_to_list("user_properties", value, place)
             else:
-                self._read_section(name, value, protocol, vocabulary, place, options)
-        self.attributes["protocoloptions"] = options
+                self._read_section(name, value, place)
+        self.attributes["protocoloptions"] = self._options
         self.written["protocoloptions"] = self._at
 
-    def _read_plain_options(
-        self,
-        section: Mapping[str, Any],
-        protocol: str,
-        vocabulary: ProtocolOptions,
-        at: SourceLocation,
-        options: dict[str, Any],
-    ) -> None:
+    def _read_plain_options(self, section: Mapping[str, Any], at: SourceLocation) -> None:
         for name, value in section.items():
-            known = MQTT_NAMES.get(name, name) if protocol.startswith("MQTT/") else name
-            canonical = canonical_option(protocol, known)
-            if canonical is not None and canonical in vocabulary.scalars:
+            canonical = canonical_option(self.protocol, MQTT_NAMES.get(name, name) if self._main == "publish" else name)
+            if canonical is not None and canonical in self._vocabulary.scalars:
                 if _is_given(value):
-                    options[canonical] = value
+                    self._options[canonical] = value
                     self.written[f"protocoloptions.{canonical}"] = at / name
             elif name != "mqttversion":
-                self._report(f"{protocol} has no option {name}; it is ignored", at / name)
+                self._report(f"{self.protocol} has no option {name}; it is ignored", at / name)
 
-    def _read_section(
-        self,
-        name: str,
-        value: Any,
-        protocol: str,
-        vocabulary: ProtocolOptions,
-        at: SourceLocation,
-        options: dict[str, Any],
-    ) -> None:
+    def _read_section(self, name: str, value: Any, at: SourceLocation) -> None:
         """Read an AMQP section; sections of formats that 0.1 does not define are copied as written."""
-        canonical = canonical_option(protocol, name)
-        if canonical is not None and canonical in vocabulary.sections:
-            table = vocabulary.sections[canonical]
-            section = options.setdefault(canonical, {})
+        canonical = canonical_option(self.protocol, name)
+        if canonical is not None and canonical in self._vocabulary.sections:
+            table = self._vocabulary.sections[canonical]
+            section = self._options.setdefault(canonical, {})
             for inner, body in self._expect_map(value, at).items():
                 known = inner if table is None else canonical_member(table, inner)
                 if known is None:
@@ -165,10 +140,10 @@ class _ContentReader:
                 elif _is_given(body):
                     section[known] = body
                     self.written[f"protocoloptions.{canonical}.{known}"] = at / inner
-        elif protocol not in MAIN_SECTIONS and canonical is not None:
-            options[name] = value
+        elif self.protocol not in MAIN_SECTIONS and canonical is not None:
+            self._options[name] = value
         else:
-            self._report(f"a message of {protocol} has no section {name}; it is ignored", at)
+            self._report(f"a message of {self.protocol} has no section {name}; it is ignored", at)
 
     def _map_to_list(self, canonical: str, value: Any, at: SourceLocation) -> list[Any]:
         """Convert a map by name to a list of ``{name, …}`` as in 1.0."""
@@ -328,7 +303,7 @@ def _to_schema_section(taken: Mapping[str, Any]) -> dict[str, Any]:
 
 def _add_options(options: Mapping[str, Any], protocol: str, sections: dict[str, Any]) -> bool:
     """Add the sections of a protocol; return False if an option cannot be written in sections."""
-    vocabulary = PROTOCOL_OPTIONS.get(protocol, ProtocolOptions({}))
+    vocabulary = options_of(protocol)
     main = MAIN_SECTIONS.get(protocol)
     plain: dict[str, Any] = {"mqttversion": "3.1.1"} if protocol == "MQTT/3.1.1" else {}
     for name, value in options.items():

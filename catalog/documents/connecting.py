@@ -390,9 +390,7 @@ class Certificates:
         try:
             ca, certificate, key = ("" if path is None else read_regular(path).decode() for path in self._files)
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            named = ", ".join(str(path) for path in self._files if path)
-            raise DocumentError(f"certificates cannot be read: {reason} ({named})", hint="check the paths") from error
+            raise self._unusable("cannot be read", "check the paths", error) from error
         return replace(self, texts=(ca, certificate, key))
 
     @property
@@ -410,11 +408,13 @@ class Certificates:
             stamps = tuple(os.stat(path).st_mtime_ns for path in held if path)
             return _load_ssl_context(self, stamps)
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            named = ", ".join(str(path) for path in self._files if path)
             hint = "use PEM files, and a key without a password"
-            text = f"the certificates for {origin} cannot be used: {reason} ({named})"
-            raise DocumentError(text, file=origin, hint=hint) from error
+            raise self._unusable(f"for {origin} cannot be used", hint, error, origin) from error
+
+    def _unusable(self, what: str, hint: str, error: OSError | ValueError, origin: str = "") -> DocumentError:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        named = ", ".join(str(path) for path in self._files if path)
+        return DocumentError(f"the certificates {what}: {reason} ({named})", file=origin, hint=hint)
 
 
 @lru_cache(maxsize=16)

@@ -91,8 +91,11 @@ def iter_next_pages(
     answer, seen = first, {url, first.url}
     while (written := next_page(answer.link)) is not None:
         page = fetcher.resolve(written, answer.url)
-        trouble = _page_problem(page, seen, origins)
-        if trouble:
+        trouble = (
+            "is at another origin" if origin_of(page) not in origins else "was read before" if page in seen else ""
+        )
+        if trouble or len(seen) > MAX_PAGES:
+            trouble = trouble or f"would be more than {MAX_PAGES}"
             raise DocumentError(f"the next page of {url} {trouble}", file=url, hint="fix the registry's paging")
         seen.add(page)
         answer = require_own(fetcher.fetch_response(page), page, origins)
@@ -110,15 +113,6 @@ def require_own(answer: HttpResponse, url: str, origins: Collection[str]) -> Htt
         hint = "give the address of the registry that has it as a source of its own"
         raise DocumentError(f"{url} is redirected to {landed}, another origin", file=url, hint=hint)
     return answer
-
-
-def _page_problem(page: str, seen: Collection[str], origins: Collection[str]) -> str:
-    """Return why a page must not be read; empty if it may."""
-    if origin_of(page) not in origins:
-        return "is at another origin"
-    if page in seen:
-        return "was read before"
-    return f"would be more than {MAX_PAGES}" if len(seen) > MAX_PAGES else ""
 
 
 # Read the HTTP API of CNCF Message Catalog 0.1: groups, their definitions, and the latest version of each.
@@ -576,13 +570,9 @@ def iter_missing_collections(
             continue
         shown = any(name.lower() in names for name in entity)
         count = next((entity[name] for name in entity if name.lower() == f"{key[:-3].lower()}count"), None)
-        if not shown and count != 0 and not _has_one_version(key[:-3], entity):
+        alone = key[:-3] == "versions" and entity.get("versionscount") == 1 and "versionid" in entity  # its own version
+        if not shown and count != 0 and not alone:
             yield key, address
-
-
-def _has_one_version(name: str, entity: Mapping[str, Any]) -> bool:
-    """Whether a resource has only one version and includes its attributes."""
-    return name == "versions" and entity.get("versionscount") == 1 and "versionid" in entity
 
 
 def shown_collections(entity: Mapping[str, Any], depth: int) -> list[str]:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from importlib.resources import files
-from types import MappingProxyType
 from typing import Any, Final
+
+import msgspec
 
 from catalog.definitions.candidates import DeclaredProperty, Subject
 from catalog.definitions.inheritance import option_location
@@ -16,7 +16,7 @@ from catalog.dialects.reading import MAX_ID
 from catalog.findings import SourceLocation
 from catalog.model import Definition, Endpoint, Finding, Severity
 from catalog.parsing.nearest import find_nearest
-from catalog.parsing.texts import parse_text
+from catalog.parsing.texts import read_table
 from catalog.protocols.properties import (
     ROLES,
     TEXTUAL,
@@ -45,105 +45,22 @@ class DocumentLevel:
     """One kind of object in a document.
 
     ``what`` is its name in messages, ``names`` are its attributes in lower case, ``holds`` its collections with the
-    kind of
-    their members. ``elsewhere`` are attributes without meaning here, with the level where they belong.
+    kind of their members. ``elsewhere`` are attributes without meaning here, with the level where they belong.
     """
 
     what: str
-    names: frozenset[str]
+    names: frozenset[str] = frozenset()
     holds: Mapping[str, str] = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
-
-_CORE: Final = frozenset(
-    """
-    id self shortself xid xref epoch name description documentation docs icon labels tags createdat modifiedat createdby
-    createdon modifiedby modifiedon deprecated version versionid isdefault ancestor ancestorid contenttype readonly
-    compatibility compatibilityauthority defaultversionid defaultversionurl defaultversionsticky meta metaurl metauri
-    versions versionsurl versionsuri versionscount origin type $schema $id $comment
-    """.split()
-)
-_GROUP_SELECTORS: Final = frozenset({"envelope", "protocol", "format", "binding"})
-_SCHEMA_ATTRIBUTES: Final = frozenset(
-    """
-    dataschema dataschemaformat dataschemauri dataschemaurl dataschemaxid datacontenttype schema schemaformat schemauri
-    schemaurl
-    """.split()
-)
-_BASES: Final = frozenset({"basemessage", "basemessageuri", "basemessageurl", "basemessagexid"})
-
-_MESSAGES: Final = ("messages", "definitions", "messagedefinitions")
+    @property
+    def all_names(self) -> frozenset[str]:
+        """The attributes, with those of collections and those that all entities have."""
+        common = () if self is _LEVELS["property"] else _LEVELS["common"].names
+        return self.names.union(common, (f"{name}{end}" for name in self.holds for end in ("", "url", "uri", "count")))
 
 
-def _collection_names(*names: str) -> frozenset[str]:
-    """Return the names of collections, and of their ``url`` and ``count`` attributes."""
-    return frozenset(name + suffix for name in names for suffix in ("", "url", "uri", "count"))
-
-
-_OF_MESSAGES: Final = dict.fromkeys(
-    ("protocoloptions", "protocolmetadata", "envelopemetadata", "envelopeoptions", "dataschemaformat", "basemessage"),
-    "messages",
-)
-LEVELS: Final[Mapping[str, DocumentLevel]] = {
-    "registry": DocumentLevel(
-        "a registry",
-        _CORE
-        | {"specversion", "registryid", "capabilities", "model", "modelsource"}
-        | _collection_names("messagegroups", "endpoints", "schemagroups", "definitiongroups", "groups"),
-        {
-            "messagegroups": "group",
-            "groups": "group",
-            "definitiongroups": "group",
-            "endpoints": "endpoint",
-            "schemagroups": "schemagroup",
-        },
-        {"messages": "message groups", "schemas": "schema groups"},
-    ),
-    "group": DocumentLevel(
-        "a message group",
-        _CORE | _GROUP_SELECTORS | {"messagegroupid", "definitiongroupid"} | _collection_names(*_MESSAGES),
-        dict.fromkeys(_MESSAGES, "message"),
-        _OF_MESSAGES,
-    ),
-    "endpoint": DocumentLevel(
-        "an endpoint",
-        _CORE
-        | _GROUP_SELECTORS
-        | {"endpointid", "usage", "channel", "deployed", "endpoints", "config", "options", "authorization", "strict"}
-        | {"envelopeoptions", "protocoloptions", "protocolmetadata"}
-        | _collection_names("messagegroups", "definitiongroups", *_MESSAGES),
-        dict.fromkeys(_MESSAGES, "message"),
-        {"envelopemetadata": "messages", "dataschemaformat": "messages", "basemessage": "messages"},
-    ),
-    "message": DocumentLevel(
-        "a message",
-        _CORE
-        | _GROUP_SELECTORS
-        | _SCHEMA_ATTRIBUTES
-        | _BASES
-        | {"messageid", "definitionid", "uri", "metadata", "definition", "config"}
-        | {"envelopemetadata", "envelopeoptions", "protocoloptions", "protocolmetadata"},
-        {"versions": "message"},
-        {"usage": "endpoints", "messagegroups": "endpoints"},
-    ),
-    "property": DocumentLevel(
-        "a property", frozenset({"name", "type", "value", "required", "description", "specurl", "specuri", "default"})
-    ),
-    "schemagroup": DocumentLevel(
-        "a schema group", _CORE | {"schemagroupid", "format"} | _collection_names("schemas"), {"schemas": "schema"}
-    ),
-    "schema": DocumentLevel(
-        "a schema",
-        _CORE | {"schemaid", "format", "validation", "schema", "schemauri", "schemaurl", "schemabase64", "uri"},
-        {"versions": "version"},
-    ),
-    "version": DocumentLevel(
-        "a schema version",
-        _CORE | {"schemaid", "format", "validation", "schema", "schemauri", "schemaurl", "schemabase64", "uri"},
-    ),
-}
-
-
+_LEVELS: Final = read_table(__package__, "levels.yaml", dict[str, DocumentLevel])
 Body = tuple[Mapping[str, Any], SourceLocation, str | int]
 """The object's content, the location of its parent, and its own key there."""
 _CLOUDEVENTS: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
@@ -167,7 +84,7 @@ def check_attributes(subject: Subject) -> None:
 def _check_object(subject: Subject, node: Mapping[str, Any], place: SourceLocation, level: str) -> None:
     for name, value in node.items():
         _check_name(subject, name, place, level)
-        kind = LEVELS[level].holds.get(name.lower())
+        kind = _LEVELS[level].holds.get(name.lower())
         if kind is not None and isinstance(value, dict):
             for key, member in value.items():
                 if isinstance(member, dict) and len(key) <= MAX_ID:
@@ -188,13 +105,13 @@ def _check_name(subject: Subject, name: str, holder: SourceLocation, level: str)
 @lru_cache(maxsize=4096)
 def _find_misplaced(name: str, level: str) -> tuple[str, str] | None:
     """Return message and hint for an attribute name at a level; None if there is nothing to report."""
-    here = LEVELS[level]
-    if name.lower() in here.names:
+    here = _LEVELS[level]
+    if name.lower() in here.all_names:
         return None
     belongs = here.elsewhere.get(name.lower())
     if belongs is not None:
         return f"{name} has no meaning in {here.what}; it is ignored", f"move it to the {belongs}"
-    meant = find_nearest(name, here.names)
+    meant = find_nearest(name, here.all_names)
     if meant is None:
         return None
     return f"{here.what} has no attribute {name}; it is ignored", f"did you mean {meant}?"
@@ -247,8 +164,6 @@ def _iter_option_bodies(message: Mapping[str, Any], place: SourceLocation) -> It
 # The table is ``rules.yaml``; ``check --explain``, SARIF and ``catalog/RULES.md`` are made from it. A test makes sure
 # that only rules and severities of this table are reported.
 
-TABLE: Final = files(__package__) / "rules.yaml"
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -276,31 +191,15 @@ class Rule:
 @cache
 def load_rules() -> Mapping[str, Rule]:
     """Return all rules by id, ordered by family."""
-    tree = parse_text(TABLE.name, TABLE.read_bytes()).tree
-    return MappingProxyType(
-        {
-            name: Rule(
-                name,
-                family,
-                tuple(body["severities"]),
-                body["doc"],
-                body["why"],
-                body["basis"],
-                body.get("idle", False),
-            )
-            for family, members in tree.items()
-            for name, body in members.items()
-        }
-    )
+    tree = read_table(__package__, "rules.yaml", dict[str, dict[str, dict[str, Any]]])
+    rows = [{"id": name, "family": family, **row} for family, members in tree.items() for name, row in members.items()]
+    return {rule.id: rule for rule in msgspec.convert(rows, list[Rule])}
 
 
 def rejecting_errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the errors that reject a changed catalog: those of rules that are not idle."""
-    return tuple(
-        each
-        for each in findings
-        if each.severity == "error" and not (each.rule in load_rules() and load_rules()[each.rule].idle)
-    )
+    idle = {rule.id for rule in load_rules().values() if rule.idle}
+    return tuple(each for each in findings if each.severity == "error" and each.rule not in idle)
 
 
 def explain_rule(rule: Rule) -> str:
@@ -435,75 +334,71 @@ _CHECKS: Final[Mapping[str, Check]] = {
 """Allowed values, by the kinds of the table."""
 
 
+_Report = tuple[Severity, str, str, str]
+"""Severity, rule, message and hint of a finding about an option."""
+
+
 def check_endpoint_options(subject: Subject) -> None:
     """Check the options of every endpoint whose protocol is known."""
     for endpoint in subject.catalog.endpoints.values():
         place = subject.declarations.endpoints[endpoint.xid].place
         body = subject.endpoint_bodies.get(endpoint.xid, {})
-        known = channel_options(endpoint.protocol or "")
-        if not known:
+        if not channel_options(endpoint.protocol or ""):
             continue
         places = _option_locations(body, place) if endpoint.options else {}
         for name, value in endpoint.options.items():
-            at = places.get(squash_name(name), place)
-            option = known.get(option_key(name))
-            if option is None:
-                _report_unknown(subject, endpoint, name, at, known)
-            elif not _report_invalid(subject, endpoint, name, value, at, option):
-                _report_unsupported(subject, endpoint, name, value, at, option)
+            for report in _check_option(endpoint, name, value):
+                subject.findings.add(places.get(squash_name(name), place), *report)
         _check_authorization(subject, endpoint, place, body)
 
 
-def _report_invalid(
-    subject: Subject, endpoint: Endpoint, name: str, value: Any, place: SourceLocation, option: ChannelOption
-) -> bool:
-    """Report an invalid value and return whether it is invalid."""
+def _check_option(endpoint: Endpoint, name: str, value: Any) -> Iterator[_Report]:
+    """Yield what is wrong with an option: unknown, else invalid, else unsupported in a role of the endpoint."""
+    known = channel_options(endpoint.protocol or "")
+    option = known.get(option_key(name))
+    if option is None:
+        meant = find_nearest(option_key(name), known)
+        names = ", ".join(dict.fromkeys(each.name for each in known.values()))
+        text = f"endpoints of {endpoint.protocol} have no option {name}; it is ignored"
+        hint = f"did you mean {known[meant].name}?" if meant else f"use {names}, or options of the client in settings"
+        yield "warning" if meant else "info", "unknown-endpoint-option", text, hint
+    elif invalid := _find_invalid(endpoint, name, value, option):
+        yield invalid
+    else:
+        yield from _iter_unsupported(endpoint, name, value, option)
+
+
+def _find_invalid(endpoint: Endpoint, name: str, value: Any, option: ChannelOption) -> _Report | None:
+    """Return what is wrong with a value that is invalid whatever the role; None for a valid one."""
     if option.kind in _ADDRESSES and value not in (None, ""):
         what, fault_of = _ADDRESSES[option.kind]
         fault = fault_of(value) if isinstance(value, str) else "it is not a string"
-        if fault:
-            text = f"{name} of {endpoint.xid} is not a valid {what}, so nothing is ever received there: {fault}"
-            subject.findings.error(place, "endpoint-option", text, f"write a valid {what} instead of {value!r:.80}")
-        return bool(fault)
-    kind = option.kind if option.kind not in TEXTUAL else "text"
-    wanted, check = _CHECKS.get(kind, ("", None))
+        text = f"{name} of {endpoint.xid} is not a valid {what}, so nothing is ever received there: {fault}"
+        hint = f"write a valid {what} instead of {value!r:.80}"
+        return ("error", "endpoint-option", text, hint) if fault else None
+    wanted, check = _CHECKS.get(option.kind if option.kind not in TEXTUAL else "text", ("", None))
     if check is None or check(value):
-        return False
+        return None
     text = f"{name} of a {endpoint.protocol} endpoint must be {wanted}"
-    subject.findings.warning(place, "endpoint-option", text, f"write {wanted}")
-    return True
+    return "warning", "endpoint-option", text, f"write {wanted}"
 
 
-def _report_unsupported(
-    subject: Subject, endpoint: Endpoint, name: str, value: Any, place: SourceLocation, option: ChannelOption
-) -> None:
-    """Report an option that is not supported in a role of the endpoint, or has no meaning in any of them."""
+def _iter_unsupported(endpoint: Endpoint, name: str, value: Any, option: ChannelOption) -> Iterator[_Report]:
+    """Yield why an option is not supported in a role of the endpoint, or has no meaning in any of them."""
     if option.other_name:
         text = f"endpoints of {endpoint.protocol} have no option {name}; it is read as {option.name}"
-        subject.findings.info(place, "unknown-endpoint-option", text, f"write {option.name}")
+        yield "info", "unknown-endpoint-option", text, f"write {option.name}"
     roles = tuple(dict.fromkeys(_USAGES[usage] for usage in endpoint.usage if usage in _USAGES)) or ROLES
     meant = [role for role in roles if role in option.roles]
+    exemption = next(filter(None, (option.find_unsupported(role, value) for role in meant)), None)
     if not meant:
         others = "consumers" if "receives" in option.roles else "producers"
         text = f"{name} of {endpoint.xid} is ignored: only endpoints for {others} have this option"
-        subject.findings.info(place, "unhonoured-option", text, "remove it, or add the usage")
-        return
-    exemption = next(filter(None, (option.find_unsupported(role, value) for role in meant)), None)
-    if exemption is not None:
-        text = f"{name}{_shorten_value(value)} of {endpoint.xid} is not supported: {exemption.why}"
-        subject.findings.add(place, exemption.severity, "unhonoured-option", text, exemption.hint)
-
-
-def _report_unknown(
-    subject: Subject, endpoint: Endpoint, name: str, place: SourceLocation, known: Mapping[str, ChannelOption]
-) -> None:
-    meant = find_nearest(option_key(name), known)
-    text = f"endpoints of {endpoint.protocol} have no option {name}; it is ignored"
-    if meant is not None:
-        subject.findings.warning(place, "unknown-endpoint-option", text, f"did you mean {known[meant].name}?")
-        return
-    names = ", ".join(dict.fromkeys(option.name for option in known.values()))
-    subject.findings.info(place, "unknown-endpoint-option", text, f"use {names}, or options of the client in settings")
+        yield "info", "unhonoured-option", text, "remove it, or add the usage"
+    elif exemption is not None:
+        shown = f" {str(value).lower()}" if isinstance(value, (bool, int)) else ""
+        text = f"{name}{shown} of {endpoint.xid} is not supported: {exemption.why}"
+        yield exemption.severity, "unhonoured-option", text, exemption.hint
 
 
 def _check_authorization(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
@@ -534,10 +429,6 @@ def _option_locations(body: Mapping[str, Any], place: SourceLocation) -> dict[st
             for key in options if isinstance(options, dict) else ():
                 places.setdefault(squash_name(key), at / key)
     return places
-
-
-def _shorten_value(value: Any) -> str:
-    return f" {str(value).lower()}" if isinstance(value, (bool, int)) else ""
 
 
 # Endpoints without messages, and groups without endpoints.

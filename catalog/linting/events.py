@@ -12,7 +12,7 @@ from catalog.definitions.constraints import envelope_constraints, excludes_nothi
 from catalog.definitions.inheritance import RELATED_TO, RELATED_VIA, attribute_location, related_xid
 from catalog.findings import DeclaredMessage, SourceLocation
 from catalog.linting.attributes import check_attributes, check_endpoint_options, check_endpoints, check_options
-from catalog.model import CLOUDEVENTS, PROTOCOLS, Definition, Property, Relation
+from catalog.model import CLOUDEVENTS, PROTOCOLS, Definition, Property
 from catalog.parsing.nearest import find_nearest
 from catalog.protocols.properties import ALWAYS_REQUIRED, CONTENT_TYPES
 from catalog.schemas.library import format_of
@@ -358,9 +358,7 @@ def check_selectors(subject: Subject) -> None:
         if base is None or base.protocol != definition.protocol:
             place = message.at("protocol") if "protocol" in message.attributes else message.place
             _check_protocol(subject, definition.protocol, place)
-        _check_has_protocol(subject, definition, message)
-        if definition.xid not in enveloped:
-            _check_has_envelope(subject, definition, message)
+        _check_has_selectors(subject, definition, message, definition.xid in enveloped)
         _check_group_defaults(subject, definition, message)
     for endpoint in endpoints:
         place = subject.declarations.endpoints[endpoint.xid].place
@@ -389,16 +387,14 @@ def _report_envelope(subject: Subject, envelope: str, text: str, place: SourceLo
     subject.findings.error(place, "unknown-envelope", text, f"did you mean {CLOUDEVENTS}?" if meant else hint)
 
 
-def _check_has_protocol(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
+def _check_has_selectors(subject: Subject, definition: Definition, message: DeclaredMessage, enveloped: bool) -> None:
+    """Report options without a protocol, and attributes without an envelope."""
     endpoint = subject.declarations.endpoints.get(definition.group)
     known = definition.protocol or (endpoint.protocol if endpoint else None)
     if known is None and message.attributes.get("protocoloptions"):
         text, hint = "these options have no protocol", "add protocol to the message, or to its group"
         subject.findings.warning(message.at("protocoloptions"), "no-protocol", text, hint)
-
-
-def _check_has_envelope(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
-    if definition.envelope is None and message.attributes.get("envelopemetadata"):
+    if not enveloped and definition.envelope is None and message.attributes.get("envelopemetadata"):
         text = "these attributes have no envelope, so they constrain nothing"
         hint = f"add envelope: {CLOUDEVENTS} to the message, or to its group"
         subject.findings.warning(message.at("envelopemetadata"), "no-envelope", text, hint)
@@ -513,21 +509,15 @@ def _check_cycles(subject: Subject) -> None:
 
 
 def _check_properties(subject: Subject) -> None:
-    for message, relation in _iter_relations(subject):
+    for definition, message, _ in subject.definitions():
         via = message.other.get(RELATED_VIA)
-        if via is not None and not relation.via:
+        if via is not None and definition.relation is not None and not definition.relation.via:
             text = f"{message.xid} is related via {via!r:.80}, which cannot identify another message"
             hint = (
                 "name an attribute of the event; in AMQP properties.correlationid, properties.groupid or "
                 "applicationproperties.NAME; in MQTT 5 publish.correlationdata or userproperty.NAME"
             )
             subject.findings.warning(message.at(RELATED_VIA), "unusable-via", text, hint)
-
-
-def _iter_relations(subject: Subject) -> Iterator[tuple[DeclaredMessage, Relation]]:
-    for definition, message, _ in subject.definitions():
-        if definition.relation is not None:
-            yield message, definition.relation
 
 
 # Credentials in endpoints: found by the name of a member or the form of its value, and never printed.

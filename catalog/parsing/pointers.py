@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,38 +60,6 @@ _PAIR: Final = re.compile(r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(slots=True)
-class _PointerNode:
-    """A node on the way to a requested pointer; ``line``, from 1, is set when it is found."""
-
-    members: dict[str, _PointerNode] = field(default_factory=dict)
-    line: int | None = None
-
-    def child(self, key: str) -> _PointerNode:
-        return self.members.setdefault(key, _PointerNode())
-
-
-@dataclass(slots=True)
-class _OpenCollection:
-    """A collection being read. ``index`` counts the elements of an array; it is None in an object."""
-
-    wanted: _PointerNode | None
-    index: int | None
-    key_next: bool
-    inner: _PointerNode | None = None
-
-    def enter_member(self, key: str, line: int) -> None:
-        """Enter a member, whose value is read next."""
-        self.inner = self.wanted.members.get(key) if self.wanted is not None else None
-        if self.inner is not None:
-            self.inner.line = line
-
-    def begin_value(self) -> _PointerNode | None:
-        """Return the node of the value that begins now; None if it was not requested."""
-        inner, self.inner = self.inner, None
-        return inner
-
-
 def lines_of_findings(findings: Iterable[Finding]) -> dict[tuple[str, str], int]:
     """Return the lines of findings in local files, by file and pointer."""
     pointers: dict[str, set[str]] = {}
@@ -105,70 +73,61 @@ def lines_of_findings(findings: Iterable[Finding]) -> dict[tuple[str, str], int]
             data = read_regular(path) if path.is_file() and path.stat().st_size <= MAX_BYTES else b""
         except OSError:
             continue  # removed or locked since: findings are shown without lines
-        lines.update(((file, pointer), line) for pointer, line in lines_of(file, data, wanted).items())
+        lines.update(((file, pointer), line) for pointer, line in lines_of(data, wanted).items())
     return lines
 
 
-def lines_of(file: str, data: bytes, pointers: Iterable[str]) -> dict[str, int]:
+def lines_of(data: bytes, pointers: Collection[str]) -> dict[str, int]:
     """Return the line, from 1, of each pointer's key, or of its nearest existing ancestor.
 
-    Pointers without any existing part, and the whole document, are left out. *file* decides between JSON and YAML.
-    Never
-    raises.
+    Pointers without any existing part, and the whole document, are left out. Never raises.
     """
-    text = data.decode("utf-8-sig", errors="replace")
-    root = _PointerNode()
-    split = {pointer: parse_pointer(pointer) for pointer in pointers}
-    for parts in split.values():
-        node = root
-        for part in parts:
-            node = node.child(part)
-    _scan_events(_PAIR.sub(_join_surrogates, text), root)
-    return {pointer: line for pointer, parts in split.items() if (line := _find_line(root, parts)) is not None}
+    steps = ((pointer, pointer.split("/")) for pointer in pointers)
+    above = {pointer: ["/".join(parts[:end]) for end in range(len(parts), 1, -1)] for pointer, parts in steps}
+    wanted = {each for listed in above.values() for each in listed}
+    lines: dict[str, int] = {}
+    try:
+        for pointer, line in _iter_lines(_PAIR.sub(_join_surrogates, data.decode("utf-8-sig", errors="replace"))):
+            if pointer in wanted:
+                lines[pointer] = line
+    except (yaml.YAMLError, ValueError):
+        pass  # the parser reports an unreadable document
+    found = {pointer: next(filter(None, map(lines.get, listed)), None) for pointer, listed in above.items()}
+    return {pointer: line for pointer, line in found.items() if line is not None}
 
 
 def _join_surrogates(match: re.Match[str]) -> str:
     return match[0] if len(match[0]) == 2 else str(json.loads(f'"{match[0]}"'))
 
 
-def _find_line(root: _PointerNode, parts: list[str]) -> int | None:
-    node, line = root, None
-    for part in parts:
-        node = node.members[part]
-        if node.line is None:
-            break
-        line = node.line
-    return line
+@dataclass(slots=True)
+class _OpenCollection:
+    """A collection being read: its pointer, and that of the member whose value is next, None before a key."""
+
+    pointer: str
+    is_map: bool
+    member: str | None = None
+    members: int = 0
 
 
-def _scan_events(text: str, root: _PointerNode) -> None:
+def _iter_lines(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the pointer and the line of every member."""
     stack: list[_OpenCollection] = []
-    try:
-        for event in yaml.parse(text, Loader=_LOADER):
-            if isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-                stack.pop()
-            elif isinstance(event, yaml.NodeEvent):
-                _handle_node(event, stack, root)
-    except (yaml.YAMLError, ValueError):
-        return  # the parser reports an unreadable document
-
-
-def _handle_node(event: Any, stack: list[_OpenCollection], root: _PointerNode) -> None:
-    """Handle one node: a key, or a value that may begin a collection."""
-    inner: _PointerNode | None = None
-    if not stack:
-        inner = root
-    elif stack[-1].key_next:  # a key that is a collection has no name
-        stack[-1].key_next = False
-        stack[-1].enter_member(str(getattr(event, "value", "")), event.start_mark.line + 1)
-    else:
-        here = stack[-1]
-        if here.index is None:
-            here.key_next = True
-        else:
-            here.enter_member(str(here.index), event.start_mark.line + 1)
-            here.index += 1
-        inner = here.begin_value()
-    if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-        mapping = isinstance(event, yaml.MappingStartEvent)
-        stack.append(_OpenCollection(inner, None if mapping else 0, mapping))
+    events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
+    for event in events:
+        mark = event.start_mark
+        if isinstance(event, yaml.CollectionEndEvent):
+            stack.pop()
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        here = stack[-1] if stack else _OpenCollection("", True, "")
+        pointer = here.member
+        if pointer is None:
+            step = getattr(event, "value", "") if here.is_map else here.members
+            here.member = f"{here.pointer}{to_pointer([step])}"
+            yield here.member, mark.line + 1
+        if pointer is not None or not here.is_map:
+            pointer, here.member = here.member, None
+            here.members += 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            stack.append(_OpenCollection(pointer or "", isinstance(event, yaml.MappingStartEvent)))

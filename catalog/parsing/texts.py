@@ -11,15 +11,20 @@ import math
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
+from importlib.resources import files
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeVar
 
+import msgspec
 import yaml
 
 from catalog.findings import DocumentError, SourceLocation
 from catalog.values import WrittenNumber, plain_number, with_written_text
+
+T = TypeVar("T")
 
 # Limits and numbers, the same for JSON and YAML.
 
@@ -265,16 +270,9 @@ class _TreeBuilder:
 
     def _current_location(self) -> SourceLocation:
         """Return the location of the value being read; computed only for reports."""
-        place = SourceLocation(self._file)
-        for each in self._open:
-            if isinstance(each.node, list):
-                place /= len(each.node)
-            elif each.key is not None:
-                place /= each.key
-        return place
+        steps = (len(each.node) if isinstance(each.node, list) else each.key for each in self._open)
+        return _to_location(self._file, (step for step in steps if step is not None))
 
-
-__all__ = ["MAX_DEPTH", "MAX_NODES", "ParsedDocument", "parse_catalog_text", "parse_text"]
 
 _ENCODINGS: Final = (
     (BOM_UTF32_LE, "utf-32"),  # must precede UTF-16, whose mark is a prefix of it
@@ -287,8 +285,6 @@ _SCHEMAS: Final = frozenset({"schema", "dataschema"})
 _STRING_OR_MARK: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|[,\[{]', re.DOTALL)
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_Path: TypeAlias = "tuple[_Path, str | int] | None"
-"""The path of a value as a linked list from its key to the root, shared by values below it."""
 
 
 def parse_catalog_text(file: str, data: bytes) -> ParsedDocument:
@@ -341,6 +337,11 @@ def parse_text(file: str, data: bytes) -> ParsedDocument:
     return _parse(file, data, parse_number)
 
 
+def read_table(package: str, name: str, form: type[T]) -> T:
+    """Read a table of this project, a YAML file of *package*; executors of Spark have that in an archive."""
+    return msgspec.convert(parse_text(name, files(package).joinpath(name).read_bytes()).tree, form)
+
+
 def _parse(file: str, data: bytes, number: Callable[[str], int | float]) -> ParsedDocument:
     text = _decode(file, data)
     if text.lstrip()[:1] in ("{", "[") and not file.endswith((".yaml", ".yml")):
@@ -388,7 +389,8 @@ def _parse_json(file: str, text: str, number: Callable[[str], int | float]) -> P
 
 
 def _repeats(file: str, tree: Any, names: dict[int, tuple[dict[str, Any], list[str]]]) -> Iterator[SourceLocation]:
-    for path, node in _iter_values(tree):
+    path: list[str | int] = []
+    for node in _iter_values(tree, path):
         if id(node) in names:
             place = _to_location(file, path)
             yield from (place / name for name in names[id(node)][1])
@@ -421,8 +423,9 @@ def _check_depth(file: str, tree: Any) -> None:
 
 def _check_characters(file: str, tree: Any) -> None:
     """Refuse lone surrogates; the parser has joined pairs already."""
-    for path, node in _iter_values(tree):
-        texts = (node, *(key for key in node)) if isinstance(node, dict) else (node,)
+    path: list[str | int] = []
+    for node in _iter_values(tree, path):
+        texts = (node, *node) if isinstance(node, dict) else (node,)
         for text in texts:
             if isinstance(text, str) and _SURROGATE.search(text):
                 pointer = _to_location(file, path).pointer.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -431,26 +434,15 @@ def _check_characters(file: str, tree: Any) -> None:
                 raise DocumentError(message, file=file, pointer=pointer, hint=hint)
 
 
-def _iter_values(tree: Any) -> Iterator[tuple[_Path, Any]]:
-    """Yield every value with its path, parents before children."""
-    level: list[tuple[_Path, Any]] = [(None, tree)]
-    while level:
-        following: list[tuple[_Path, Any]] = []
-        for path, node in level:
-            yield path, node
-            if isinstance(node, dict):
-                following.extend(((path, key), value) for key, value in node.items())
-            elif isinstance(node, list):
-                following.extend(((path, index), value) for index, value in enumerate(node))
-        level = following
+def _iter_values(tree: Any, path: list[str | int]) -> Iterator[Any]:
+    """Yield every value, parents before children, with *path* set to its path; the depth is checked before."""
+    yield tree
+    members = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in members:
+        path.append(key)
+        yield from _iter_values(value, path)
+        path.pop()
 
 
-def _to_location(file: str, path: _Path) -> SourceLocation:
-    keys: list[str | int] = []
-    while path is not None:
-        path, key = path
-        keys.append(key)
-    place = SourceLocation(file)
-    for key in reversed(keys):
-        place /= key
-    return place
+def _to_location(file: str, path: Iterable[str | int]) -> SourceLocation:
+    return reduce(SourceLocation.__truediv__, path, SourceLocation(file))

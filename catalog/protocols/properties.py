@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from importlib.resources import files
-from types import MappingProxyType
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, get_args
+
+import msgspec
 
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Endpoint, PropertyType, Severity
-from catalog.parsing.texts import parse_text
+from catalog.parsing.texts import read_table
 
 # The tables of the 1.0 message specification: protocols, their properties, canonical spelling and default types.
 
@@ -42,18 +42,6 @@ ATTRIBUTE_TYPES: Final[Mapping[str, PropertyType]] = {
 """CloudEvents attributes with a type other than ``string``."""
 ALWAYS_REQUIRED: Final = frozenset({"id", "source", "type"})
 
-AMQP_SECTIONS: Final = (
-    "properties",
-    "application-properties",
-    "message-annotations",
-    "delivery-annotations",
-    "header",
-    "footer",
-)
-
-REQUEST_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
-CREDENTIAL_HEADERS: Final = REQUEST_CREDENTIALS | {"proxy-authenticate", "set-cookie"}
-"""HTTP headers with credentials: of requests, and of requests and responses."""
 TOKEN_PARAMETER: Final = "access_token"
 """The HTTP query parameter with a credential."""
 
@@ -62,7 +50,8 @@ TOKEN_PARAMETER: Final = "access_token"
 class ProtocolOptions:
     """The options of one protocol: scalars, lists of named values, and sections that are maps.
 
-    A section with a table allows only the names of that table; one with None allows any. ``hops`` are the options and
+    A section with a table allows only the names of that table; one with None allows any. ``aliases`` are other names
+    of options, normalised. ``hops`` are the options and
     sections that change hop by hop, ``content_type`` is the option that names the type of a body, and in those of
     ``dotted`` a dot ends a placeholder. Names in the lists of ``lower`` compare without regard to case.
 
@@ -79,6 +68,7 @@ class ProtocolOptions:
     scalars: Mapping[str, PropertyType]
     lists: tuple[str, ...] = ()
     sections: Mapping[str, Mapping[str, PropertyType] | None] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     hops: frozenset[str] = frozenset()
     content_type: str = ""
     dotted: frozenset[str] = frozenset()
@@ -95,103 +85,13 @@ class ProtocolOptions:
     streamed: bool = False
 
 
-_AMQP_PROPERTIES: Final[dict[str, PropertyType]] = {
-    "message-id": "string",
-    "user-id": "binary",
-    "to": "uritemplate",
-    "subject": "string",
-    "reply-to": "uritemplate",
-    "correlation-id": "string",
-    "content-type": "symbol",
-    "content-encoding": "symbol",
-    "absolute-expiry-time": "timestamp",
-    "creation-time": "timestamp",
-    "group-id": "string",
-    "group-sequence": "integer",
-    "reply-to-group-id": "uritemplate",
-}
-_AMQP_HEADER: Final[dict[str, PropertyType]] = {
-    "durable": "boolean",
-    "priority": "integer",
-    "ttl": "integer",
-    "first-acquirer": "boolean",
-    "delivery-count": "integer",
-}
-_MQTT: Final = ProtocolOptions(
-    {
-        "qos": "integer",
-        "retain": "boolean",
-        "topic_name": "uritemplate",
-        "payload_format": "integer",
-        "message_expiry_interval": "integer",
-        "response_topic": "uritemplate",
-        "correlation_data": "binary",
-        "content_type": "symbol",
-    },
-    ("user_properties",),
-    hops=frozenset({"qos", "retain", "message_expiry_interval"}),
-    content_type="content_type",
-    about="topic_name",
-    about_events=True,
-    fleeting=frozenset({"qos", "retain"}),
-    names=frozenset({"topic_name", "response_topic"}),
-    publishes="topic",
-    streamed=True,
+PROTOCOL_OPTIONS: Final = read_table(__package__, "protocols.yaml", dict[str, ProtocolOptions])
+REQUEST_CREDENTIALS: Final = frozenset(
+    {name[8:] for name in PROTOCOL_OPTIONS["HTTP"].withheld if name[:8] == "headers."}
 )
-_CONTENT_TYPE: Final = "headers.content-type"
-PROTOCOL_OPTIONS: Final[Mapping[str, ProtocolOptions]] = {
-    "HTTP": ProtocolOptions(
-        {"path": "uritemplate", "method": "string", "status": "string"},
-        ("headers", "query"),
-        content_type=_CONTENT_TYPE,
-        lower=frozenset({"headers"}),
-        about="path",
-        exclusive=("method", "status"),
-        withheld=frozenset({f"query.{TOKEN_PARAMETER}", *(f"headers.{name}" for name in REQUEST_CREDENTIALS)}),
-        hosted=True,
-    ),
-    "AMQP/1.0": ProtocolOptions(
-        {},
-        sections={**dict.fromkeys(AMQP_SECTIONS, None), "properties": _AMQP_PROPERTIES, "header": _AMQP_HEADER},
-        hops=frozenset({"header", "delivery-annotations"}),
-        content_type="properties.content-type",
-        about="properties.subject",
-        fleeting=frozenset(
-            {
-                *("properties.message-id", "properties.user-id", "properties.correlation-id", "properties.reply-to"),
-                *("properties.absolute-expiry-time", "properties.creation-time", "properties.group-id"),
-                *("properties.group-sequence", "properties.reply-to-group-id"),
-            }
-        ),
-        streamed=True,
-    ),
-    "MQTT/3.1.1": _MQTT,
-    "MQTT/5.0": replace(
-        _MQTT, fleeting=_MQTT.fleeting | {"payload_format", "message_expiry_interval", "correlation_data"}
-    ),
-    "KAFKA": ProtocolOptions(
-        {"topic": "string", "partition": "integer", "key": "string", "key_base64": "binary", "schemaid": "string"},
-        ("headers",),
-        hops=frozenset({"partition"}),
-        content_type=_CONTENT_TYPE,
-        about="topic",
-        fleeting=frozenset({"partition", "key", "key_base64", "schemaid"}),
-        exclusive=("key", "key_base64"),
-        bootstrap=True,
-    ),
-    "NATS": ProtocolOptions(
-        {"subject": "uritemplate", "reply-to": "uritemplate"},
-        ("headers",),
-        content_type=_CONTENT_TYPE,
-        dotted=frozenset({"subject", "reply-to"}),
-        about="subject",
-        about_events=True,
-        fleeting=frozenset({"reply-to"}),
-        names=frozenset({"subject", "reply-to"}),
-        publishes="subject",
-        streamed=True,
-    ),
-}
+CREDENTIAL_HEADERS: Final = REQUEST_CREDENTIALS | {"proxy-authenticate", "set-cookie"}
+"""HTTP headers with credentials: of requests, and of requests and responses."""
+AMQP_SECTIONS: Final = tuple(PROTOCOL_OPTIONS["AMQP/1.0"].sections)
 ALL_OPTIONS: Final = ProtocolOptions(
     {name: kind for vocabulary in PROTOCOL_OPTIONS.values() for name, kind in vocabulary.scalars.items()},
     tuple(dict.fromkeys(name for vocabulary in PROTOCOL_OPTIONS.values() for name in vocabulary.lists)),
@@ -199,6 +99,19 @@ ALL_OPTIONS: Final = ProtocolOptions(
 )
 """The options of all protocols, for a message that does not declare its protocol."""
 _NO_OPTIONS: Final = ProtocolOptions({})
+
+
+def add_nested_option(options: dict[str, Any], name: str, body: Mapping[str, Any]) -> None:
+    """Add an option in the form of 1.0: members of AMQP sections to maps, headers and the like to lists."""
+    section, _, inner = name.partition(".")
+    if inner and section in ALL_OPTIONS.lists:
+        options.setdefault(section, []).append({"name": inner, **body})
+    elif inner and section in AMQP_SECTIONS:
+        options.setdefault(section, {})[inner] = body
+    else:
+        options[name] = body
+
+
 CONTENT_TYPES: Final = tuple(dict.fromkeys(vocabulary.content_type for vocabulary in PROTOCOL_OPTIONS.values()))
 """The content-type options of all protocols."""
 _HOPS: Final = frozenset(name for vocabulary in PROTOCOL_OPTIONS.values() for name in vocabulary.hops)
@@ -211,16 +124,6 @@ CONNECTION_HEADERS: Final = frozenset(
     | {"transfer-encoding", "upgrade"}
 )
 """HTTP headers about the connection, not the message."""
-_OPTION_ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
-    "MQTT/3.1.1": {"topic": "topic_name"},
-    "NATS": {"reply": "reply-to"},
-    "MQTT/5.0": {
-        "topic": "topic_name",
-        "userproperty": "user_properties",
-        "payloadformatindicator": "payload_format",
-        "messageexpiry": "message_expiry_interval",
-    },
-}
 _CHANNEL_OPTIONS: Final = (
     "clean-session",
     "connection-properties",
@@ -294,7 +197,7 @@ def canonical_option(protocol: str | None, name: str) -> str | None:
     """
     squashed = squash_name(name)
     if protocol is not None and protocol in PROTOCOL_OPTIONS:
-        return _OPTION_ALIASES.get(protocol, {}).get(squashed) or _spellings(protocol).get(squashed)
+        return PROTOCOL_OPTIONS[protocol].aliases.get(squashed) or _spellings(protocol).get(squashed)
     return next((_spellings(each)[squashed] for each in PROTOCOL_OPTIONS if squashed in _spellings(each)), None)
 
 
@@ -337,7 +240,6 @@ def _spellings(protocol: str) -> Mapping[str, str]:
 # name of an option. An exception with ``decides`` changes which messages arrive, so such a value is an error of a
 # source.
 
-TABLE: Final = files(__package__) / "channel_options.yaml"
 Role = Literal["receives", "sends"]
 ROLES: Final[tuple[Role, ...]] = ("receives", "sends")
 TEXTUAL: Final = frozenset({"text", "filter", "subject", "topic"})
@@ -346,20 +248,20 @@ _FAMILY: Final = "MQTT"
 """The table entry for all MQTT versions; entries of a version take precedence."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnsupportedValues:
-    """Unsupported values of an option: ``values``, or all others if ``inverted``; no ``values`` means all."""
+class UnsupportedValues(msgspec.Struct, frozen=True, rename={"supported": "except"}):
+    """Unsupported values of an option: ``values``, or all but the ``supported`` ones; all if neither is given."""
 
     why: str
     hint: str
     severity: Severity = "warning"
-    values: tuple[str, ...] = ()
-    inverted: bool = False
+    values: tuple[str | int | bool, ...] = ()
+    supported: tuple[str | int | bool, ...] = ()
     decides: bool = False
 
     def includes(self, value: Any) -> bool:
         """Whether *value* is one of these, ignoring letter case."""
-        return not self.values or (_value_to_text(value) in self.values) != self.inverted
+        listed = {str(each).lower() for each in self.values or self.supported}
+        return not listed or (str(value).strip().lower() in listed) != bool(self.supported)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +269,7 @@ class ChannelOption:
     """A channel option of a protocol's endpoints.
 
     ``name`` is its usual spelling, ``kind`` the form of its value (empty: any). ``roles`` has the unsupported
-    values for each
-    role in which the option has a meaning. ``other_name`` is True for an alias.
+    values for each role in which the option has a meaning. ``other_name`` is True for an alias.
     """
 
     name: str
@@ -407,46 +308,21 @@ def option_key(name: str) -> str:
 @cache
 def channel_options(protocol: str) -> Mapping[str, ChannelOption]:
     """Return the options of a protocol's endpoints by its :func:`option_key`; empty for an unknown protocol."""
-    return _read_table().get(protocol, MappingProxyType({}))
+    tree = read_table(__package__, "channel_options.yaml", dict[str, dict[str, dict[str, Any]]])
+    rows = {
+        **(tree[_FAMILY] if protocol in PROTOCOLS and protocol.startswith(_FAMILY) else {}),
+        **tree.get(protocol, {}),
+    }
+    return {option_key(name): _read_option(name, rows) for name in (rows if protocol in PROTOCOLS else ())}
 
 
-@cache
-def _read_table() -> Mapping[str, Mapping[str, ChannelOption]]:
-    tree: Mapping[str, Any] = parse_text(TABLE.name, TABLE.read_bytes()).tree
-    table: dict[str, Mapping[str, ChannelOption]] = {}
-    for protocol in PROTOCOLS:
-        rows: dict[str, Any] = dict(tree[_FAMILY]) if protocol.startswith(_FAMILY) else {}
-        rows |= tree.get(protocol, {})
-        table[protocol] = MappingProxyType({option_key(name): _read_option(name, rows) for name in rows})
-    return MappingProxyType(table)
-
-
-def _read_option(name: str, rows: Mapping[str, Any]) -> ChannelOption:
+def _read_option(name: str, rows: Mapping[str, Mapping[str, Any]]) -> ChannelOption:
     usual = rows[name].get("as", name)
     row = rows[usual]
-    roles = {role: _read_unsupported(row[role]) for role in ROLES if role in row}
-    return ChannelOption(usual, row.get("value", ""), MappingProxyType(roles), usual != name)
-
-
-def _read_unsupported(written: Any) -> tuple[UnsupportedValues, ...]:
-    if written is True:
-        return ()
-    listed = written if isinstance(written, list) else [written]
-    return tuple(
-        UnsupportedValues(
-            each["why"],
-            each["hint"],
-            cast(Severity, each.get("severity", "warning")),
-            tuple(map(_value_to_text, each.get("values", each.get("except", ())))),
-            "except" in each,
-            each.get("decides", False),
-        )
-        for each in listed
-    )
-
-
-def _value_to_text(value: Any) -> str:
-    return str(value).strip().lower()
+    written = {role: row[role] if isinstance(row[role], list) else [row[role]] for role in ROLES if role in row}
+    roles = {role: [] if listed == [True] else listed for role, listed in written.items()}
+    typed = msgspec.convert(roles, dict[Role, tuple[UnsupportedValues, ...]])
+    return ChannelOption(usual, row.get("value", ""), typed, usual != name)
 
 
 # Validation of MQTT topic filters, NATS subjects and Kafka topics of endpoints.

@@ -384,7 +384,7 @@ def locate_faults(problems: Sequence[str], file: Path, overrides: Mapping[str, s
     """
     keys = [split_key(problem) for problem in problems]
     try:
-        lines = lines_of(str(file), read_regular(file), {key_to_pointer(key) for key in keys if key})
+        lines = lines_of(read_regular(file), {key_to_pointer(key) for key in keys if key})
     except OSError:
         lines = {}  # The file was removed after it was read.
     for key in keys:

@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any, Final
 
-from catalog.parsing.texts import parse_text
+import msgspec
+
+from catalog.parsing.texts import read_table
 from catalog.values import plain_number
 
 EXTENSION: Final = "x-xregistry"
@@ -46,18 +47,8 @@ class ProtocolBinding:
     endpoint: Mapping[str, str] = field(default_factory=dict)
 
 
-TABLES: Final[Mapping[str, Mapping[str, Any]]] = parse_text(
-    "tables.yaml", files(__package__).joinpath("tables.yaml").read_bytes()
-).tree
-"""Also where executors of Spark have the package as an archive."""
-
-
-def _read_binding(row: Mapping[str, Any]) -> ProtocolBinding:
-    members: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in row.items()}
-    return ProtocolBinding(**members)
-
-
-BINDINGS: Final = {name: _read_binding(row) for name, row in TABLES["bindings"].items()}
+TABLES: Final = read_table(__package__, "tables.yaml", dict[str, dict[str, Any]])
+BINDINGS: Final = msgspec.convert(TABLES["bindings"], dict[str, ProtocolBinding])
 NO_BINDING: Final = ProtocolBinding()
 """Of messages whose protocol is not known."""
 

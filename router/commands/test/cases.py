@@ -177,7 +177,7 @@ def _read_document(path: Path, data: bytes, problems: list[str]) -> tuple[Mappin
         if not faults:
             cases.append(_make_case(form, pointer, number, None))
     if notes:
-        lines = lines_of(str(path), data, {pointer for pointer, _ in notes})
+        lines = lines_of(data, {pointer for pointer, _ in notes})
         problems += (f"{_format_location(path, lines.get(at))}: {at or '/'} {fault}" for at, fault in notes)
     return tree, cases
 

@@ -123,7 +123,7 @@ def _locate_results(files: Iterable[CaseFile], results: Iterable[Result]) -> Non
     for name, members in groupby(results, key=lambda result: result["file"]):
         places = [place for each in members for place in (each, *each["differences"])]
         if by_name[name].path.suffix.lower() not in LINES:
-            lines = lines_of(name, by_name[name].data, {place["pointer"] for place in places})
+            lines = lines_of(by_name[name].data, {place["pointer"] for place in places})
             for place in places:
                 place["line"] = lines.get(place["pointer"])
 

@@ -32,6 +32,11 @@ def reported() -> Iterator[tuple[str, str | None, str]]:
     """Rule, severity (None when only known at run time) and place of every call that reports a finding."""
     for path, found in nodes().items():
         for node in found:
+            given = node.value if isinstance(node, (ast.Yield, ast.Return)) else None
+            if isinstance(given, ast.Tuple) and len(given.elts) == 4:  # a report on its way to the findings
+                severity, rule = (each.value if isinstance(each, ast.Constant) else None for each in given.elts[:2])
+                if severity in get_args(Severity) and isinstance(rule, str):
+                    yield rule, str(severity), f"{path.name}:{given.lineno}"
             if not isinstance(node, ast.Call):
                 continue
             place = f"{path.name}:{node.lineno}"

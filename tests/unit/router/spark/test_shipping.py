@@ -21,7 +21,7 @@ def test_the_router_is_imported_out_of_the_archive_alone(tmp_path: Path) -> None
     assert not [name for name in names if "__pycache__" in name]
     script = (
         "import sys, router.evaluation.plan, catalog.protocols.properties as options\n"
-        "assert options.TABLE.is_file()\n"
+        "assert options.channel_options('KAFKA')\n"
         "print(router.__file__, router.evaluation.plan.VERSION)"
     )
     done = subprocess.run(
