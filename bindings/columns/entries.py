@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+Int32 = npt.NDArray[np.int32]
 _MAX_UNSORTED: Final = 1 << 20
 MAX_NAMES_ONE_BY_ONE: Final = 64
 """Maximum names that are looked up one by one; for more, sorting the entries is faster."""
@@ -132,7 +133,6 @@ def any_true(conditions: Iterable[Bool], rows: int) -> Bool:
     return met
 
 
-Int32 = npt.NDArray[np.int32]
 _ASCII_END: Final = 0x80
 _SPACE, _DELETE = 0x20, 0x7F
 _FORBIDDEN: Final = (
@@ -191,25 +191,24 @@ def decode_utf8(values: pa.BinaryArray) -> pa.StringArray:
 
 def find_non_ascii(values: pa.BinaryArray | pa.StringArray) -> Int:
     """Return the indexes of values that are not all ASCII; nulls may be among them."""
-    data, bounds = raw_buffers(values)
-    held = data[bounds[0] : bounds[-1]]
-    if not len(held) or int(held.max()) < _ASCII_END:
-        return np.zeros(0, np.int64)
-    filled = np.flatnonzero(np.diff(bounds))
-    tops = np.maximum.reduceat(held, bounds[filled] - bounds[0])
-    return filled[tops >= _ASCII_END]
+    return _find_outside(values, 0, _ASCII_END)
 
 
 def find_unprintable(values: pa.BinaryArray | pa.StringArray) -> Int:
     """Return the indexes of values that are not all printable ASCII; nulls may be among them."""
+    return _find_outside(values, _SPACE, _DELETE)
+
+
+def _find_outside(values: pa.BinaryArray | pa.StringArray, low: int, end: int) -> Int:
+    """Return the indexes of values with a byte below *low*, or not below *end*."""
     data, bounds = raw_buffers(values)
     held = data[bounds[0] : bounds[-1]]
-    if not len(held) or (int(held.min()) >= _SPACE and int(held.max()) < _DELETE):
+    if not len(held) or (int(held.max()) < end and (not low or int(held.min()) >= low)):
         return np.zeros(0, np.int64)
     filled = np.flatnonzero(np.diff(bounds))
-    # Subtracting a space makes characters below it the largest.
-    tops = np.maximum.reduceat(held - np.uint8(_SPACE), bounds[filled] - bounds[0])
-    return filled[tops >= _DELETE - _SPACE]
+    # Subtracting the lowest makes bytes below it the largest.
+    tops = np.maximum.reduceat(held - np.uint8(low), bounds[filled] - bounds[0])
+    return filled[tops >= end - low]
 
 
 def is_valid_string(values: pa.StringArray) -> pa.BooleanArray:

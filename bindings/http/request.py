@@ -11,8 +11,9 @@ import socket
 import ssl
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
+from itertools import combinations
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -27,6 +28,9 @@ from catalog.templates import Template, parse_template, split_tokens
 TOKEN: Final = TOKEN_PARAMETER.encode()
 """The query parameter that is never part of a record."""
 _CACHED_NAMES: Final = 200
+_to_part: Final = partial(
+    tuple.__new__, Part
+)  # A call of Part takes three times as long, and most parts are made here.
 
 
 class RequestHead(NamedTuple):
@@ -72,14 +76,12 @@ class RequestParts:
 
         Values are byte for byte those of the request.
         """
-        make = tuple.__new__  # Calling Part itself costs three times as much, and most of all parts are made here.
         parts = [Part("method", head.method.encode("ascii")), Part("path", head.path)]
         if head.query:
             parts.extend(iter_query_parts(head.query))
-        for name, value in head.headers:
-            key = self._part_key(name)
-            if key is not None:
-                parts.append(make(Part, (key, value, None)))
+        key_of = self._part_key
+        named = [(key, value, None) for name, value in head.headers if (key := key_of(name)) is not None]
+        parts.extend(map(_to_part, named))
         return parts
 
     def _make_part_key(self, name: bytes) -> str | None:
@@ -312,45 +314,26 @@ def iter_shadowing_routes(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRou
     That is so if some path and method match both, and the earlier is open to all or to somebody who is not in ``users``
     of the later.
     """
-    patterns = [_pattern_of(route.path) for route in routes]
-    for index, later in enumerate(routes):
-        for at, earlier in enumerate(routes[:index]):
-            if later.users is None or (earlier.users is not None and earlier.users <= later.users):
-                continue
-            if set(earlier.methods) & set(later.methods) and _overlap(patterns[at], patterns[index]):
-                yield earlier, later
+    for earlier, later in combinations(routes, 2):
+        if later.users is None or (earlier.users is not None and earlier.users <= later.users):
+            continue
+        if set(earlier.methods) & set(later.methods) and _overlap(earlier.path, later.path):
+            yield earlier, later
 
 
-_ANY, _MORE, _END = "any", "more", "end"
-"""Stand for one character that is no slash, for any number of them, and for the end of a path."""
+def _overlap(one: str, other: str) -> bool:
+    """Whether a path can match both templates; a placeholder matches characters of one level only."""
+    mine, its = one.split("/"), other.split("/")
+    return len(mine) == len(its) and all(map(_levels_overlap, mine, its))
 
 
-def _pattern_of(path: str) -> list[str]:
-    """Return the characters of a template; a placeholder matches one or more that are no slash."""
-    pattern: list[str] = []
-    for index, token in enumerate(split_tokens(path)):
-        pattern += (_ANY, _MORE) if index % 2 else token
-    return [*pattern, _END]
-
-
-def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether a path can match both patterns; looks once at each pair of positions that such a path may reach."""
-    reached, waiting = {(0, 0)}, [(0, 0)]
-    while waiting:
-        at, there = waiting.pop()
-        mine, its = one[at], other[there]
-        if mine == its == _END:
-            return True
-        open_to_any = not {"/", _END} & {mine, its}
-        steps: list[tuple[int, int]] = []
-        if _MORE in (mine, its):
-            steps += [(at + 1, there)] if mine == _MORE or open_to_any else []
-            steps += [(at, there + 1)] if its == _MORE or open_to_any else []
-        elif mine == its or (open_to_any and _ANY in (mine, its)):
-            steps = [(at + 1, there + 1)]
-        waiting += [each for each in steps if each not in reached]
-        reached.update(steps)
-    return False
+def _levels_overlap(one: str, other: str) -> bool:
+    mine, its = split_tokens(one), split_tokens(other)
+    if len(mine) == 1 or len(its) == 1:
+        return parse_template(one).match(other) is not None or parse_template(other).match(one) is not None
+    # What is between the first and the last placeholder of one fits into a placeholder of the other.
+    begin = mine[0].startswith(its[0]) or its[0].startswith(mine[0])
+    return begin and (mine[-1].endswith(its[-1]) or its[-1].endswith(mine[-1]))
 
 
 # Who may send: bearer tokens, users with passwords, and API keys. They are checked before anything else in a request.

@@ -76,7 +76,6 @@ class RequestReader:
     def __init__(self, limits: ServerLimits, address: str) -> None:
         self._limits = limits
         self._address = address
-        self._max_bytes, self._max_headers = limits.max_header_bytes, limits.max_headers
         self.events: deque[Event] = deque()
         self.in_head = self._in_body = False
         self._parser = httptools.HttpRequestParser(self)
@@ -105,28 +104,22 @@ class RequestReader:
     def on_message_begin(self) -> None:
         """Begin a request; called by the parser, as are the methods below."""
         self.in_head = True
-        self._target: list[bytes] = []
+        self._target = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self._head: RequestHead | None = None
         self._replayed = False
-        self._head_bytes = self._body_bytes = self._unparsed_bytes = 0
+        self._body_bytes = self._unparsed_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """Add a piece of the target."""
-        self._target.append(url)
-        self._head_bytes += len(url)
-        if self._head_bytes > self._limits.max_target:
+        self._target += url
+        if len(self._target) > self._limits.max_target:
             raise HttpProblem(HTTPStatus.REQUEST_URI_TOO_LONG, f"a target has at most {self._limits.max_target} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header; those after the body are dropped."""
-        if self._in_body:
-            return
-        headers = self.headers
-        headers.append((name.lower(), value.rstrip(b" \t")))
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > self._max_bytes or len(headers) > self._max_headers:
-            raise self._headers_too_large()
+        """Add a header; those after the body are dropped. Their limits are checked once a head, or once a slice."""
+        if not self._in_body:
+            self.headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """Add the head to the events, unless it is only replayed."""
@@ -155,9 +148,17 @@ class RequestReader:
         if self.in_head:
             if self._unparsed_bytes > self._limits.max_header_bytes + HEAD_SLICE:
                 raise self._headers_too_large()
+            self._check_headers()
         elif self._in_body and self._head is not None and self._head.chunked:
             if self._unparsed_bytes > _CHUNK_ROOM + _CHUNK_FACTOR * self._body_bytes:
                 raise _bad_request("the chunks of this body are nearly empty; send larger ones")
+
+    def _check_headers(self) -> None:
+        """Raise if there are too many headers, or too large ones."""
+        headers = self.headers
+        size = len(self._target) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers)
+        if size > self._limits.max_header_bytes or len(headers) > self._limits.max_headers:
+            raise self._headers_too_large()
 
     def _headers_too_large(self) -> HttpProblem:
         limits = self._limits
@@ -168,26 +169,26 @@ class RequestReader:
         method, version = self._parser.get_method().decode("ascii"), self._parser.get_http_version()
         if version not in ("1.0", "1.1"):
             raise _bad_request("only HTTP/1.1 and HTTP/1.0 are supported")
-        named: dict[bytes, list[bytes]] = {}
-        for name, value in self.headers:
-            if name in _READ:
-                named.setdefault(name, []).append(value.lower())
-        hosts = len(named.get(b"host", ()))
-        if hosts > 1 or (not hosts and version == "1.1"):
-            raise _bad_request("a request needs exactly one Host header")
-        codings = named.get(b"transfer-encoding")
-        if codings is not None and (codings != [b"chunked"] or version == "1.0"):
+        self._check_headers()
+        found = [each for each in self.headers if each[0] in _READ]
+        named = dict(found)
+        if len(named) < len(found) or (b"host" not in named and version == "1.1"):
+            raise _bad_request("a request needs exactly one Host header, and only one of each that says how to read it")
+        coding = named.get(b"transfer-encoding")
+        if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
             raise _bad_request("the only supported transfer coding is chunked, with HTTP/1.1")
         length = named.get(b"content-length")
+        path, query = _parse_target(method, self._target)
         return RequestHead(
             method,
-            *_parse_target(method, b"".join(self._target)),
+            path,
+            query,
             tuple(self.headers),
             version,
-            int(length[0]) if length else None,
-            codings is not None,
+            None if length is None else int(length),
+            coding is not None,
             self._parser.should_keep_alive(),
-            version == "1.1" and named.get(b"expect") == [b"100-continue"],
+            version == "1.1" and named.get(b"expect", b"").lower() == b"100-continue",
             address=self._address,
         )
 
@@ -361,11 +362,18 @@ class HttpConnection(asyncio.Protocol):
         while not self._blocked and self.phase not in _UNREADY:
             if events:
                 event = events.popleft()
-                self._handle_event(event)
-                left -= isinstance(event, RequestHead)
-                if not left:
-                    self._loop.call_soon(self._process_input)
-                    break
+                if event is None:
+                    self._handle_end()
+                elif isinstance(event, bytes):
+                    self._handle_piece(event)
+                elif isinstance(event, HttpProblem):
+                    self._reject(event)
+                else:
+                    self._handle_head(event)
+                    left -= 1
+                    if not left:
+                        self._loop.call_soon(self._process_input)
+                        break
             elif self._unread:
                 self._unread = self._reader.feed_slice(self._unread)
             else:
@@ -379,16 +387,6 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is not None and not transport.is_closing() and transport.is_reading() is not wanted:
             (transport.resume_reading if wanted else transport.pause_reading)()
-
-    def _handle_event(self, event: Event) -> None:
-        if isinstance(event, bytes):
-            self._handle_piece(event)
-        elif isinstance(event, RequestHead):
-            self._handle_head(event)
-        elif event is None:
-            self._handle_end()
-        else:
-            self._reject(event)
 
     def _handle_head(self, head: RequestHead) -> None:
         if self._peer:
@@ -433,9 +431,9 @@ class HttpConnection(asyncio.Protocol):
         if reply.status == HTTPStatus.ACCEPTED:
             self._server.connections.record_accepted(self)
         self._send_reply(reply, close=False)
-        self._loop.call_soon(
-            self._process_input
-        )  # its errors are not those of others who are answered at the same time
+        if self._unread or self._reader.events or self._reader.in_head:
+            # Later, since its errors are not those of others who are answered at the same time.
+            self._loop.call_soon(self._process_input)
 
     def _reject(self, problem: HttpProblem) -> None:
         head = self._head if self._head is not None else RequestHead("", b"", b"", tuple(self._reader.headers))
