@@ -197,8 +197,8 @@ def constraints_of(kind: GroupType, group: GroupEntity | None) -> tuple[ModelCon
     """
     given = group.attributes.get("constraints") if group is not None else None
     if not given or group is None:
-        return kind.constraints
-    subject, inherited = group.xid, {each.key: each for each in kind.constraints}
+        return kind.rules
+    subject, inherited = group.xid, {each.key: each for each in kind.rules}
     try:
         own = {each.key: each for each in parse_constraints(subject, given, kind.resources, kind.attributes)}
     except Refusal as error:

@@ -38,8 +38,7 @@ from registry.core.views import (
     require_owner,
 )
 from registry.errors import Refusal, join_values
-from registry.model.attributes import Model
-from registry.model.compiler import VERSION_MODES
+from registry.model.attributes import VERSION_MODES, Model
 from registry.store.entities import EntityReader, Registry, Version
 
 # Capabilities. Clients may turn off flags, values of ``ignore``, and pagination.

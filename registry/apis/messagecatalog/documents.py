@@ -85,8 +85,8 @@ def _pop_known(given: dict[str, Any]) -> dict[str, Any]:
     return {**attributes, "documentation": text} if text is not None else attributes
 
 
-_URL: Final = ModelAttribute("documentation", "url")
-_URI: Final = ModelAttribute("authority", "uriabsolute")
+_URL: Final = ModelAttribute(name="documentation", type="url")
+_URI: Final = ModelAttribute(name="authority", type="uriabsolute")
 _IDS: Final = frozenset(("id", "specversion"))
 _READONLY: Final = frozenset(
     (
