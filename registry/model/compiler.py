@@ -96,41 +96,27 @@ def _attr(name: str, kind: Any, **flags: bool) -> ModelAttribute:
     return attribute
 
 
-def _id_table(name: str) -> str:
-    return f"{name} string immutable required served{_ID}"
+_REGISTRY: Final = f"""{_TIMES}{_TEXTS}
+    specversion string readonly immutable required served
+    capabilities object served
+    model object readonly served
+    modelsource object served"""
+_GROUP: Final = f"""{_TIMES}{_TEXTS}
+    deprecated object
+    constraints map"""
+_RESOURCE: Final = """
+    metaurl url readonly immutable required served
+    meta object served"""
 
 
-def _collection_table(plurals: Iterable[str]) -> str:
-    return "".join(map(_COLLECTION.format, plurals))
+def _spec_attrs(singular: str, table: str, plurals: Iterable[str] = ()) -> dict[str, ModelAttribute]:
+    """Return the attributes of a kind of entity: its ids, those of its table, and its collections."""
+    collections = "".join(map(_COLLECTION.format, plurals))
+    return _attrs(f"{singular}id string immutable required served{_ID}{table}{collections}")
 
 
-def registry_attrs(groups: Iterable[str]) -> dict[str, ModelAttribute]:
-    """Return the attributes of the registry."""
-    inlined = "\ncapabilities object served\nmodel object readonly served\nmodelsource object served"
-    first = "specversion string readonly immutable required served\n"
-    return _attrs(first + _id_table("registryid") + _TIMES + _TEXTS + inlined + _collection_table(groups))
-
-
-def group_attrs(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribute]:
-    """Return the attributes of a group type."""
-    more = "\ndeprecated object\nconstraints map"
-    return _attrs(_id_table(f"{singular}id") + _TIMES + _TEXTS + more + _collection_table(resources))
-
-
-def version_attrs(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]:
-    """Return the version attributes of a resource type."""
-    return _attrs(_id_table(f"{singular}id") + _VERSION + (_DOCUMENT.format(singular) if hasdocument else ""))
-
-
-def resource_attrs(singular: str) -> dict[str, ModelAttribute]:
-    """Return the attributes of a resource in addition to its default version's."""
-    more = "\nmetaurl url readonly immutable required served\nmeta object served"
-    return _attrs(_id_table(f"{singular}id") + more + _collection_table(("versions",)))
-
-
-def meta_attrs(singular: str) -> dict[str, ModelAttribute]:
-    """Return the ``meta`` attributes of a resource type."""
-    return _attrs(_id_table(f"{singular}id") + _META)
+_SOURCE: Final = TypeAdapter(ModelSource)
+_CONSTRAINTS: Final = TypeAdapter(dict[str, ConstraintAspects])
 
 
 def compile_model(source: object) -> Model:
@@ -139,7 +125,7 @@ def compile_model(source: object) -> Model:
     Raises:
         Refusal: ``model_error``, or a more specific error of the model.
     """
-    parsed = _parse(TypeAdapter(ModelSource), source, "the model")
+    parsed = _parse(_SOURCE, source, "the model")
     groups = parsed.groups
     resources = {(group, plural): each for group, kind in groups.items() for plural, each in kind.resources.items()}
     for (group, plural), each in resources.items():
@@ -148,7 +134,7 @@ def compile_model(source: object) -> Model:
         _compile_group(plural, kind, resources)
     _check_names([*groups, *(each.singular for each in groups.values())], "group types")
     assert isinstance(source, Mapping)
-    return Model(_overlay(registry_attrs(groups), parsed.attributes, "registry"), groups, source)
+    return Model(_overlay(_spec_attrs("registry", _REGISTRY, groups), parsed.attributes, "registry"), groups, source)
 
 
 def _compile_group(plural: str, kind: GroupType, resources: Mapping[tuple[str, str], ResourceType]) -> None:
@@ -163,19 +149,20 @@ def _compile_group(plural: str, kind: GroupType, resources: Mapping[tuple[str, s
         kind.resources[name] = each
     own = kind.resources
     _check_names([*own, *(each.singular for each in own.values())], f"resource types in {plural}")
-    kind.attributes = _overlay(group_attrs(kind.singular, own), kind.attributes, plural)
+    kind.attributes = _overlay(_spec_attrs(kind.singular, _GROUP, own), kind.attributes, plural)
     kind._rules = tuple(_iter_constraints(plural, kind.constraints, own, kind.attributes))
 
 
 def _compile_resource(group: str, plural: str, kind: ResourceType) -> None:
     where = f"{group}.{plural}"
     _set_plural(plural, kind)
-    own = resource_attrs(kind.singular)
+    own = _spec_attrs(kind.singular, _RESOURCE, ("versions",))
     if show_attributes(kind.resourceattributes) not in ({}, show_attributes(own)):
         raise _refusal(f"{where}.resourceattributes must not redefine attributes that the server sets")
-    versions = version_attrs(kind.singular, hasdocument=kind.hasdocument)
+    document = _DOCUMENT.format(kind.singular) if kind.hasdocument else ""
+    versions = _spec_attrs(kind.singular, _VERSION + document)
     kind.attributes = _overlay(versions, kind.attributes, where)
-    kind.metaattributes = _overlay(meta_attrs(kind.singular), kind.metaattributes, where)
+    kind.metaattributes = _overlay(_spec_attrs(kind.singular, _META), kind.metaattributes, where)
     kind.resourceattributes, kind._home = own, group
 
 
@@ -193,7 +180,7 @@ def parse_constraints(
     Raises:
         Refusal: ``model_error``: a constraint names no scalar attribute, or has a value that is not allowed.
     """
-    rules = _parse(TypeAdapter(dict[str, ConstraintAspects]), given, f"{where}.constraints")
+    rules = _parse(_CONSTRAINTS, given, f"{where}.constraints")
     return _iter_constraints(where, rules, resources, attributes)
 
 
