@@ -43,6 +43,7 @@ def _set_names(allowed: re.Pattern[str], attributes: dict[str, ModelAttribute]) 
         if name == WILDCARD and (each.required or each.readonly or each.ifvalues):
             raise ValueError("a wildcard cannot be required or readonly or have ifvalues")
         each.name = name
+        each.check_default()
     for each in attributes.values():
         for siblings in each.ifvalues.values():
             if twice := siblings.siblingattributes.keys() & attributes.keys():
@@ -118,13 +119,25 @@ class ModelAttribute(Aspects):
         for value in self.enum:
             if find_fault(value, values):
                 raise ValueError(f"{value!r} in enum is not of type {values.type}")
-        if self.default is not None and not self.is_scalar:
-            raise Refusal("model_scalar_default", "/model", name=self.name)
-        if self.default is not None and not self.required:
-            raise Refusal("model_required_true", "/model", name=self.name)
-        if self.default is not None and (why := find_fault(self.default, self)):
-            raise ValueError(f"default {why}")
+        if self.item is not None:
+            self.item.check_default()
         return self
+
+    def check_default(self) -> None:
+        """Check the default of an attribute whose name is set.
+
+        Raises:
+            Refusal: ``model_scalar_default``, ``model_required_true``.
+            ValueError: the default is not of the attribute's type.
+        """
+        if self.default is None:
+            return
+        if not self.is_scalar:
+            raise Refusal("model_scalar_default", "/model", name=self.name)
+        if not self.required:
+            raise Refusal("model_required_true", "/model", name=self.name)
+        if why := find_fault(self.default, self):
+            raise ValueError(f"default {why}")
 
 
 def show_attributes(attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
