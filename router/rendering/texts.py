@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Int, decode_utf8, raw_buffers, replace_rows
+from bindings.columns.entries import Int, decode_utf8, raw_buffers, replace_rows
 from bindings.kafka.binding import split_row
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
@@ -110,13 +110,11 @@ def _json_escape(byte: int) -> str:
 # Instants in RFC 3339: whole arrays are parsed at once, and unusual texts by the exact parser.
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
-_SHORTEST: Final = len("2026-01-02T03:04:05Z")
-_LONGEST: Final = len("2026-01-02T03:04:05.123456789+00:00")
-_ZONE: Final = len("+00:00")
-_SEPARATORS: Final = ((4, "--"), (7, "--"), (10, "Tt"), (13, "::"), (16, "::"))
-_DIGITS: Final = [at for at in range(19) if at not in (4, 7, 10, 13, 16)]
-_SECOND: Final = 1_000_000
-_MONTHS: Final = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+_PLAIN_INSTANT: Final = (
+    r"^[12]\d{3}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+    r"T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$"
+)
+"""Instants that Arrow reads alike, except for digits beyond microseconds."""
 
 
 def parse_instant(text: str | None) -> int | None:
@@ -132,21 +130,13 @@ def parse_instant(text: str | None) -> int | None:
 
 def parse_instants(texts: pa.StringArray) -> pa.TimestampArray:
     """Parse each text as :func:`parse_instant` does."""
-    data, offsets = bytes_and_offsets(texts)
-    lengths = np.diff(offsets)
-    known = texts.is_valid().to_numpy(zero_copy_only=False)
-    micros = np.zeros(len(texts), np.int64)
-    read = np.zeros(len(texts), bool)
-    for length in np.unique(lengths[known]).tolist():
-        if _SHORTEST <= length <= _LONGEST:
-            rows = np.flatnonzero((lengths == length) & known)
-            read[rows], micros[rows] = _parse_plain_instants(data[offsets[rows][:, None] + np.arange(length)])
-    rest = np.flatnonzero(known & ~read)
-    for row in rest.tolist():
-        exact = parse_instant(texts[row].as_py())
-        read[row] = exact is not None
-        micros[row] = exact or 0
-    return pa.array(micros, pa.int64(), mask=~read).view(INSTANT)
+    plain = pc.fill_null(pc.match_substring_regex(texts, _PLAIN_INSTANT), False)
+    known = pc.if_else(plain, texts, pa.scalar(None, pa.string()))
+    if (pc.max(pc.binary_length(known)).as_py() or 0) > len("2026-01-02T03:04:05.123456Z"):
+        known = pc.replace_substring_regex(known, r"(\.\d{6})\d+", r"\1")
+    rest = np.flatnonzero(pc.and_not(texts.is_valid(), plain).to_numpy(zero_copy_only=False))
+    exact = [parse_instant(text) for text in take_rows(texts, rest).to_pylist()]
+    return replace_rows(known.cast(INSTANT), rest, pa.array(exact, INSTANT))
 
 
 def format_instants(instants: pa.TimestampArray) -> pa.StringArray:
@@ -155,66 +145,6 @@ def format_instants(instants: pa.TimestampArray) -> pa.StringArray:
     texts = instants.view(pa.int64()).view(pa.timestamp("us")).cast(pa.string())
     trimmed = pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
     return pc.binary_join_element_wise(pc.binary_replace_slice(trimmed, 10, 11, "T"), "Z", "")
-
-
-def _parse_plain_instants(letters: Bytes) -> tuple[Bool, Int]:
-    """Parse texts of one length; return which are ordinary instants, and their microseconds."""
-    zulu = (letters[:, -1] | 0x20) == ord("z")
-    if zulu.all():
-        return _parse_fields(letters[:, :-1], None)
-    read, micros = np.zeros(len(letters), bool), np.zeros(len(letters), np.int64)
-    read[zulu], micros[zulu] = _parse_fields(letters[zulu, :-1], None)
-    if letters.shape[1] >= _SHORTEST - 1 + _ZONE:
-        read[~zulu], micros[~zulu] = _parse_fields(letters[~zulu, :-_ZONE], letters[~zulu, -_ZONE:])
-    return read, micros
-
-
-def _parse_fields(letters: Bytes, zone: Bytes | None) -> tuple[Bool, Int]:
-    width = letters.shape[1]
-    # Letters below "0" become large numbers, which are no digits.
-    digits = (letters - np.uint8(ord("0"))).astype(np.int64)
-    good = (digits[:, _DIGITS] <= 9).all(axis=1)
-    for at, either in _SEPARATORS:
-        good &= (letters[:, at] == ord(either[0])) | (letters[:, at] == ord(either[1]))
-    fraction = np.zeros(len(letters), np.int64)
-    if width > 19:
-        good &= (letters[:, 19] == ord(".")) & (digits[:, 20:] <= 9).all(axis=1) & (width > 20)
-        for place, at in enumerate(range(20, min(width, 26))):
-            fraction += digits[:, at] * 10 ** (5 - place)
-    year, month, day = _parse_number(digits, 0, 4), _parse_number(digits, 5, 7), _parse_number(digits, 8, 10)
-    hour, minute, second = (_parse_number(digits, at, at + 2) for at in (11, 14, 17))
-    leap = (month == 2) & (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
-    good &= (month >= 1) & (month <= 12) & (hour <= 23) & (minute <= 59) & (second <= 59)
-    good &= (day >= 1) & (day <= _MONTHS[np.where(good, month, 0)] + leap)
-    seconds = _days_since_1970(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
-    if zone is not None:
-        fits, shift = _parse_offset(zone)
-        good, seconds = good & fits, seconds - shift
-    good &= (seconds >= YEAR_1 // 1000) & (seconds < YEAR_10000 // 1000)
-    return good, seconds * _SECOND + fraction
-
-
-def _parse_offset(zone: Bytes) -> tuple[Bool, Int]:
-    """Parse texts such as ``+01:00``; return which are valid, and their seconds."""
-    digits = (zone - np.uint8(ord("0"))).astype(np.int64)
-    hour, minute = _parse_number(digits, 1, 3), _parse_number(digits, 4, 6)
-    minus = zone[:, 0] == ord("-")
-    fits = (minus | (zone[:, 0] == ord("+"))) & (zone[:, 3] == ord(":"))
-    fits &= (digits[:, [1, 2, 4, 5]] <= 9).all(axis=1) & (hour <= 23) & (minute <= 59)
-    return fits, np.where(minus, -1, 1) * (hour * 3600 + minute * 60)
-
-
-def _parse_number(digits: Int, begin: int, end: int) -> Int:
-    number = digits[:, begin]
-    for at in range(begin + 1, end):
-        number = number * 10 + digits[:, at]
-    return number
-
-
-def _days_since_1970(year: Int, month: Int, day: Int) -> Int:
-    """Return the days since 1970-01-01 in the Gregorian calendar, as ``catalog.values`` counts them."""
-    year, month = np.where(month <= 2, year - 1, year), np.where(month <= 2, month + 12, month)
-    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 719469
 
 
 # The exact rendering of one row for tables and dead letters; rendering whole arrays must give the same.
