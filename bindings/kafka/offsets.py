@@ -7,12 +7,11 @@ that gives nanoseconds as milliseconds would block its topic for ever. This clie
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 from confluent_kafka import (
@@ -283,10 +282,12 @@ class KafkaOffsets:
 
 SAMPLE_SIZE: Final = 100
 """Records read at each position."""
-SAMPLED_PARTITIONS: Final = 4
+SAMPLED_PARTITIONS: Final = 8
 """Partitions read, of all topics together."""
 MAX_QUERIED_PARTITIONS: Final = 256
 """Maximum partitions to query; more would take too long."""
+_OVERHEAD: Final = 64
+"""Bytes that every record adds: topic, offset, time, and the memory of its parts."""
 _FETCH_BYTES: Final = 2**20
 
 Starts = Mapping[str, Mapping[str, int]]
@@ -296,34 +297,73 @@ def mean_record_bytes(client: KafkaClient, topics: Iterable[str], starts: Starts
     """Return the mean size of unread records at the position where they are largest; None if nothing could be read.
 
     *starts* are where reading will begin, by topic and partition, in Spark's form; other partitions begin at their
-    first record. It samples the beginning, the middle and the end of the unread records, and never raises: the size is
-    only an estimate.
+    first record. It samples the beginning, the middle and the end of the unread records. It takes a few seconds at
+    most, and never raises: the size is only an estimate.
     """
-    config = {**consumer_config(client), "group.id": "xrouter-sizes", "fetch.message.max.bytes": _FETCH_BYTES}
-    means: list[float] = []
     try:
-        for topic, number, first, last in itertools.islice(_iter_unread(client, topics, starts), SAMPLED_PARTITIONS):
-            spare = max(0, last - first - SAMPLE_SIZE)
-            for start in sorted({first, first + spare // 2, first + spare}):
-                wanted = KafkaRange(topic, number, start, min(start + SAMPLE_SIZE, last))
-                batches = list(iter_records(config, wanted))
-                if rows := sum(batch.num_rows for batch in batches):
-                    means.append(sum(batch.nbytes for batch in batches) / rows)
-    except (KafkaException, KafkaUnreachable, RangeUnreadable):
+        consumer = Consumer(
+            {
+                **consumer_config(client),
+                "group.id": "xrouter-sizes",
+                "fetch.message.max.bytes": _FETCH_BYTES,
+                "queued.max.messages.kbytes": _FETCH_BYTES // 1024,
+            }
+        )
+    except KafkaException:
         return None
+    try:
+        return _largest_mean(consumer, set(topics), starts)
+    except KafkaException:
+        return None
+    finally:
+        consumer.close()
+
+
+def _largest_mean(consumer: Consumer, topics: set[str], starts: Starts) -> float | None:
+    unread = _find_unread(consumer, topics, starts)
+    means: list[float] = []
+    for share in (0.0, 0.5, 1.0):
+        places = [
+            TopicPartition(topic, number, first + int(max(0, last - first - SAMPLE_SIZE) * share))
+            for (topic, number), (first, last) in unread.items()
+            if share == 0.0 or last - first > 3 * SAMPLE_SIZE
+        ]
+        if places:
+            # Requesting more records than there are would mean waiting for them.
+            there = sum(min(SAMPLE_SIZE, unread[place.topic, place.partition][1] - place.offset) for place in places)
+            consumer.assign(places)
+            means.extend(_mean_sizes(consumer.consume(there, QUERY_SECONDS)))
     return max(means, default=None)
 
 
-def _iter_unread(client: KafkaClient, topics: Iterable[str], starts: Starts) -> Iterator[tuple[str, int, int, int]]:
-    """Yield topic, partition, first offset and end of partitions with unread records."""
-    asked = KafkaOffsets(client)
-    ends = asked.end_offsets(topics)
-    firsts = asked.first_offsets(ends)
-    for topic, numbers in sorted(ends.items()):
-        for number, end in sorted(numbers.items()):
-            first = max(firsts[topic][number], starts.get(topic, {}).get(str(number), 0))
-            if first < end:
-                yield topic, number, first, end
+def _find_unread(consumer: Consumer, topics: set[str], starts: Starts) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return the range of unread offsets (end excluded) of some partitions with unread records."""
+    known = consumer.list_topics(timeout=QUERY_SECONDS).topics
+    wanted = [(topic, number) for topic in sorted(topics & known.keys()) for number in sorted(known[topic].partitions)]
+    unread: dict[tuple[str, int], tuple[int, int]] = {}
+    for topic, number in wanted[:MAX_QUERIED_PARTITIONS]:
+        first = starts.get(topic, {}).get(str(number), 0)
+        bounds = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=QUERY_SECONDS)
+        if bounds is not None and max(first, bounds[0]) < bounds[1]:
+            unread[topic, number] = (max(first, bounds[0]), bounds[1])
+        if len(unread) == SAMPLED_PARTITIONS:
+            break
+    return unread
+
+
+def _mean_sizes(messages: list[Message]) -> list[float]:
+    """Return the mean record size of each partition."""
+    sizes: dict[tuple[str | None, int | None], list[int]] = {}
+    for message in messages:
+        if message.error() is None:
+            sizes.setdefault((message.topic(), message.partition()), []).append(_record_bytes(message))
+    return [sum(each) / len(each) for each in sizes.values()]
+
+
+def _record_bytes(message: Message) -> int:
+    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    size = _OVERHEAD + len(message.key() or b"") + len(message.value() or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in headers)
 
 
 SILENCE_SECONDS: Final = 60.0
