@@ -110,11 +110,15 @@ def _json_escape(byte: int) -> str:
 # Instants in RFC 3339: whole arrays are parsed at once, and unusual texts by the exact parser.
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
+_YEAR: Final = r"(?:000[2-9]|00[1-9]\d|0[1-9]\d\d|[1-8]\d{3}|9[0-8]\d\d|99[0-8]\d|999[0-8])"
+_DAY: Final = r"(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+_LEAP_YEAR: Final = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+_TIME: Final = r"[Tt](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?"
 _PLAIN_INSTANT: Final = (
-    r"^[12]\d{3}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
-    r"T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$"
+    rf"^(?:(?:{_YEAR}-{_DAY}|{_LEAP_YEAR}-02-29){_TIME}(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+    rf"|(?:0001|9999)-{_DAY}{_TIME}[Zz])$"
 )
-"""Instants that Arrow reads alike, except for digits beyond microseconds."""
+"""Instants in the years 1 to 9999 that Arrow reads alike in capitals, except for digits beyond microseconds."""
 
 
 def parse_instant(text: str | None) -> int | None:
@@ -131,7 +135,7 @@ def parse_instant(text: str | None) -> int | None:
 def parse_instants(texts: pa.StringArray) -> pa.TimestampArray:
     """Parse each text as :func:`parse_instant` does."""
     plain = pc.fill_null(pc.match_substring_regex(texts, _PLAIN_INSTANT), False)
-    known = pc.if_else(plain, texts, pa.scalar(None, pa.string()))
+    known = pc.ascii_upper(pc.if_else(plain, texts, pa.scalar(None, pa.string())))
     if (pc.max(pc.binary_length(known)).as_py() or 0) > len("2026-01-02T03:04:05.123456Z"):
         known = pc.replace_substring_regex(known, r"(\.\d{6})\d+", r"\1")
     rest = np.flatnonzero(pc.and_not(texts.is_valid(), plain).to_numpy(zero_copy_only=False))

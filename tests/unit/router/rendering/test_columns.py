@@ -295,6 +295,14 @@ def test_instants_are_read_as_one_by_one(texts: list[str | None]) -> None:
     ]
 
 
+def test_instants_at_the_bounds_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    dates = ("2024-02-29", "2000-02-29", "0004-02-29", "0001-01-01", "9999-12-31", "0999-06-30", "3000-12-31")
+    plain = [date + time for date in dates for time in ("T23:59:59Z", "t00:00:00.5z", "T12:30:05.123456789Z")]
+    exact = [parse_instant(text) for text in plain]
+    monkeypatch.setattr("router.rendering.texts.parse_instant", lambda text: None)
+    assert parse_instants(pa.array(plain, pa.string())).cast(pa.int64()).to_pylist() == exact
+
+
 @given(st.lists(st.one_of(st.none(), VALUES, st.binary(max_size=40))), st.integers(0, 3))
 def test_texts_are_escaped_and_coded_as_one_by_one(values: list[bytes | None], begin: int) -> None:
     array = pa.array(values, pa.binary())[begin:]
