@@ -248,6 +248,8 @@ def _parse(parser: TypeAdapter[T], source: object, where: str) -> T:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or where
         raise _refusal(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
+    except RecursionError:
+        raise _refusal(f"{where} is nested too deeply") from None
 
 
 def _without_nulls(tree: object) -> object:
