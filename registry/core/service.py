@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import Connection
 
 from registry.core.ancestry import Linter, WriteOptions
-from registry.core.changes import mark_changes, store_changes
+from registry.core.changes import collect_changes, mark_changes
 from registry.core.model_changes import change_model, set_exact_values
 from registry.core.requests import (
     ABSENT,
@@ -45,6 +46,7 @@ from registry.store.engine import Database
 from registry.store.entities import EntityReader, Registry, WriteTransaction, create_registry
 
 _logger = logging.getLogger(__name__)
+_CACHED_MODELS: Final = 4
 ChangeId = tuple[int, str]
 """Number and interaction of a change of the registry."""
 METHODS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -145,17 +147,21 @@ class RegistrySession:
             names = transaction.run(place)
         transaction.finish()
         model = transaction.model
-        for group in sorted({"/".join(xid.split("/")[:3]) for xid in work.touched if xid != "/"}):
-            check_may_write(request.may_write, group)
+        self._check_permissions(work, request)
         if request.exact is not None:
-            set_exact_values(work, request.exact)
+            set_exact_values(work, model, request.exact)
         work.flush()
         findings: tuple[Mapping[str, str], ...] = ()
         if not request.replicated:
             mark_changes(work)
             findings = self._service.linter.lint_write(work, model, request.path)
         interaction = uuid.uuid4().hex
-        store_changes(work, interaction, options.now, request.who)
+        log = collect_changes(work)
+        history, events = (
+            log.history_rows(interaction, options.now, request.who),
+            log.event_rows(interaction, options.now),
+        )
+        work.store_history(history, events)
         answer = self._response_to_write(work, model, place, request, names)
         return replace(answer, interaction=interaction, findings=findings)
 
@@ -167,11 +173,23 @@ class RegistrySession:
         elif place.gid:
             check_may_write(request.may_write, ResourcePath("group", place.group, place.gid).xid, place.xid)
 
+    def _check_permissions(self, work: WriteTransaction, request: RegistryRequest) -> None:
+        """Raise if the writer may not write to a changed group."""
+        touched = {
+            "/".join(xid.split("/")[:3])
+            for each in (work.groups, work.resources, work.versions)
+            for xid in each.touched
+        }
+        for group in sorted(touched):
+            check_may_write(request.may_write, group)
+
     def _write_configuration(self, transaction: Transaction, name: str) -> None:
         request, work = transaction.request, transaction.work
         if request.body is ABSENT:
             raise Refusal("missing_body", request.path)
         if name == "capabilities":
+            if not isinstance(request.body, Mapping):
+                raise Refusal("capability_error", "/capabilities", error_detail="the capabilities must be an object")
             _store_capabilities(work, request.body, request)
         else:
             change_model(transaction, request.body)
@@ -228,6 +246,7 @@ class RegistryService:
         self._database = database
         self.linter: Final = linter
         self.describe: Final = describe
+        self._models: dict[bytes, Model] = {}
         self._compiled: tuple[Mapping[str, Any], Model] | None = None
         self._current: tuple[ChangeId, Registry, Model] | None = None
 
@@ -260,6 +279,12 @@ class RegistryService:
         with self._database.writing() if writing else self._database.reading() as connection:
             yield RegistrySession(self, connection)
 
+    def group_types(self) -> set[str]:
+        """Return the plural names of all group types."""
+        with self._database.reading() as connection:
+            _, model = self.registry_and_model(EntityReader(connection))
+        return set(model.groups)
+
     def parse_path(self, segments: tuple[str, ...], path: str) -> ResourcePath | str:
         """Return the place at a path, or the name of what is configured there.
 
@@ -278,11 +303,15 @@ class RegistryService:
         return kept[1], kept[2]
 
     def compiled_model(self, registry: Registry) -> Model:
-        """Return the compiled model of a registry; the last one is cached."""
+        """Return the compiled model of a registry; compiled models are cached by source."""
         source, compiled = registry.modelsource, self._compiled
         if compiled is not None and compiled[0] is source:
             return compiled[1]
-        model = compile_model(source)
+        key = msgspec.json.encode(source, order="deterministic")
+        model = self._models.get(key)
+        if model is None:
+            model = compile_model(source)
+            self._models = {**dict(list(self._models.items())[1 - _CACHED_MODELS :]), key: model}
         self._compiled = source, model
         return model
 
@@ -345,9 +374,10 @@ def _options_of(request: RegistryRequest, place: ResourcePath | str, known: Sequ
 
 
 def _check_default_flag(value: str, request: RegistryRequest, place: ResourcePath | str) -> None:
-    kind = methods_key(place)
-    adding = request.verb == "add" and kind in ("resource", "versions")
-    if kind not in ("resource", "meta", "versions", "version") or (value == "request" and not adding):
+    single = not isinstance(place, str) and place.kind in ("resource", "meta", "versions", "version")
+    adding = not isinstance(place, str) and place.kind == "resource" and request.verb == "add"
+    several = not isinstance(place, str) and place.kind == "versions" and request.verb == "add"
+    if not single or (value == "request" and not adding and not several):
         raise Refusal("bad_flag", request.path, flag="setdefaultversionid")
     if not value:
         raise Refusal("bad_defaultversionid", request.path, value=value, error_detail="the value is empty")

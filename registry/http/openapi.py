@@ -141,7 +141,7 @@ def _conditional_schemas(attributes: Mapping[str, ModelAttribute], *, given: boo
     waiting = list(attributes.values())
     while waiting:
         for siblings in waiting.pop().ifvalues.values():
-            for name, each in siblings.siblingattributes.items():
+            for name, each in siblings.items():
                 schema, known = _attribute_schema(each, given=given), schemas.setdefault(name, [])
                 if schema not in known:
                     known.append(schema)

@@ -5,170 +5,118 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from importlib.resources import files
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Any, Final
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from registry.errors import Refusal, invalid_value, join_values
 
-Type = Literal[
-    "any", "array", "map", "object",
-    "boolean", "decimal", "integer", "string", "timestamp", "uinteger", "uri", "uriabsolute", "urirelative",
-    "uritemplate", "url", "urlabsolute", "urlrelative", "xid", "xidtype",
-]  # fmt: skip
-SCALARS: Final = frozenset(get_args(Type)[4:])
-_LINKS: Final = frozenset(("uri", "uriabsolute", "urirelative", "url", "urlabsolute", "urlrelative", "xid"))
+SCALARS: Final = frozenset(
+    "boolean decimal integer string timestamp uinteger uri uriabsolute urirelative uritemplate url urlabsolute "
+    "urlrelative xid xidtype".split()
+)
+TYPES: Final = SCALARS | {"any", "array", "map", "object"}
+TYPES_WITH_TARGET: Final = frozenset(("uri", "uriabsolute", "urirelative", "url", "urlabsolute", "urlrelative", "xid"))
 WILDCARD: Final = "*"
 """The name of the wildcard attribute: all attributes that the model does not name."""
-KEY: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
-NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
-def _fold(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
+@dataclass(frozen=True, slots=True)
+class ModelAttribute:
+    """One attribute, or the item of an array or map (``model.md``, attributes).
 
+    ``ifvalues`` has, by value in lower case, the additional sibling attributes. ``served`` attributes are written only
+    by the server and not stored; the code that sets them checks them.
+    """
 
-def _set_names(allowed: re.Pattern[str], attributes: dict[str, ModelAttribute]) -> dict[str, ModelAttribute]:
-    """Set the names of attributes in a map to their keys."""
-    for name, each in attributes.items():
-        if name != WILDCARD and not allowed.fullmatch(name):
-            raise ValueError(f"{name!r} is not a valid attribute name")
-        if each.name not in ("", name):
-            raise ValueError(f"{name}.name must be {name!r}")
-        if name == WILDCARD and (each.required or each.readonly or each.ifvalues):
-            raise ValueError("a wildcard cannot be required or readonly or have ifvalues")
-        each.name = name
-        each.check_default()
-    for each in attributes.values():
-        for siblings in each.ifvalues.values():
-            if twice := siblings.siblingattributes.keys() & attributes.keys():
-                raise ValueError(f"{min(twice)} is declared twice, once by ifvalues of {each.name}")
-    return attributes
-
-
-class Aspects(BaseModel):
-    """An object of a model source, as it is written there and shown."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class SiblingAttributes(Aspects):
-    """The additional attributes beside one that has a value."""
-
-    siblingattributes: Annotated[dict[str, ModelAttribute], AfterValidator(partial(_set_names, KEY))] = {}
-
-
-class ModelAttribute(Aspects):
-    """One attribute, or the item of an array or map (``model.md``, attributes); ``ifvalues`` ignore case."""
-
-    name: str = ""
-    type: Type
+    name: str
+    type: str = "any"
     description: str = ""
     target: str = ""
-    namecharset: Annotated[Literal["strict", "extended"], BeforeValidator(_fold)] = "strict"
-    enum: list[Any] = []
+    extended: bool = False
+    enum: tuple[Any, ...] = ()
     strict: bool = True
     matchversions: bool = False
     readonly: bool = False
     immutable: bool = False
     required: bool = False
     default: Any = None
-    attributes: dict[str, ModelAttribute] = {}
+    attributes: Mapping[str, ModelAttribute] = field(default_factory=dict)
     item: ModelAttribute | None = None
-    ifvalues: dict[str, SiblingAttributes] = {}
-    _served: bool = False
-
-    @property
-    def served(self) -> bool:
-        """Whether it is written only by the server and not stored; the code that sets it checks it."""
-        return self._served
+    ifvalues: Mapping[str, Mapping[str, ModelAttribute]] = field(default_factory=dict)
+    served: bool = False
 
     @property
     def is_scalar(self) -> bool:
         """Whether its values are scalars."""
         return self.type in SCALARS
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        kind, values = self.type, self.item or self
-        folded = [value.lower() for value in self.ifvalues]
-        for wrong, why in (
-            ("namecharset" in self.model_fields_set and kind != "object", "namecharset is only for objects"),
-            (self.target and kind not in _LINKS, f"target is only for links, not for {kind}"),
-            (
-                (kind in ("array", "map")) != (self.item is not None),
-                "item is required for arrays and maps, and only there",
-            ),
-            (self.attributes and kind != "object", "attributes are only for objects"),
-            (self.enum and not values.is_scalar, "enum is only for scalars, and arrays and maps of scalars"),
-            (
-                (self.ifvalues or self.matchversions) and not self.is_scalar,
-                "ifvalues and matchversions are for scalars",
-            ),
-            (len(set(folded)) < len(folded), "two ifvalues differ only in case"),
-            (any(value[:1] in ("", "^") for value in folded), "a value of ifvalues is empty or begins with ^"),
-        ):
-            if wrong:
-                raise ValueError(why)
-        _set_names(KEY if self.namecharset == "extended" else NAME, self.attributes)
-        for value in self.enum:
-            if find_fault(value, values):
-                raise ValueError(f"{value!r} in enum is not of type {values.type}")
-        if self.item is not None:
-            self.item.check_default()
-        return self
 
-    def check_default(self) -> None:
-        """Check the default of an attribute whose name is set.
-
-        Raises:
-            Refusal: ``model_scalar_default``, ``model_required_true``.
-            ValueError: the default is not of the attribute's type.
-        """
-        if self.default is None:
-            return
-        if not self.is_scalar:
-            raise Refusal("model_scalar_default", "/model", name=self.name)
-        if not self.required:
-            raise Refusal("model_required_true", "/model", name=self.name)
-        if why := find_fault(self.default, self):
-            raise ValueError(f"default {why}")
+def show_attribute(attribute: ModelAttribute) -> dict[str, Any]:
+    """Return an attribute as ``/model`` shows it, without defaults."""
+    names = ("name", "type", "description", "target", "matchversions", "readonly", "immutable", "required")
+    members = {key: getattr(attribute, key) for key in names if getattr(attribute, key)}
+    if attribute.extended:
+        members["namecharset"] = "extended"
+    if attribute.enum:
+        members["enum"] = list(attribute.enum)
+    if not attribute.strict:
+        members["strict"] = False
+    if attribute.default is not None:
+        members["default"] = attribute.default
+    if attribute.attributes:
+        members["attributes"] = show_attributes(attribute.attributes)
+    if attribute.item is not None:
+        members["item"] = show_attribute(attribute.item)
+    if attribute.ifvalues:
+        members["ifvalues"] = {
+            value: {"siblingattributes": show_attributes(siblings)} for value, siblings in attribute.ifvalues.items()
+        }
+    return members
 
 
 def show_attributes(attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
-    """Return attributes as ``/model`` shows them, without defaults."""
-    return {name: each.model_dump(exclude_defaults=True) for name, each in attributes.items()}
+    """Return attributes as ``/model`` shows them."""
+    return {name: show_attribute(each) for name, each in attributes.items()}
 
 
 # Timestamps: RFC 3339 in, UTC out; ordered by the instant and not by the text.
 
 _TIME_FORM: Final = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,12})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)?", re.ASCII | re.IGNORECASE
+    r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d):(\d\d)(?:\.(\d{1,12}))?(?:([Zz])|([+-])(\d\d):(\d\d))?", re.ASCII
 )
 
 
 def parse_time(text: str) -> datetime | None:
     """Parse a timestamp (without a zone: UTC); None if it is not valid."""
-    if not _TIME_FORM.fullmatch(text):
+    match = _TIME_FORM.fullmatch(text)
+    if match is None:
         return None
-    if text[17:19] == "60":  # a leap second
-        text = f"{text[:17]}59{text[19:]}"
+    day, minute, second, fraction, _, sign, hours, minutes = match.groups()
     try:
-        instant = datetime.fromisoformat(text.upper())
-        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+        instant = datetime.fromisoformat(f"{day}T{minute}:{'59' if second == '60' else second}+00:00")
+        instant = instant.replace(microsecond=int((fraction or "0")[:6].ljust(6, "0")))
+        if sign:
+            if int(hours) > 23 or int(minutes) > 59:
+                return None
+            offset = timedelta(hours=int(hours), minutes=int(minutes))
+            instant = instant - offset if sign == "+" else instant + offset
     except (ValueError, OverflowError):
         return None
+    return instant
 
 
 def format_time(instant: datetime) -> str:
     """Format an instant in UTC, with the fraction that it has."""
-    text = instant.astimezone(UTC).replace(tzinfo=None).isoformat()
-    return f"{text.rstrip('0') if instant.microsecond else text}Z"
+    text = instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    if instant.year < 1000:
+        text = f"{instant.year:04d}{text[text.index('-') :]}"
+    fraction = f".{instant.microsecond:06d}".rstrip("0") if instant.microsecond else ""
+    return f"{text}{fraction}Z"
 
 
 def to_utc(text: str) -> str:
@@ -191,6 +139,8 @@ def current_time() -> str:
 
 # Validation of a value by its type (core ``spec.md``, Data Types), including members of maps and objects.
 
+KEY: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
+NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 MAX_SCALAR: Final = 4096
 """Maximum bytes of the name and value of a scalar attribute together."""
 MAX_DEPTH: Final = 32
@@ -230,10 +180,10 @@ def active_attributes(attributes: Mapping[str, ModelAttribute], values: Mapping[
         for wanted, siblings in each.ifvalues.items():
             if wanted.lower() != text:
                 continue
-            if twice := siblings.siblingattributes.keys() & in_force.keys():
-                raise ValueError(min(twice))
-            in_force.update(siblings.siblingattributes)
-            waiting.extend(siblings.siblingattributes.values())
+            if twice := siblings.keys() & in_force.keys():
+                raise ValueError(sorted(twice)[0])
+            in_force.update(siblings)
+            waiting.extend(siblings.values())
     return in_force
 
 
@@ -395,19 +345,6 @@ def _fill_defaults(value: Any, attribute: ModelAttribute) -> Any:
 # Group types and resource types.
 
 _DEFAULT_TYPEMAP: Final = {"application/json": "json", "*+json": "json", "text/plain": "string"}
-_VersionMode = Literal["manual", "createdat", "modifiedat", "semver"]
-VERSION_MODES: Final = get_args(_VersionMode)
-_Labels = dict[Annotated[str, Field(min_length=1)], str]
-_Attributes = Annotated[dict[str, ModelAttribute], AfterValidator(partial(_set_names, NAME))]
-_TypeName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,56}$")]
-
-
-class ConstraintAspects(Aspects):
-    """A constraint of a group type or a group as it is written."""
-
-    default: Any = None
-    enum: list[Any] = []
-    equals: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,64 +363,29 @@ class ModelConstraint:
         return f"{self.resources}.{self.path}"
 
 
-class _EntityType(Aspects):
-    """What types of groups and of resources have in common."""
-
-    plural: str = ""
-    singular: _TypeName
-    description: str = ""
-    documentation: str = ""
-    icon: str = ""
-    labels: _Labels = {}
-    modelversion: str = ""
-    modelcompatiblewith: str = ""
-    attributes: _Attributes = {}
-
-
-class ResourceType(_EntityType):
+@dataclass(frozen=True, slots=True)
+class ResourceType:
     """A resource type, as in ``model.md``; ``attributes`` are those of versions, ``meta`` of the resource.
 
     ``home`` is the group type that defines it: types imported from the same home are equal.
     """
 
-    maxversions: Annotated[int, Field(ge=0)] = 0
+    plural: str
+    singular: str
+    home: str
+    attributes: Mapping[str, ModelAttribute]
+    meta: Mapping[str, ModelAttribute]
+    resource: Mapping[str, ModelAttribute]
+    maxversions: int = 0
     setversionid: bool = True
     hasdocument: bool = True
-    versionmode: Annotated[_VersionMode, BeforeValidator(_fold)] = "manual"
+    versionmode: str = "manual"
     singleversionroot: bool = False
     validateformat: bool = False
     validatecompatibility: bool = False
     strictvalidation: bool = False
-    typemap: dict[
-        Annotated[str, Field(pattern=r"^[^*]*\*?[^*]*$", min_length=1)],
-        Annotated[Literal["json", "string", "binary"], BeforeValidator(_fold)],
-    ] = {}
-    resourceattributes: _Attributes = {}
-    metaattributes: _Attributes = {}
-    _home: str = ""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.versionmode != "manual" and not self.singleversionroot:
-            raise ValueError(f"singleversionroot must be true with versionmode {self.versionmode}")
-        if self.validatecompatibility and not self.validateformat:
-            raise ValueError("validateformat must be true with validatecompatibility")
-        return self
-
-    @property
-    def home(self) -> str:
-        """The plural name of the group type that defines it."""
-        return self._home
-
-    @property
-    def meta(self) -> dict[str, ModelAttribute]:
-        """The attributes of ``meta``."""
-        return self.metaattributes
-
-    @property
-    def resource(self) -> dict[str, ModelAttribute]:
-        """The attributes of a resource in addition to its default version's."""
-        return self.resourceattributes
+    typemap: Mapping[str, str] = field(default_factory=dict)
+    descriptive: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def document_names(self) -> tuple[str, str, str]:
@@ -501,37 +403,44 @@ class ResourceType(_EntityType):
 
     def to_document(self) -> dict[str, Any]:
         """Return the type as ``/model`` shows it."""
-        scalars = {name: value for name, value in self if isinstance(value, bool | int)}
-        return {**self.model_dump(exclude_defaults=True), **scalars, "versionmode": self.versionmode}
+        return {
+            "plural": self.plural,
+            "singular": self.singular,
+            **self.descriptive,
+            "maxversions": self.maxversions,
+            "setversionid": self.setversionid,
+            "hasdocument": self.hasdocument,
+            "versionmode": self.versionmode,
+            "singleversionroot": self.singleversionroot,
+            "validateformat": self.validateformat,
+            "validatecompatibility": self.validatecompatibility,
+            "strictvalidation": self.strictvalidation,
+            **({"typemap": dict(self.typemap)} if self.typemap else {}),
+            "attributes": show_attributes(self.attributes),
+            "resourceattributes": show_attributes(self.resource),
+            "metaattributes": show_attributes(self.meta),
+        }
 
 
-class GroupType(_EntityType):
-    """A group type; ``rules`` are its constraints."""
+@dataclass(frozen=True, slots=True)
+class GroupType:
+    """A group type; ``descriptive`` are the descriptive aspects of its source."""
 
-    resources: dict[_TypeName, ResourceType] = {}
-    constraints: dict[str, ConstraintAspects] = {}
-    ximportresources: list[str] = []
-    _rules: tuple[ModelConstraint, ...] = ()
-
-    @property
-    def rules(self) -> tuple[ModelConstraint, ...]:
-        """Its constraints with what they concern."""
-        return self._rules
+    plural: str
+    singular: str
+    attributes: Mapping[str, ModelAttribute]
+    resources: Mapping[str, ResourceType]
+    constraints: tuple[ModelConstraint, ...] = ()
+    descriptive: Mapping[str, Any] = field(default_factory=dict)
 
     def to_document(self) -> dict[str, Any]:
         """Return the type as ``/model`` shows it."""
-        shown = self.model_dump(exclude_defaults=True, exclude={"resources", "ximportresources"})
-        return {**shown, "resources": {name: each.to_document() for name, each in self.resources.items()}}
-
-
-class ModelSource(Aspects):
-    """A model source."""
-
-    description: str = ""
-    documentation: str = ""
-    labels: _Labels = {}
-    attributes: _Attributes = {}
-    groups: dict[_TypeName, GroupType] = {}
+        shown: dict[str, Any] = {"plural": self.plural, "singular": self.singular, **self.descriptive}
+        if self.constraints:
+            shown["constraints"] = {each.key: _show_constraint(each) for each in self.constraints}
+        shown["attributes"] = show_attributes(self.attributes)
+        shown["resources"] = {name: each.to_document() for name, each in self.resources.items()}
+        return shown
 
 
 @dataclass(frozen=True)
@@ -548,6 +457,11 @@ class Model:
         said = {key: self.source[key] for key in ("description", "documentation", "labels") if key in self.source}
         groups = {name: each.to_document() for name, each in self.groups.items()}
         return {**said, "attributes": show_attributes(self.attributes), "groups": groups}
+
+
+def _show_constraint(constraint: ModelConstraint) -> dict[str, Any]:
+    given = {"default": constraint.default, "enum": list(constraint.enum), "equals": constraint.equals}
+    return {name: value for name, value in given.items() if value not in (None, [], "")}
 
 
 def _matches_media(key: str, media: str) -> bool:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
-
-import msgspec
-from pydantic import TypeAdapter, ValidationError
+from dataclasses import replace
+from typing import Any, Final
 
 from registry.errors import Refusal
 from registry.model.attributes import (
-    ConstraintAspects,
+    SCALARS,
+    TYPES,
+    TYPES_WITH_TARGET,
+    WILDCARD,
     GroupType,
     Model,
     ModelAttribute,
     ModelConstraint,
-    ModelSource,
     ResourceType,
     find_fault,
     show_attributes,
 )
-
-T = TypeVar("T")
 
 # Attributes defined by the specification for each kind of entity (core ``spec.md``, Common Attributes): name, type and
 # flags of each. Those that only the server writes are ``served``.
@@ -78,9 +77,8 @@ def _attrs(text: str) -> dict[str, ModelAttribute]:
     return {name: _attr(name, kind, **dict.fromkeys(flags, True)) for name, kind, *flags in listed}
 
 
-def _attr(name: str, kind: Any, **flags: bool) -> ModelAttribute:
+def _attr(name: str, kind: str, **flags: bool) -> ModelAttribute:
     """Return an attribute; objects have any members, and required booleans are false by default."""
-    served = flags.pop("served", False)
     more: dict[str, Any] = {**flags, **({"default": False} if kind == "boolean" and "required" in flags else {})}
     if name == "deprecated":
         table = "effective timestamp\nremoval timestamp\nalternative url\ndocumentation url\n* any"
@@ -88,35 +86,77 @@ def _attr(name: str, kind: Any, **flags: bool) -> ModelAttribute:
     elif kind == "object":
         more["attributes"] = _attrs("* any")
     elif kind == "map":
-        more["item"] = ModelAttribute(type="string") if name == "labels" else _attr("", "object")
+        more["item"] = ModelAttribute("", "string") if name == "labels" else _attr("", "object")
     elif name == "compatibility":
-        more |= {"enum": list(_RULES), "strict": False}
-    attribute = ModelAttribute(name=name, type=kind, **more)
-    attribute._served = served
-    return attribute
+        more |= {"enum": _RULES, "strict": False}
+    return ModelAttribute(name, kind, **more)
 
 
-_REGISTRY: Final = f"""{_TIMES}{_TEXTS}
-    specversion string readonly immutable required served
-    capabilities object served
-    model object readonly served
-    modelsource object served"""
-_GROUP: Final = f"""{_TIMES}{_TEXTS}
-    deprecated object
-    constraints map"""
-_RESOURCE: Final = """
-    metaurl url readonly immutable required served
-    meta object served"""
+def _id_table(name: str) -> str:
+    return f"{name} string immutable required served{_ID}"
 
 
-def _spec_attrs(singular: str, table: str, plurals: Iterable[str] = ()) -> dict[str, ModelAttribute]:
-    """Return the attributes of a kind of entity: its ids, those of its table, and its collections."""
-    collections = "".join(map(_COLLECTION.format, plurals))
-    return _attrs(f"{singular}id string immutable required served{_ID}{table}{collections}")
+def _collection_table(plurals: Iterable[str]) -> str:
+    return "".join(map(_COLLECTION.format, plurals))
 
 
-_SOURCE: Final = TypeAdapter(ModelSource)
-_CONSTRAINTS: Final = TypeAdapter(dict[str, ConstraintAspects])
+def registry_attrs(groups: Iterable[str]) -> dict[str, ModelAttribute]:
+    """Return the attributes of the registry."""
+    inlined = "\ncapabilities object served\nmodel object readonly served\nmodelsource object served"
+    first = "specversion string readonly immutable required served\n"
+    return _attrs(first + _id_table("registryid") + _TIMES + _TEXTS + inlined + _collection_table(groups))
+
+
+def group_attrs(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribute]:
+    """Return the attributes of a group type."""
+    more = "\ndeprecated object\nconstraints map"
+    return _attrs(_id_table(f"{singular}id") + _TIMES + _TEXTS + more + _collection_table(resources))
+
+
+def version_attrs(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]:
+    """Return the version attributes of a resource type."""
+    return _attrs(_id_table(f"{singular}id") + _VERSION + (_DOCUMENT.format(singular) if hasdocument else ""))
+
+
+def resource_attrs(singular: str) -> dict[str, ModelAttribute]:
+    """Return the attributes of a resource in addition to its default version's."""
+    more = "\nmetaurl url readonly immutable required served\nmeta object served"
+    return _attrs(_id_table(f"{singular}id") + more + _collection_table(("versions",)))
+
+
+def meta_attrs(singular: str) -> dict[str, ModelAttribute]:
+    """Return the ``meta`` attributes of a resource type."""
+    return _attrs(_id_table(f"{singular}id") + _META)
+
+
+_STRICT_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_EXTENDED_NAME: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
+_PLURAL_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,56}")
+_DESCRIPTIVE: Final = ("description", "documentation", "icon", "labels", "modelversion", "modelcompatiblewith")
+_FLAGS: Final = (
+    "setversionid",
+    "hasdocument",
+    "singleversionroot",
+    "validateformat",
+    "validatecompatibility",
+    "strictvalidation",
+)
+_MODEL_ASPECTS: Final = frozenset(("description", "documentation", "labels", "attributes", "groups"))
+_GROUP_ASPECTS: Final = frozenset(
+    (*_DESCRIPTIVE, "plural", "singular", "attributes", "resources", "constraints", "ximportresources")
+)
+_RESOURCE_ASPECTS: Final = frozenset(
+    (
+        *(*_DESCRIPTIVE, *_FLAGS, "plural", "singular", "maxversions", "versionmode", "typemap"),
+        *("attributes", "resourceattributes", "metaattributes"),
+    )
+)
+_ATTRIBUTE_ASPECTS: Final = frozenset(
+    "name type target namecharset description enum strict matchversions readonly immutable required default attributes "
+    "item ifvalues".split()
+)
+VERSION_MODES: Final = ("manual", "createdat", "modifiedat", "semver")
+_MAX_DEPTH: Final = 20
 
 
 def compile_model(source: object) -> Model:
@@ -125,91 +165,126 @@ def compile_model(source: object) -> Model:
     Raises:
         Refusal: ``model_error``, or a more specific error of the model.
     """
-    parsed = _parse(_SOURCE, source, "the model")
-    groups = parsed.groups
-    resources = {(group, plural): each for group, kind in groups.items() for plural, each in kind.resources.items()}
-    for (group, plural), each in resources.items():
-        _compile_resource(group, plural, each)
-    for plural, kind in groups.items():
-        _compile_group(plural, kind, resources)
+    tree = _as_object(source, "the model")
+    _check_known(tree, _MODEL_ASPECTS, "the model")
+    _check_labels(tree, "the model")
+    groups_source = _as_object(tree.get("groups") or {}, "groups")
+    resources = _read_resources(groups_source)
+    groups = {plural: _to_group(plural, _as_object(each, plural), resources) for plural, each in groups_source.items()}
     _check_names([*groups, *(each.singular for each in groups.values())], "group types")
-    assert isinstance(source, Mapping)
-    return Model(_overlay(_spec_attrs("registry", _REGISTRY, groups), parsed.attributes, "registry"), groups, source)
+    attributes = _overlay(registry_attrs(groups), _read_attributes(tree.get("attributes"), "attributes"), "registry")
+    return Model(attributes, groups, tree)
 
 
-def _compile_group(plural: str, kind: GroupType, resources: Mapping[tuple[str, str], ResourceType]) -> None:
-    _set_plural(plural, kind)
-    for reference in kind.ximportresources:
-        home, slash, name = reference.removeprefix("/").partition("/")
-        each = resources.get((home, name)) if reference == f"/{home}{slash}{name}" and home != plural else None
-        if each is None:
-            raise _refusal(f"{plural}.ximportresources names {reference}, which no other group defines")
-        if name in kind.resources:
-            raise _refusal(f"{plural} has two resource types called {name}")
-        kind.resources[name] = each
-    own = kind.resources
+def _read_resources(groups: Mapping[str, Any]) -> dict[tuple[str, str], ResourceType]:
+    resources: dict[tuple[str, str], ResourceType] = {}
+    for group, source in groups.items():
+        for plural, each in _as_object(_as_object(source, group).get("resources") or {}, f"{group}.resources").items():
+            resources[group, plural] = _read_resource(group, plural, _as_object(each, f"{group}.{plural}"))
+    return resources
+
+
+def _to_group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str, str], ResourceType]) -> GroupType:
+    _check_known(source, _GROUP_ASPECTS, plural)
+    singular = _read_singular(plural, source)
+    own = {name: each for (group, name), each in resources.items() if group == plural}
+    for reference in _require_array(source.get("ximportresources") or [], f"{plural}.ximportresources"):
+        each = _import_resource(plural, reference, resources)
+        if each.plural in own:
+            raise _refusal(f"{plural} has two resource types called {each.plural}")
+        own[each.plural] = each
     _check_names([*own, *(each.singular for each in own.values())], f"resource types in {plural}")
-    kind.attributes = _overlay(_spec_attrs(kind.singular, _GROUP, own), kind.attributes, plural)
-    kind._rules = tuple(_iter_constraints(plural, kind.constraints, own, kind.attributes))
+    attributes = _overlay(
+        group_attrs(singular, own), _read_attributes(source.get("attributes"), f"{plural}.attributes"), plural
+    )
+    constraints = tuple(parse_constraints(plural, source.get("constraints") or {}, own, attributes))
+    return GroupType(plural, singular, attributes, own, constraints, _descriptive(source, plural))
 
 
-def _compile_resource(group: str, plural: str, kind: ResourceType) -> None:
+def _import_resource(plural: str, reference: object, resources: Mapping[tuple[str, str], ResourceType]) -> ResourceType:
+    parts = str(reference).split("/")
+    resource = resources.get((parts[1], parts[2])) if len(parts) == 3 and parts[0] == "" else None
+    if resource is None or resource.home == plural:
+        raise _refusal(f"{plural}.ximportresources names {reference}, which no other group defines")
+    return resource
+
+
+def _read_resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceType:
     where = f"{group}.{plural}"
-    _set_plural(plural, kind)
-    own = _spec_attrs(kind.singular, _RESOURCE, ("versions",))
-    if show_attributes(kind.resourceattributes) not in ({}, show_attributes(own)):
+    _check_known(source, _RESOURCE_ASPECTS, where)
+    singular = _read_singular(plural, source)
+    given = {name: _require_boolean(source[name], f"{where}.{name}") for name in _FLAGS if source.get(name) is not None}
+    mode = str(source.get("versionmode") or "manual").lower()
+    maxversions = source.get("maxversions") or 0
+    if mode not in VERSION_MODES:
+        raise _refusal(f"{where}.versionmode is {mode}; it must be one of {', '.join(VERSION_MODES)}")
+    if isinstance(maxversions, bool) or not isinstance(maxversions, int) or maxversions < 0:
+        raise _refusal(f"{where}.maxversions must be an unsigned integer")
+    if mode != "manual" and not given.get("singleversionroot"):
+        raise _refusal(f"{where}.singleversionroot must be true with versionmode {mode}")
+    if given.get("validatecompatibility") and not given.get("validateformat"):
+        raise _refusal(f"{where}.validateformat must be true with validatecompatibility")
+    own = resource_attrs(singular)
+    if source.get("resourceattributes") not in (None, {}, show_attributes(own)):
         raise _refusal(f"{where}.resourceattributes must not redefine attributes that the server sets")
-    document = _DOCUMENT.format(kind.singular) if kind.hasdocument else ""
-    versions = _spec_attrs(kind.singular, _VERSION + document)
-    kind.attributes = _overlay(versions, kind.attributes, where)
-    kind.metaattributes = _overlay(_spec_attrs(kind.singular, _META), kind.metaattributes, where)
-    kind.resourceattributes, kind._home = own, group
+    versions = version_attrs(singular, hasdocument=given.get("hasdocument", True))
+    return ResourceType(
+        plural,
+        singular,
+        group,
+        _overlay(versions, _read_attributes(source.get("attributes"), f"{where}.attributes"), where),
+        _overlay(
+            meta_attrs(singular), _read_attributes(source.get("metaattributes"), f"{where}.metaattributes"), where
+        ),
+        own,
+        maxversions=maxversions,
+        versionmode=mode,
+        typemap=_read_typemap(source.get("typemap") or {}, where),
+        descriptive=_descriptive(source, where),
+        **given,
+    )
 
 
-def _set_plural(plural: str, kind: GroupType | ResourceType) -> None:
-    if kind.plural not in ("", plural):
-        raise _refusal(f"{plural}.plural must be {plural!r}")
-    kind.plural = plural
+def _read_typemap(given: object, where: str) -> dict[str, str]:
+    typemap = {key: str(value).lower() for key, value in _as_object(given, f"{where}.typemap").items()}
+    for key, value in typemap.items():
+        if value not in ("binary", "json", "string") or not key or key.count("*") > 1:
+            raise _refusal(f"{where}.typemap maps {key!r} to {value!r}; allowed are binary, json and string")
+    return typemap
 
 
 def parse_constraints(
     where: str, given: object, resources: Mapping[str, ResourceType], attributes: Mapping[str, ModelAttribute]
 ) -> Iterator[ModelConstraint]:
-    """Parse the constraints of a group; *attributes* are the group's.
+    """Parse the constraints of a group type or of a group; *attributes* are the group's.
 
     Raises:
         Refusal: ``model_error``: a constraint names no scalar attribute, or has a value that is not allowed.
     """
-    rules = _parse(_CONSTRAINTS, given, f"{where}.constraints")
-    return _iter_constraints(where, rules, resources, attributes)
-
-
-def _iter_constraints(
-    where: str,
-    rules: Mapping[str, ConstraintAspects],
-    resources: Mapping[str, ResourceType],
-    attributes: Mapping[str, ModelAttribute],
-) -> Iterator[ModelConstraint]:
-    for key, rule in rules.items():
+    for key, rule in _as_object(given, f"{where}.constraints").items():
         place = f"{where}.constraints: {key}"
+        rule = _as_object(rule, place)
+        _check_known(rule, frozenset(("default", "enum", "equals")), place)
         name, _, path = key.partition(".")
         target = resources.get(name)
-        attribute = _attribute_at(target.attributes, path) if target is not None else None
+        attribute = attribute_at(target.attributes, path) if target is not None else None
         if attribute is None or not attribute.is_scalar:
             raise _refusal(f"{place} does not name a scalar attribute of its resources, as RESOURCES.PATH")
-        other = _attribute_at(attributes, rule.equals) if rule.equals else attribute
-        if other is None or other.type != attribute.type:
-            raise _refusal(f"{place} equals {rule.equals}, which is not an attribute of the group with the same type")
-        for value in rule.enum if rule.default is None else (*rule.enum, rule.default):
+        equals = rule.get("equals") or ""
+        other = attribute_at(attributes, equals) if isinstance(equals, str) and equals else None
+        if equals and (other is None or other.type != attribute.type):
+            raise _refusal(f"{place} equals {equals}, which is not an attribute of the group with the same type")
+        enum, default = tuple(_require_array(rule.get("enum") or [], place)), rule.get("default")
+        for value in enum if default is None else (*enum, default):
             if why := find_fault(value, attribute):
                 raise _refusal(f"{place}: {value!r} {why}")
-        first = attribute.default if rule.default is None else rule.default
-        if rule.enum and first is not None and first not in rule.enum:
+        first = attribute.default if default is None else default
+        if enum and first is not None and first not in enum:
             raise _refusal(f"{place}: the default {first!r} is not among its values")
-        yield ModelConstraint(name, path, rule.default, tuple(rule.enum), rule.equals)
+        yield ModelConstraint(name, path, default, enum, equals)
 
 
-def _attribute_at(attributes: Mapping[str, ModelAttribute], path: str) -> ModelAttribute | None:
+def attribute_at(attributes: Mapping[str, ModelAttribute], path: str) -> ModelAttribute | None:
     """Return the attribute at a dotted path, None if the model has none."""
     attribute: ModelAttribute | None = None
     for part in path.split("."):
@@ -224,15 +299,123 @@ def _overlay(
     base: Mapping[str, ModelAttribute], own: Mapping[str, ModelAttribute], where: str
 ) -> dict[str, ModelAttribute]:
     """Overlay the specification's attributes with the source's, which may narrow but not widen them."""
+    attributes = dict(base)
     for name, each in own.items():
         known = base.get(name)
         if known is None:
+            attributes[name] = each
             continue
         if each.type != known.type or (known.readonly and not each.readonly) or (known.default and not each.default):
             raise _refusal(f"{where}: {name} is defined by the specification and cannot be widened")
-        each.required, each._served = each.required or known.required, known.served
-        each.attributes, each.item = each.attributes or known.attributes, each.item or known.item
-    return {**base, **own}
+        members = each.attributes or known.attributes
+        attributes[name] = replace(
+            each,
+            required=each.required or known.required,
+            served=known.served,
+            attributes=members,
+            item=each.item or known.item,
+        )
+    return attributes
+
+
+def _read_attributes(given: object, where: str, *, extended: bool = False, depth: int = 0) -> dict[str, ModelAttribute]:
+    if depth > _MAX_DEPTH:
+        raise _refusal(f"{where} is nested too deeply")
+    attributes: dict[str, ModelAttribute] = {}
+    for name, each in _as_object(given or {}, where).items():
+        spelled = _EXTENDED_NAME if extended else _STRICT_NAME
+        if name != WILDCARD and not spelled.fullmatch(name):
+            raise _refusal(f"{where}: {name!r} is not a valid attribute name")
+        attributes[name] = _read_attribute(name, _as_object(each, f"{where}.{name}"), f"{where}.{name}", depth)
+    for each in attributes.values():
+        for siblings in each.ifvalues.values():
+            if twice := siblings.keys() & attributes.keys():
+                raise _refusal(f"{where}: {sorted(twice)[0]} is declared twice, once by ifvalues of {each.name}")
+    return attributes
+
+
+def _read_attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> ModelAttribute:
+    _check_known(source, _ATTRIBUTE_ASPECTS, where)
+    if source.get("name", name) != name:
+        raise _refusal(f"{where}.name must be {name!r}")
+    kind = source.get("type")
+    if kind not in TYPES:
+        raise _refusal(f"{where}.type is {kind!r}, which is not a type")
+    extended = str(source.get("namecharset") or "strict").lower()
+    if extended not in ("strict", "extended") or ("namecharset" in source and kind != "object"):
+        raise _refusal(f"{where}.namecharset must be strict or extended, and is only for objects")
+    if source.get("target") and kind not in TYPES_WITH_TARGET:
+        raise _refusal(f"{where}.target is only for links, not for {kind}")
+    if (kind in ("array", "map")) != (source.get("item") is not None):
+        raise _refusal(f"{where}.item is required for arrays and maps, and only for them")
+    if source.get("attributes") and kind != "object":
+        raise _refusal(f"{where}.attributes are only for objects")
+    flags = {
+        key: _require_boolean(source[key], f"{where}.{key}")
+        for key in ("strict", "matchversions", "readonly", "immutable", "required")
+        if source.get(key) is not None
+    }
+    attribute = ModelAttribute(
+        name,
+        kind,
+        description=str(source.get("description") or ""),
+        target=str(source.get("target") or ""),
+        extended=extended == "extended",
+        enum=tuple(_require_array(source.get("enum") or [], f"{where}.enum")),
+        default=source.get("default"),
+        attributes=_read_attributes(
+            source.get("attributes"), f"{where}.attributes", extended=extended == "extended", depth=depth + 1
+        ),
+        item=_read_item(source.get("item"), f"{where}.item", depth),
+        ifvalues=_read_ifvalues(source, where, depth),
+        **flags,
+    )
+    _check_attribute(attribute, where)
+    return attribute
+
+
+def _read_item(source: object, where: str, depth: int) -> ModelAttribute | None:
+    return None if source is None else _read_attribute("", {"name": "", **_as_object(source, where)}, where, depth + 1)
+
+
+def _read_ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, dict[str, ModelAttribute]]:
+    ifvalues: dict[str, dict[str, ModelAttribute]] = {}
+    for value, each in _as_object(source.get("ifvalues") or {}, f"{where}.ifvalues").items():
+        if not value or value.startswith("^") or value.lower() in {other.lower() for other in ifvalues}:
+            raise _refusal(f"{where}.ifvalues: {value!r} is empty, reserved, or duplicated")
+        siblings = _as_object(each, f"{where}.ifvalues.{value}").get("siblingattributes")
+        ifvalues[value] = _read_attributes(siblings, f"{where}.ifvalues.{value}", extended=True, depth=depth + 1)
+    return ifvalues
+
+
+def _check_attribute(attribute: ModelAttribute, where: str) -> None:
+    if attribute.name == WILDCARD and (attribute.required or attribute.readonly or attribute.ifvalues):
+        raise _refusal(f"{where} is a wildcard, so it cannot be required or readonly or have ifvalues")
+    of_enum = attribute.item or attribute
+    if (attribute.enum and not of_enum.is_scalar) or (attribute.ifvalues and not attribute.is_scalar):
+        raise _refusal(f"{where}: ifvalues are only for scalars, enum only for scalars and arrays and maps of scalars")
+    if attribute.matchversions and not attribute.is_scalar:
+        raise _refusal(f"{where}: matchversions is only for scalars")
+    for value in attribute.enum:
+        if find_fault(value, of_enum):
+            raise _refusal(f"{where}.enum: {value!r} is not of type {of_enum.type}")
+    if attribute.default is None:
+        return
+    if attribute.type not in SCALARS:
+        raise Refusal("model_scalar_default", "/model", name=attribute.name)
+    if not attribute.required:
+        raise Refusal("model_required_true", "/model", name=attribute.name)
+    if why := find_fault(attribute.default, attribute):
+        raise _refusal(f"{where}.default {why}")
+
+
+def _read_singular(plural: str, source: Mapping[str, Any]) -> str:
+    singular = source.get("singular")
+    if not _PLURAL_NAME.fullmatch(plural) or source.get("plural", plural) != plural:
+        raise _refusal(f"{plural!r} is not a valid plural name, or differs from its key")
+    if not isinstance(singular, str) or not _PLURAL_NAME.fullmatch(singular):
+        raise _refusal(f"{plural}.singular is missing, or not a valid name")
+    return singular
 
 
 def _check_names(names: list[str], what: str) -> None:
@@ -240,22 +423,39 @@ def _check_names(names: list[str], what: str) -> None:
         raise _refusal(f"{what} share the name {twice[0]}")
 
 
-def _parse(parser: TypeAdapter[T], source: object, where: str) -> T:
-    """Return a source as objects; null is the same as absent."""
-    try:
-        return parser.validate_json(msgspec.json.encode(_without_nulls(source)))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or where
-        raise _refusal(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
-    except RecursionError:
-        raise _refusal(f"{where} is nested too deeply") from None
+def _descriptive(source: Mapping[str, Any], where: str) -> dict[str, Any]:
+    _check_labels(source, where)
+    return {name: source[name] for name in _DESCRIPTIVE if source.get(name) is not None}
 
 
-def _without_nulls(tree: object) -> object:
-    if not isinstance(tree, Mapping):
-        return tree
-    return {name: _without_nulls(value) for name, value in tree.items() if value is not None}
+def _check_labels(source: Mapping[str, Any], where: str) -> None:
+    for key, value in _as_object(source.get("labels") or {}, f"{where}.labels").items():
+        if not key or not isinstance(value, str):
+            raise _refusal(f"{where}.labels: {key!r} must be a non-empty string, and its value a string")
+
+
+def _check_known(source: Mapping[str, Any], names: frozenset[str], where: str) -> None:
+    for name in source:
+        if name not in names:
+            raise _refusal(f"{where} has an unknown aspect {name!r}")
+
+
+def _as_object(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _refusal(f"{where} must be an object")
+    return value
+
+
+def _require_array(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise _refusal(f"{where} must be an array")
+    return list(value)
+
+
+def _require_boolean(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise _refusal(f"{where} must be true or false")
+    return value
 
 
 def _refusal(detail: str) -> Refusal:

@@ -73,11 +73,3 @@ def test_they_are_the_same_within_the_root(tmp_path: Path) -> None:
         alone = client.get("/capabilities").json()
         assert client.get("/?inline=capabilities").json()["capabilities"] == alone
         assert all(each.keys() == {"mutable"} for each in alone["available"].values())
-
-
-@pytest.mark.parametrize("depth", [100, 300])
-def test_a_model_that_nests_too_deeply_is_refused(tmp_path: Path, depth: int) -> None:
-    nested = "".join(['{"type": "object", "attributes": {"a": '] * depth) + '{"type": "string"}' + "}}" * depth
-    with served(tmp_path) as client:
-        answer = client.put("/modelsource", content=f'{{"attributes": {{"a": {nested}}}}}')
-    assert answer.status_code == 400 and answer.json()["type"].endswith("#model_error"), answer.text
