@@ -304,7 +304,7 @@ def wait(
 
 
 def _find_readiness_url(config: Path) -> str:
-    """Return the URL that tells whether the router or registry of these settings is ready."""
+    """Return the URL of the readiness of the router or registry of these settings."""
     written = read_yaml(config)
     if not written.keys() - Settings.model_fields.keys():
         return f"{metrics_address(load_settings(config).metrics)}/readyz"
