@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-import yaml
 
 from catalog.convert import to_json_text, to_yaml_text
+from catalog.parsing.texts import read_table
 from router.commands.arguments import schema_option, write_text
 from router.errors import RouterError
 from router.terminal import print_text
@@ -27,12 +27,13 @@ def _read(name: str) -> str:
     return (files("router.commands") / name).read_text(encoding="utf-8")
 
 
-PROTOCOLS: Final[Protocols] = yaml.safe_load(_read("init.protocols.yaml"))
+PROTOCOLS: Final[Protocols] = read_table(__package__, "init.protocols.yaml", dict[str, dict[str, Any]])
 
 
 def make_catalog(chosen: Protocols) -> dict[str, Any]:
     """Return a catalog with an endpoint per protocol, and one event that all of them carry."""
-    endpoints, groups = {}, {GROUP: {"messages": {f"{GROUP}.Moisture": yaml.safe_load(_read("init.event.yaml"))}}}
+    event = read_table(__package__, "init.event.yaml", dict[str, Any])
+    endpoints, groups = {}, {GROUP: {"messages": {f"{GROUP}.Moisture": event}}}
     for name, form in chosen.items():
         own = f"{GROUP}.{name.capitalize()}"
         where = {"endpoints": [{"uri": form["address"]}]} if "address" in form else {}

@@ -11,17 +11,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import yaml
 
 from bindings.parts import BINARY_KIND
 from bindings.protocols import binding_of
 from catalog.findings import RecordError
 from catalog.linting.events import is_media_type
 from catalog.model import CLOUDEVENTS
+from catalog.parsing.texts import read_table
 from catalog.protocols.properties import ATTRIBUTE_TYPES, NAMED_PREFIXES, PROTOCOL_OPTIONS, ProtocolOptions, is_dotted
 from catalog.record import Record
 from catalog.schemas.contract import parse_json
@@ -29,7 +28,7 @@ from catalog.values import is_valid, media_type_of
 
 # Properties that drafts never require: ids, times, tracing, headers of transports, and possible secrets.
 
-_PATTERNS: Final = yaml.safe_load((files("router.commands.dead_letters") / "noise.yaml").read_text(encoding="utf-8"))
+_PATTERNS: Final = read_table(__package__, "noise.yaml", dict[str, list[Any]])
 _ATTRIBUTES: Final = frozenset(itertools.chain(*_PATTERNS["attributes"]))
 _NOISE: Final = re.compile("|".join(_PATTERNS["names"]), re.IGNORECASE | re.DOTALL)
 _SECTIONS: Final = ("header.", "footer.", "delivery-annotations.", "message-annotations.")
