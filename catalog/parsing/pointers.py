@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -84,12 +84,13 @@ def lines_of(data: bytes, pointers: Collection[str]) -> dict[str, int]:
     """
     steps = ((pointer, pointer.split("/")) for pointer in pointers)
     above = {pointer: ["/".join(parts[:end]) for end in range(len(parts), 1, -1)] for pointer, parts in steps}
-    wanted = {each for listed in above.values() for each in listed}
+    wanted: dict[str, dict[str, str]] = {}
+    for pointer in {each for listed in above.values() for each in listed}:
+        parent, _, step = pointer.rpartition("/")
+        wanted.setdefault(parent, {})[step] = pointer
     lines: dict[str, int] = {}
     try:
-        for pointer, line in _iter_lines(_PAIR.sub(_join_surrogates, data.decode("utf-8-sig", errors="replace"))):
-            if pointer in wanted:
-                lines[pointer] = line
+        lines.update(_iter_lines(_PAIR.sub(_join_surrogates, data.decode("utf-8-sig", errors="replace")), wanted))
     except (yaml.YAMLError, ValueError):
         pass  # the parser reports an unreadable document
     found = {pointer: next(filter(None, map(lines.get, listed)), None) for pointer, listed in above.items()}
@@ -100,18 +101,25 @@ def _join_surrogates(match: re.Match[str]) -> str:
     return match[0] if len(match[0]) == 2 else str(json.loads(f'"{match[0]}"'))
 
 
+_UNWANTED: Final = "-"
+"""The pointer of members of which, and below which, no line is wanted: a whole one each would cost its length."""
+
+
 @dataclass(slots=True)
 class _OpenCollection:
-    """A collection being read: its pointer, and that of the member whose value is next, None before a key."""
+    """A collection being read: its wanted members by step, and the pointer of the member whose value is next.
 
-    pointer: str
+    ``member`` is None before a key.
+    """
+
+    wanted: Mapping[str, str]
     is_map: bool
     member: str | None = None
     members: int = 0
 
 
-def _iter_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the pointer and the line of every member."""
+def _iter_lines(text: str, wanted: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, int]]:
+    """Yield the wanted pointers with their lines; *wanted* has them by parent and step."""
     stack: list[_OpenCollection] = []
     events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
     for event in events:
@@ -120,14 +128,16 @@ def _iter_lines(text: str) -> Iterator[tuple[str, int]]:
             stack.pop()
         if not isinstance(event, yaml.NodeEvent):
             continue
-        here = stack[-1] if stack else _OpenCollection("", True, "")
+        here = stack[-1] if stack else _OpenCollection({}, True, "")
         pointer = here.member
         if pointer is None:
             step = getattr(event, "value", "") if here.is_map else here.members
-            here.member = f"{here.pointer}{to_pointer([step])}"
-            yield here.member, mark.line + 1
+            here.member = here.wanted.get(to_pointer([step])[1:], _UNWANTED) if here.wanted else _UNWANTED
+            if here.member != _UNWANTED:
+                yield here.member, mark.line + 1
         if pointer is not None or not here.is_map:
             pointer, here.member = here.member, None
             here.members += 1
         if isinstance(event, yaml.CollectionStartEvent):
-            stack.append(_OpenCollection(pointer or "", isinstance(event, yaml.MappingStartEvent)))
+            inside = wanted.get(_UNWANTED if pointer is None else pointer, {})
+            stack.append(_OpenCollection(inside, isinstance(event, yaml.MappingStartEvent)))
