@@ -81,7 +81,8 @@ class Transactions:
 
     def __init__(self, bootstrap: str, name: str) -> None:
         told = {"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 2, "log_level": 0}
-        self._producer = Producer(told)
+        # The broker aborts what is open for longer: the most that it allows, for a busy machine.
+        self._producer = Producer({**told, "transaction.timeout.ms": 900_000})
         self._producer.init_transactions(READ_SECONDS)
 
     def begin(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, Headers]]) -> None:
