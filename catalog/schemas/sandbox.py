@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import json
 import os
 import pickle
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from catalog.schemas.contract import (
     BEYOND_FAULT,
@@ -33,6 +34,7 @@ from catalog.schemas.contract import (
 )
 from catalog.schemas.families import MAX_COMPILED, KnownDocuments, compile_schema, documents_of
 
+T = TypeVar("T")
 MAX_SECONDS: Final = 2.0
 """Maximum CPU seconds for one call."""
 MAX_MEMORY: Final = 256 * 1024 * 1024
@@ -55,34 +57,9 @@ _START_SECONDS: Final = 60.0
 _SCRIPT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import catalog.schemas.sandbox as s; s.serve_tasks()"
 )
-COMPILE_SECONDS: Final = 10
+COMPILE_SECONDS: Final = 10.0
 COMPILE_MEMORY: Final = 1024 * 1024 * 1024
-"""Maximum CPU seconds and memory to compile a schema in a process of its own."""
-_LIMITS_SCRIPT: Final = """
-import resource, sys
-for kind, most in (resource.RLIMIT_CPU, int(sys.argv[1])), (resource.RLIMIT_AS, int(sys.argv[2])):
-    hard = resource.getrlimit(kind)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(kind, (most, most))
-"""
-
-
-def run_limited(
-    script: str, arguments: list[str], *, given: bytes = b"", folder: str | None = None
-) -> tuple[int, bytes, str]:
-    """Run a Python script that compiles a schema in a process of its own; return its code, output and errors.
-
-    Its arguments begin at ``sys.argv[3]``. The code is negative if it exceeded a limit on time.
-    """
-    limits = [str(COMPILE_SECONDS), str(COMPILE_MEMORY)]
-    command = [sys.executable, "-I", "-S", "-c", _LIMITS_SCRIPT + script, *limits, *arguments]
-    try:
-        done = subprocess.run(
-            command, input=given, cwd=folder, capture_output=True, check=False, timeout=WAITING * COMPILE_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return -1, b"", ""
-    return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
+"""Maximum CPU seconds and memory to compile a schema."""
 
 
 class Task(NamedTuple):
@@ -94,6 +71,7 @@ class Task(NamedTuple):
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     seconds: float
+    memory: int
     prepare: Callable[[], None] | None
 
 
@@ -142,6 +120,8 @@ class Sandbox:
 
     def __init__(self) -> None:
         self.worker: subprocess.Popen[bytes] | None = None
+        self.is_inside = False
+        """Whether this process is itself a worker, which compiles again what was compiled within limits before."""
         self._lock = threading.Lock()
         self._owner = 0
         self._prepared: set[bytes] = set()
@@ -151,6 +131,7 @@ class Sandbox:
         function: Callable[..., Any],
         *arguments: Any,
         seconds: float = MAX_SECONDS,
+        memory: int = MAX_MEMORY,
         key: bytes = b"",
         prepare: Callable[[], None] | None = None,
     ) -> tuple[Any, float]:
@@ -162,6 +143,8 @@ class Sandbox:
             LimitExceeded: it exceeds a limit, or fails.
             OSError: there is no worker, and the system starts none.
         """
+        if self.is_inside:
+            return function(*arguments), 0.0
         with self._lock:
             is_full = len(self._prepared) >= MAX_COMPILED  # catalogs change for years, and it forgets no schema
             if self.worker is None or self._owner != os.getpid() or self.worker.poll() is not None or is_full:
@@ -169,7 +152,7 @@ class Sandbox:
                 self.worker, self._owner, self._prepared = _start_worker(), os.getpid(), set()
             is_prepared = key in self._prepared
             self._prepared.add(key)
-            task = Task(function, arguments, seconds, None if is_prepared else prepare)
+            task = Task(function, arguments, seconds, memory, None if is_prepared else prepare)
             try:
                 answer = _exchange(self.worker, task, WAITING * seconds + (0 if is_prepared else _START_SECONDS))
             except (OSError, EOFError, pickle.UnpicklingError):
@@ -200,8 +183,21 @@ sandbox: Final = Sandbox()
 atexit.register(sandbox.stop)
 
 
+def compile_limited(function: Callable[..., T], *arguments: Any, module: str) -> T:
+    """Return what a function does to compile a schema within limits; *module* is a library that it needs.
+
+    Raises:
+        LimitExceeded, OSError: as :meth:`Sandbox.call`.
+    """
+    load = partial(importlib.import_module, module)
+    limits: Any = {"seconds": COMPILE_SECONDS, "memory": COMPILE_MEMORY}
+    compiled: T = sandbox.call(function, *arguments, key=module.encode(), prepare=load, **limits)[0]
+    return compiled
+
+
 def serve_tasks() -> None:
     """Answer the tasks on standard input until its other end is closed; the main function of the worker."""
+    sandbox.is_inside = True
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -237,7 +233,7 @@ def _answer_task(task: Task) -> None:
 def _run_task(task: Task) -> tuple[Any, float]:
     """Return result and CPU seconds of a call; a limit that is exceeded ends the process."""
     with open("/proc/self/statm", encoding="ascii") as pages:
-        room = int(pages.read().split()[0]) * resource.getpagesize() + MAX_MEMORY
+        room = int(pages.read().split()[0]) * resource.getpagesize() + task.memory
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (room if hard == resource.RLIM_INFINITY else min(room, hard), hard))
     before = time.process_time()

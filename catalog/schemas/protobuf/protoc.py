@@ -1,12 +1,14 @@
 """Compile .proto texts with protoc.
 
-It runs in a separate process with limits on memory and time, because it is C++ code that writes errors to standard
-error, and no text in a catalog may crash the router. A run takes about 50 ms; results are cached per process.
+It runs in the sandbox, because it is C++ code that writes errors to standard error, and no text in a catalog may crash
+the router. Results are cached per process.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
@@ -16,15 +18,10 @@ from typing import Final
 import grpc_tools  # type: ignore[import-untyped]
 
 from catalog.schemas.contract import SchemaError, clip
-from catalog.schemas.sandbox import COMPILE_MEMORY, COMPILE_SECONDS, run_limited
+from catalog.schemas.sandbox import COMPILE_MEMORY, COMPILE_SECONDS, LimitExceeded, compile_limited
 
 INCLUDE: Final = Path(grpc_tools.__file__).parent / "_proto"
 """The folder of the files bundled with protoc: google/protobuf/*.proto."""
-_SCRIPT: Final = """
-sys.path.append(sys.argv[3])
-from grpc_tools.protoc import main
-sys.exit(main(["protoc", *sys.argv[4:]]))
-"""
 _TOKEN: Final = re.compile(
     r"""//[^\n]* | /\*(?:.*?\*/|.*)  # comments; one that is not closed takes the rest
     | \bimport\s+(?:(?:public|weak|option)\s+)?(?:"([^"\n]*)"|'([^'\n]*)')\s*;
@@ -79,25 +76,36 @@ def _compile_cached(main: str, files: tuple[tuple[str, str], ...], prefix: str) 
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             whole = prefix + text if path == main else text
             (root / path).write_text(whole, encoding="utf-8", errors="replace", newline="")
-        options = ["-I.", f"-I{INCLUDE}", "--include_imports", "--descriptor_set_out=.descriptors", main]
-        arguments = [str(INCLUDE.parents[1]), *options]
-        code, _, errors = run_limited(_SCRIPT, arguments, folder=folder)
+        try:
+            code, errors = compile_limited(_run_protoc, folder, main, module="grpc_tools.protoc")
+        except LimitExceeded:
+            limits = f"{COMPILE_SECONDS:g} s and {COMPILE_MEMORY // 1024**2} MiB"
+            message = f"compiling the .proto text takes protoc more than {limits}"
+            raise SchemaError(message, hint="split it, or make it simpler") from None
         if code == 0:
             return (root / ".descriptors").read_bytes()
-        raise _compile_error(main, len(prefix), code, errors)
+        raise _compile_error(main, len(prefix), errors)
 
 
-def _compile_error(main: str, shift: int, code: int, errors: str) -> SchemaError:
+def _run_protoc(folder: str, main: str) -> tuple[int, str]:
+    """Compile a file of a folder there; return protoc's exit code, and what it writes to standard error."""
+    from grpc_tools import protoc
+
+    os.chdir(folder)  # messages name the file as it is written here
+    outputs = ["--include_imports", "--descriptor_set_out=.descriptors"]
+    with tempfile.TemporaryFile() as errors:
+        os.dup2(errors.fileno(), sys.stderr.fileno())
+        code = protoc.main(["protoc", "-I.", f"-I{INCLUDE}", *outputs, main])
+        errors.seek(0)
+        return code, errors.read().decode("utf-8", "replace")
+
+
+def _compile_error(main: str, shift: int, errors: str) -> SchemaError:
     hint = "correct the .proto text; `protoc` says the same of it"
     for match in filter(None, map(_MESSAGE.match, errors.split("\n"))):
         is_main, column = match["file"] == main, int(match["column"])
         place = "" if is_main else f"{match['file']}, "
         column -= shift if is_main and match["line"] == "1" else 0
         return SchemaError(clip(f"{place}line {match['line']}, column {column}: {match['text']}"), hint=hint)
-    if code < 0 or "MemoryError" in errors:
-        limits = f"{COMPILE_SECONDS} s and {COMPILE_MEMORY // 1024**2} MiB"
-        return SchemaError(
-            f"compiling the .proto text takes protoc more than {limits}", hint="split it, or make it simpler"
-        )
     lines = [line for line in errors.split("\n") if line.strip() and "warning:" not in line]
     return SchemaError(f"protoc refuses the .proto text: {clip(lines[0] if lines else 'it says nothing')}", hint=hint)

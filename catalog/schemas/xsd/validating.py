@@ -6,9 +6,7 @@ libxml2 does not follow it.
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -27,7 +25,7 @@ from catalog.schemas.contract import (
     clip,
     make_fault,
 )
-from catalog.schemas.sandbox import COMPILE_MEMORY, COMPILE_SECONDS, run_limited
+from catalog.schemas.sandbox import COMPILE_MEMORY, COMPILE_SECONDS, LimitExceeded, compile_limited
 
 # Reading XML Schema documents, without DTDs, entities, files and network access, and with all that they refer to.
 #
@@ -35,8 +33,6 @@ from catalog.schemas.sandbox import COMPILE_MEMORY, COMPILE_SECONDS, run_limited
 # follows references itself, can only find documents in :attr:`XsdDocuments.texts`.
 
 XS: Final = "{http://www.w3.org/2001/XMLSchema}"
-PLAIN_SIZE: Final = 256 * 1024
-"""Larger schemas are first compiled in a process with limits."""
 _MAIN: Final = "document0.xsd"
 _REFERRING: Final = (f"{XS}include", f"{XS}import", f"{XS}redefine", f"{XS}override")
 _DECLARATION: Final = re.compile(r"\ufeff?\s*<\?xml\s[^>]*\?>")
@@ -54,14 +50,12 @@ _XML_ATTRIBUTES: Final = f"""<schema xmlns="{XS[1:-1]}" targetNamespace="{XML_NA
 class XsdDocuments:
     """All documents of a schema by generated name; the first is the schema itself.
 
-    ``elements`` are the local names of all global elements, ``later`` is a feature of XSD 1.1 that is used, and
-    ``intricate`` says whether the compiled form may be much larger than the text.
+    ``elements`` are the local names of all global elements, ``later`` is a feature of XSD 1.1 that is used.
     """
 
     texts: Mapping[str, bytes]
     elements: frozenset[str]
     later: str = ""
-    intricate: bool = False
 
 
 class _KnownDocuments(etree.Resolver):
@@ -110,7 +104,6 @@ def read_documents(source: SchemaSource, library: Library) -> XsdDocuments:
     roots = {_MAIN: _parse_schema(source.document, "")}
     names = {source.uri: _MAIN}
     waiting = [(_MAIN, source.uri)]
-    size = len(source.document)
     while waiting:
         current, base = waiting.pop()
         for each in _iter_references(roots[current]):
@@ -119,13 +112,11 @@ def read_documents(source: SchemaSource, library: Library) -> XsdDocuments:
                 names[uri] = f"document{len(names)}.xsd"
                 roots[names[uri]] = _parse_schema(document, uri)
                 waiting.append((names[uri], uri))
-                size += len(document)
             each.set("schemaLocation", names[uri])
     return XsdDocuments(
         texts={name: etree.tostring(root, encoding="utf-8") for name, root in roots.items()},
         elements=frozenset(str(each.get("name")) for root in roots.values() for each in root.findall(f"{XS}element")),
         later=next((later for root in roots.values() for later in _iter_xsd11(root)), ""),
-        intricate=size > PLAIN_SIZE or any(map(_is_intricate, roots.values())),
     )
 
 
@@ -173,16 +164,6 @@ def _iter_xsd11(root: etree._Element) -> Iterator[str]:
         )
 
 
-def _is_intricate(root: etree._Element) -> bool:
-    """Whether a document has references that may multiply, many optional parts, or counted patterns."""
-    if next(root.iter(f"{XS}union", f"{XS}extension"), None) is not None:
-        return True
-    refers = any(each.get("ref") for each in root.iter(f"{XS}group", f"{XS}attributeGroup"))
-    substitutes = any(each.get("substitutionGroup") for each in root.iter(f"{XS}element"))
-    counts = any("{" in str(each.get("value")) for each in root.iter(f"{XS}pattern"))
-    return refers or substitutes or counts or sum(each.get("minOccurs") == "0" for each in root.iter(f"{XS}*")) > 200
-
-
 # libxml2 compares each value with all values of an enumeration, and tries all ways to match ambiguous patterns and
 # content models. It gives up after half a second, but for each value of a body. So only bodies of some size are
 # validated in this process.
@@ -226,20 +207,6 @@ _CHUNK: Final = 1024
 _LOCATIONS: Final = etree.XPath(
     "//@*[namespace-uri() = 'http://www.w3.org/2001/XMLSchema-instance' and contains(local-name(), 'chemaLocation')]"
 )
-_TRIAL: Final = """
-import json
-job = json.load(sys.stdin)
-sys.path[:] = job["path"]
-from lxml import etree
-from catalog.schemas.xsd.validating import compile_documents
-try:
-    compile_documents({name: text.encode() for name, text in job["texts"].items()})
-except (etree.XMLSchemaParseError, etree.XMLSyntaxError) as error:
-    print(error)
-    sys.exit(job["invalid"])
-"""
-_INVALID: Final = 3
-"""The exit code of the trial if libxml2 rejects the schema, which it also does if memory is exhausted."""
 
 
 def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
@@ -261,12 +228,15 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
     if source.name and source.name not in documents.elements:
         known = clip(", ".join(sorted(documents.elements)))
         raise MissingTypeError(f"the XML Schema declares no element {clip(source.name)}", hint=f"it declares {known}")
-    if documents.intricate:
-        _try_compile(documents, source.version)
     try:
-        return XsdValidator(compile_documents(documents.texts), source.name, _find_fast_bytes(documents.texts))
-    except (etree.XMLSchemaParseError, etree.XMLSyntaxError) as error:
-        raise _compile_error(documents, source.version, str(error)) from error
+        reason = compile_limited(_find_fault, documents.texts, module="lxml.etree")
+    except LimitExceeded:
+        limits = f"{COMPILE_SECONDS:g} s or {COMPILE_MEMORY // 1024**2} MiB"
+        hint = "use fewer optional elements in one type, and groups and unions that refer to each other less often"
+        raise SchemaError(f"compiling the XML Schema takes more than {limits}", hint=hint) from None
+    if reason:
+        raise _compile_error(documents, source.version, reason)
+    return XsdValidator(compile_documents(documents.texts), source.name, _find_fast_bytes(documents.texts))
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
@@ -278,19 +248,13 @@ def references_of(source: SchemaSource) -> Iterable[str]:
     return list(dict.fromkeys(str(each.get("schemaLocation")) for each in _iter_references(root)))
 
 
-def _try_compile(documents: XsdDocuments, version: str) -> None:
-    """Compile in a process with limits first, because a short XSD can make libxml2 use all memory, or days."""
-    texts = {name: text.decode("utf-8") for name, text in documents.texts.items()}
-    job = json.dumps({"texts": texts, "path": sys.path, "invalid": _INVALID}).encode()
-    code, said, errors = run_limited(_TRIAL, [], given=job)
-    if code == _INVALID:
-        raise _compile_error(documents, version, said.decode("utf-8", "replace"))
-    if code < 0 or "MemoryError" in errors:
-        limits = f"{COMPILE_SECONDS} s or {COMPILE_MEMORY // 1024**2} MiB"
-        hint = "use fewer optional elements in one type, and groups and unions that refer to each other less often"
-        raise SchemaError(f"compiling the XML Schema takes more than {limits}", hint=hint)
-    if code != 0:  # not caused by the schema
-        raise RuntimeError(f"the trial compilation failed: {errors[-500:]}")
+def _find_fault(texts: Mapping[str, bytes]) -> str:
+    """Return why libxml2 rejects documents; a short one can make it use all memory, or days."""
+    try:
+        compile_documents(texts)
+    except (etree.XMLSchemaParseError, etree.XMLSyntaxError) as error:
+        return str(error) or "no reason is given"
+    return ""
 
 
 def _compile_error(documents: XsdDocuments, version: str, reason: str) -> SchemaError:
