@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property
 from itertools import chain
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from xml.sax.saxutils import quoteattr
 
 import msgspec
@@ -180,18 +181,8 @@ _LAST: Final = 253_402_300_799_999_999
 """Microseconds since 1970 of the first and last moment of the years 1 to 9999, which all readers support."""
 
 
-@dataclass(slots=True)
-class ColumnErrors:
-    """The values that do not fit one column: their number, their indexes, and the reason of the first.
-
-    ``column`` is a path such as ``readings.element.at``, empty for the array itself.
-    """
-
-    column: str
-    first: int
-    why: str
-    values: int = 0
-    rows: list[int] = field(default_factory=list)
+Misfits = dict[str, tuple[str, list[int]]]
+"""The values that do not fit, by column path (``readings.element.at``): the reason of the first, and their indexes."""
 
 
 class ColumnBuilder:
@@ -205,19 +196,14 @@ class ColumnBuilder:
         self.type = arrow_type(shape)
         self._build = self._compile(shape, getters, to_json)
 
-    def build_array(self, values: list[Any]) -> tuple[pa.Array, list[ColumnErrors]]:
-        """Return the array of *values* (None is null), and the values that do not fit, by column."""
+    def build_array(self, values: list[Any]) -> tuple[pa.Array, Misfits]:
+        """Return the array of *values* (None is null), and the values that do not fit."""
+        misfits: Misfits = {}
         try:
-            return self._build(values, None), []
+            return self._build(values, None), misfits
         except _REFUSALS:
-            errors: dict[str, ColumnErrors] = {}
-
-            def report(row: int, column: str, why: str) -> None:
-                known = errors.setdefault(column, ColumnErrors(column, row, why))
-                known.values += 1
-                known.rows.append(row)
-
-            return self._build(values, report), list(errors.values())
+            array = self._build(values, lambda row, column, why: misfits.setdefault(column, (why, []))[1].append(row))
+            return array, misfits
 
     def _compile(self, shape: Shape, getters: Callable[[Struct], Getters], to_json: ToJson) -> Build:
         if isinstance(shape, Struct):
@@ -400,37 +386,42 @@ class Undecoded:
     rows: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
-class BodyReader(Protocol):
+class BodyReader(ABC):
     """Reads bodies of one schema, and gives :class:`ColumnBuilder` access to the parts of their values."""
 
     def read(
         self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
     ) -> tuple[list[Any], list[Undecoded]]:
-        """Return a value per row, None if the body is absent or reported in the second list.
+        """Return a value per row, None if the body is absent or reported in the second list."""
+        values: list[Any] = []
+        undecoded: list[Undecoded] = []
+        for row, (body, content_type) in enumerate(zip(bodies, content_types, strict=True)):
+            value = None
+            if body is not None:
+                try:
+                    if len(body) > MAX_BODY_BYTES:
+                        raise UnreadableBody(TOO_LARGE)
+                    value = self.read_value(body, content_type)
+                except UnreadableBody as error:
+                    undecoded.append(Undecoded(row, error.why))
+            values.append(value)
+        return values, undecoded
 
-        A part of a value with a wrong type is an :class:`~catalog.schemas.contract.UnfitValue`.
+    @abstractmethod
+    def read_value(self, body: bytes, content_type: str | None) -> Any:
+        """Return the value of a body; a part with a wrong type is an :class:`~catalog.schemas.contract.UnfitValue`.
+
+        Raises:
+            UnreadableBody: it cannot be parsed.
         """
-        ...
 
+    @abstractmethod
     def getters_of(self, struct: Struct) -> Getters:
         """Return the getters of the struct's members."""
-        ...
 
+    @abstractmethod
     def to_json(self, value: Any) -> str | None:
         """Return the JSON text of a value at a ``json`` leaf; None for null."""
-        ...
-
-
-def iter_rows(
-    bodies: Sequence[bytes | None], content_types: Sequence[str | None], undecoded: list[Undecoded]
-) -> Iterator[tuple[int, bytes | None, str | None]]:
-    """Yield row, body and content type of each row; a body that is too large is reported, and yielded as None."""
-    for row, (body, content_type) in enumerate(zip(bodies, content_types, strict=True)):
-        if body is not None and len(body) > MAX_BODY_BYTES:
-            undecoded.append(Undecoded(row, TOO_LARGE))
-            yield row, None, content_type
-        else:
-            yield row, body, content_type
 
 
 # Column names: characters that Parquet and Delta forbid are escaped, and names that differ only by case are numbered.
@@ -608,15 +599,14 @@ class PayloadColumn:
             return pa.nulls(len(bodies), self.type), tuple(Undecoded(row, why) for row in range(len(bodies)))
         reader = self._reader if written is None else self._reader_for(written)
         values, undecoded = reader.read(bodies.to_pylist(), types)
-        array, errors = self._columns.build_array(values)
-        for each in errors:
-            names = (WHOLE, each.column) if self._is_whole else (each.column,)
-            column = ".".join(name for name in names if name)
-            undecoded.append(Undecoded(each.first, clip(each.why), column, each.values, tuple(each.rows)))
+        array, misfits = self._columns.build_array(values)
+        for path, (why, rows) in misfits.items():
+            column = ".".join(filter(None, (WHOLE if self._is_whole else "", path)))
+            undecoded.append(Undecoded(rows[0], clip(why), column, len(rows), tuple(rows)))
         undecoded.sort(key=lambda each: (each.row, each.column or ""))
         if self._is_whole:
             present = np.array(array.is_valid())
-            present[[row for each in errors for row in each.rows]] = True
+            present[[row for _, rows in misfits.values() for row in rows]] = True
             array = pa.StructArray.from_arrays([array], fields=list(self.type), mask=pa.array(~present))
         return array, tuple(undecoded)
 

@@ -9,12 +9,12 @@ import re
 import string
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import lru_cache
 from re import _constants as sre  # type: ignore[attr-defined, unused-ignore]  # private, and unchanged for decades
 from re._parser import parse as parse_expression  # type: ignore[import-not-found]
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 # The random choices for one payload, and how many optional parts it has.
 #
@@ -295,61 +295,43 @@ _CATEGORIES: Final[Mapping[Any, str]] = {
 _NAMED_GROUP: Final = re.compile(r"\(\?<(?![=!])[^>]*>")
 
 
-class _TextMaker(NamedTuple):
-    """Makes texts of at most ``longest`` characters."""
-
-    make: Callable[[Chooser], str]
-    longest: int
-
-
 class _Unsupported(Exception):
-    """The expression uses an unsupported feature."""
+    """The expression uses an unsupported feature, or gives very long texts."""
 
 
 def make_matching_text(pattern: str, chooser: Chooser) -> str | None:
     """Return a text with a part that matches *pattern*; None if the pattern is not supported."""
-    maker = _compile_pattern(pattern)
-    return maker.make(chooser) if maker else None
-
-
-@lru_cache(maxsize=1024)
-def _compile_pattern(pattern: str) -> _TextMaker | None:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sets that may have another meaning one day
-            return _make_sequence(parse_expression(_NAMED_GROUP.sub("(?:", pattern)))
+        return _make_sequence(_parse_pattern(pattern), chooser, iter(range(MAX_SIZE)))
     except (_Unsupported, re.error, RecursionError, OverflowError):
         return None
 
 
-def _make_sequence(terms: Any) -> _TextMaker:
-    makers: list[_TextMaker] = []
-    for place, (kind, value) in enumerate(terms, 1):
-        if kind is not sre.AT:
-            makers.append(_make_term(kind, value))
-        elif not (value is sre.AT_BEGINNING and not makers) and not (value is sre.AT_END and place == len(terms)):
-            raise _Unsupported  # elsewhere it could never match
-    return _limit_length(
-        lambda chooser: "".join(each.make(chooser) for each in makers), sum(each.longest for each in makers)
-    )
+@lru_cache(maxsize=1024)
+def _parse_pattern(pattern: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of sets that may have another meaning one day
+        return parse_expression(_NAMED_GROUP.sub("(?:", pattern))
 
 
-def _make_term(kind: Any, value: Any) -> _TextMaker:
+def _make_sequence(terms: Any, chooser: Chooser, steps: Iterator[int]) -> str:
+    return "".join(_make_term(kind, value, chooser, steps) for kind, value in terms)
+
+
+def _make_term(kind: Any, value: Any, chooser: Chooser, steps: Iterator[int]) -> str:
+    if next(steps, None) is None:
+        raise _Unsupported
+    if kind is sre.AT:  # where it could never match, the validator finds it
+        return ""
     if kind is sre.SUBPATTERN:
-        return _make_sequence(value[3])
+        return _make_sequence(value[3], chooser, steps)
     if kind is sre.BRANCH:
-        branches = [_make_sequence(each) for each in value[1]]
-        return _TextMaker(lambda chooser: chooser.pick(branches).make(chooser), max(each.longest for each in branches))
+        return _make_sequence(chooser.pick(value[1]), chooser, steps)
     if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
         low, high, inner = value
-        high = low + _MORE if high is sre.MAXREPEAT else high
-        term = _make_sequence(inner)
-        return _limit_length(
-            lambda chooser: "".join(term.make(chooser) for _ in range(chooser.random.randint(low, high))),
-            max(term.longest, 1) * high,
-        )
-    characters = _list_characters(kind, value)
-    return _TextMaker(lambda chooser: chooser.pick(characters), 1)
+        count = chooser.random.randint(low, low + _MORE if high is sre.MAXREPEAT else high)
+        return "".join(_make_sequence(inner, chooser, steps) for _ in range(count))
+    return chooser.pick(_list_characters(kind, value))
 
 
 def _list_characters(kind: Any, value: Any) -> str:
@@ -372,9 +354,3 @@ def _list_characters(kind: Any, value: Any) -> str:
     if not characters:
         raise _Unsupported
     return characters
-
-
-def _limit_length(make: Callable[[Chooser], str], longest: int) -> _TextMaker:
-    if longest > MAX_SIZE:
-        raise _Unsupported
-    return _TextMaker(make, longest)

@@ -72,7 +72,7 @@ class Task(NamedTuple):
     arguments: tuple[Any, ...]
     seconds: float
     memory: int
-    prepare: Callable[[], None] | None
+    prepare: Callable[[], object] | None
 
 
 class LimitExceeded(Exception):
@@ -133,7 +133,7 @@ class Sandbox:
         seconds: float = MAX_SECONDS,
         memory: int = MAX_MEMORY,
         key: bytes = b"",
-        prepare: Callable[[], None] | None = None,
+        prepare: Callable[[], object] | None = None,
     ) -> tuple[Any, float]:
         """Return the result of a function, and the CPU seconds that it took.
 

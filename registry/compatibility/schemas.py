@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from google.protobuf.descriptor import FieldDescriptor as Field
 
-from catalog.schemas.avro.binary import find_gap
+from catalog.schemas.avro.resolving import find_gap
 from catalog.schemas.avro.types import AvroSchema, read_schema
 from catalog.schemas.contract import EmptyLibrary, SchemaError, SchemaSource
 from catalog.schemas.families import FAMILIES, SchemaFormat, compile_schema, family_of, parse_format

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from catalog.schemas.avro.types import MAX_LEVELS, AvroSchema, TypeCompiler, decimal_bound, number_range
+from catalog.schemas.avro.types import MAX_LEVELS, decimal_bound, number_range
 from catalog.schemas.contract import is_utf8
 
 MAX_STEPS: Final = 4_000
@@ -52,38 +52,6 @@ def find_valid_bodies(step: Step, data: npt.NDArray[np.uint8], begins: Int, ends
     at, ok = step(Bodies(padded, non_ascii), begins, ends, 0)
     whole: Bool = ok & (at == ends)
     return whole
-
-
-class BatchStepMaker:
-    """Makes steps for values of a writer's schema; they accept what is certainly valid for the reader's schema."""
-
-    def __init__(self, writer: AvroSchema) -> None:
-        self.compiler: TypeCompiler[Step] = TypeCompiler(
-            writer.named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref
-        )
-
-    def make_record(
-        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Step]], defaults: Mapping[str, Any]
-    ) -> Step:
-        return _make_record(written, [step for _, step in fields])
-
-    def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Step:
-        return _make_enum(np.array([symbol is not None for symbol in symbols], bool))
-
-    def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> Step:
-        if kind in ("int", "long"):
-            low, end = number_range(kind, kind)
-            first, last = number_range(schema, into) if into in ("int", "long") else (low, end)
-            return _make_number(max(low, first), min(end, last))
-        if kind in ("string", "bytes") and "string" in (kind, into):
-            return _read_string
-        return _make_leaf(schema if kind in ("bytes", "fixed") else kind, kind)
-
-    def make_branch(self, function: Step, label: str | None) -> Step:
-        return function
-
-    def make_failing(self, why: str) -> Step:
-        return _reject_step
 
 
 def _read_numbers(batch: Bodies, at: Int) -> tuple[Int, Int, Bool]:
@@ -129,39 +97,91 @@ def _clip_to_bodies(at: Int, ends: Int, ok: Bool) -> tuple[Int, Bool]:
     return np.where(ok, at, ends), ok
 
 
-def _make_record(schema: Mapping[str, Any], steps: Sequence[Step]) -> Step:
-    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        if level > MAX_LEVELS or not _spend_step(batch, len(at)):
-            return _reject_all(at)
-        ok = np.ones(len(at), bool)
-        for each in steps:
-            at, fits = each(batch, at, ends, level + 1)
-            ok &= fits
-        return at, ok
+class BatchStepMaker:
+    """Makes steps for values of a writer's schema; they accept what is certainly valid for the reader's schema."""
 
-    return step
+    def record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Step]], defaults: Mapping[str, Any]
+    ) -> Step:
+        def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+            if level > MAX_LEVELS or not _spend_step(batch, len(at)):
+                return _reject_all(at)
+            ok = np.ones(len(at), bool)
+            for _, each in fields:
+                at, fits = each(batch, at, ends, level + 1)
+                ok &= fits
+            return at, ok
 
+        return step
 
-def _make_ref(table: Mapping[str, Step], name: str) -> Step:
-    return lambda batch, at, ends, level: table[name](batch, at, ends, level)
+    def union(self, written: Sequence[Any], branches: Sequence[Step]) -> Step:
+        nothing = [branch in ("null", {"type": "null"}) for branch in written]
 
+        def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+            chosen, after, ok = _read_numbers(batch, at)
+            after, ok = _clip_to_bodies(after, ends, ok)
+            fits = np.zeros(len(at), bool)
+            for number, branch in enumerate(branches):
+                mine = np.flatnonzero(chosen == number)
+                if nothing[number] and branch is _read_null:
+                    fits[mine] = True
+                elif len(mine) >= FEW:
+                    after[mine], fits[mine] = branch(batch, after[mine], ends[mine], level)
+            return after, ok & fits
 
-def _make_union(schema: Sequence[Any], branches: Sequence[Step]) -> Step:
-    nothing = [branch in ("null", {"type": "null"}) for branch in schema]
+        return step
 
-    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        chosen, after, ok = _read_numbers(batch, at)
-        after, ok = _clip_to_bodies(after, ends, ok)
-        fits = np.zeros(len(at), bool)
-        for number, branch in enumerate(branches):
-            mine = np.flatnonzero(chosen == number)
-            if nothing[number] and branch is _read_null:
-                fits[mine] = True
-            elif len(mine) >= FEW:
-                after[mine], fits[mine] = branch(batch, after[mine], ends[mine], level)
-        return after, ok & fits
+    def array(self, item: Step) -> Step:
+        def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+            return _read_blocks(batch, at, ends, lambda at, ends: item(batch, at, ends, level))
 
-    return step
+        return step
+
+    def map(self, value: Step) -> Step:
+        def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+            def entry(at: Int, ends: Int) -> tuple[Int, Bool]:
+                at, ok = _read_string(batch, at, ends, level)
+                at, fits = value(batch, at, ends, level)
+                return at, ok & fits
+
+            return _read_blocks(batch, at, ends, entry)
+
+        return step
+
+    def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Step:
+        known = np.array([symbol is not None for symbol in symbols], bool)
+
+        def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+            value, after, ok = _read_numbers(batch, at)
+            ok &= (value >= 0) & (value < len(known))
+            ok &= known[np.where(ok, value, 0)] if len(known) else ok
+            return _clip_to_bodies(after, ends, ok)
+
+        return step
+
+    def leaf(self, written: Any, kind: str, schema: Any, into: str) -> Step:
+        if kind in ("int", "long"):
+            low, end = number_range(kind, kind)
+            first, last = number_range(schema, into) if into in ("int", "long") else (low, end)
+            return _make_number(max(low, first), min(end, last))
+        if "string" in (kind, into):
+            return _read_string
+        if kind in ("bytes", "fixed") and decimal_bound(schema):
+            return _reject_step
+        if kind == "bytes":
+            return _read_bytes
+        if kind in ("null", "boolean"):
+            return _read_null if kind == "null" else _read_boolean
+        return _make_fixed({"float": 4, "double": 8}.get(kind) or schema["size"])
+
+    def branch(self, function: Step, label: str | None) -> Step:
+        return function
+
+    def failing(self, why: str) -> Step:
+        return _reject_step
+
+    def reference(self, table: Mapping[str, Step], name: str) -> Step:
+        return lambda batch, at, ends, level: table[name](batch, at, ends, level)
 
 
 def _read_blocks(batch: Bodies, at: Int, ends: Int, item: Callable[[Int, Int], tuple[Int, Bool]]) -> tuple[Int, Bool]:
@@ -187,45 +207,8 @@ def _read_blocks(batch: Bodies, at: Int, ends: Int, item: Callable[[Int, Int], t
     return at, ok
 
 
-def _make_array(item: Step) -> Step:
-    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        return _read_blocks(batch, at, ends, lambda at, ends: item(batch, at, ends, level))
-
-    return step
-
-
-def _make_map(value: Step) -> Step:
-    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        def entry(at: Int, ends: Int) -> tuple[Int, Bool]:
-            at, ok = _read_string(batch, at, ends, level)
-            at, fits = value(batch, at, ends, level)
-            return at, ok & fits
-
-        return _read_blocks(batch, at, ends, entry)
-
-    return step
-
-
 def _read_null(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
     return at, np.ones(len(at), bool)
-
-
-def _make_leaf(schema: Any, kind: str) -> Step:
-    if kind in ("int", "long"):
-        return _make_number(*number_range(schema, kind))
-    if kind == "string":
-        return _read_string
-    if kind in ("bytes", "fixed") and decimal_bound(schema):
-        return _reject_step
-    if kind == "bytes":
-        return _read_bytes
-    if kind == "enum":
-        return _make_enum(np.ones(len(schema["symbols"]), bool))
-    if kind == "boolean":
-        return _read_boolean
-    if kind == "null":
-        return _read_null
-    return _make_fixed({"float": 4, "double": 8}.get(kind) or schema["size"])
 
 
 def _make_number(low: int, end: int) -> Step:
@@ -252,16 +235,6 @@ def _read_string(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bo
         for row in doubtful.tolist():
             ok[row] = is_utf8(batch.data[after[row] : behind[row]].tobytes())
     return behind, ok
-
-
-def _make_enum(known: Bool) -> Step:
-    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        value, after, ok = _read_numbers(batch, at)
-        ok &= (value >= 0) & (value < len(known))
-        ok &= known[np.where(ok, value, 0)] if len(known) else ok
-        return _clip_to_bodies(after, ends, ok)
-
-    return step
 
 
 def _read_boolean(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:

@@ -7,7 +7,7 @@ with a field per branch, named after its type, of which one is set. A recursive 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import attrgetter, methodcaller
 from typing import Any, Final
 
@@ -118,26 +118,17 @@ class _ShapeFinder:
         return _LOGICAL.get(logical_type(schema), _PLAIN[kind])
 
 
-class AvroReader:
+class AvroReader(shapes.BodyReader):
     """Reads bodies in any of Avro's encodings, chosen by content type as in validation."""
 
     def __init__(self, validator: AvroValidator) -> None:
         self._decoder = validator
 
-    def read(
-        self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
-    ) -> tuple[list[Any], list[shapes.Undecoded]]:
-        values: list[Any] = []
-        undecoded: list[shapes.Undecoded] = []
-        for row, body, content_type in shapes.iter_rows(bodies, content_types, undecoded):
-            try:
-                values.append(None if body is None else self._decoder.decode(body, content_type))
-            except TypeMismatch as mismatch:
-                values.append(None)
-                undecoded.append(
-                    shapes.Undecoded(row, shapes.UnreadableBody(mismatch.message, mismatch.field_path()).why)
-                )
-        return values, undecoded
+    def read_value(self, body: bytes, content_type: str | None) -> Any:
+        try:
+            return self._decoder.decode(body, content_type)
+        except TypeMismatch as mismatch:
+            raise shapes.UnreadableBody(mismatch.message, mismatch.field_path()) from None
 
     def getters_of(self, struct: shapes.Struct) -> shapes.Getters:
         return [methodcaller("get", member.name) for member in struct.members]

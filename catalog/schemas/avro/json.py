@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from catalog.schemas.avro.types import (
     MAX_LEVELS,
-    TypeCompiler,
     TypeMismatch,
     Walk,
     branch_label,
@@ -66,83 +65,147 @@ Raises :class:`TypeMismatch`, and :class:`CostExceeded` past MAX_TRIED.
 """
 
 
-def json_compiler(named: Mapping[str, Any]) -> TypeCompiler[Check]:
-    """Return the compiler of types to functions that validate and convert one JSON value."""
-    return TypeCompiler(named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref)
-
-
-def _make_ref(table: Mapping[str, Check], name: str) -> Check:
-    return lambda value, walk: table[name](value, walk)
-
-
 def _may_be_absent(each: Mapping[str, Any]) -> bool:
     kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
     return "default" in each or any(kind == "null" or kind == {"type": "null"} for kind in kinds)
 
 
-def _make_record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
-    name = schema["name"]
-    fields = {each["name"]: check for each, check in zip(schema["fields"], checks, strict=True)}
-    needed = [each["name"] for each in schema["fields"] if not _may_be_absent(each)]
-    defaults = {each["name"]: each["default"] for each in schema["fields"] if "default" in each}
+class JsonMaker:
+    """Makes functions that validate and convert one JSON value of a schema by itself."""
 
-    def check(value: Any, walk: Walk) -> Any:
-        if not isinstance(value, dict):
-            raise _mismatch_error(value, f"the record {name}")
-        if walk.level >= MAX_LEVELS:
-            raise TypeMismatch(f"records nest more than {MAX_LEVELS} levels")
-        mismatches = _Mismatches(walk)
-        for each in needed:
-            if each not in value and walk.strict:
-                mismatches.add(TypeMismatch(f"the field {each} of {name} is missing"))
-        members = {}
-        walk.level += 1
-        try:
-            for member, inner in value.items():
+    def record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Check]], defaults: Mapping[str, Any]
+    ) -> Check:
+        name, checks = written["name"], dict(fields)
+        needed = [each["name"] for each in written["fields"] if not _may_be_absent(each)]
+        own = {each["name"]: each["default"] for each in written["fields"] if "default" in each}
+
+        def check(value: Any, walk: Walk) -> Any:
+            if not isinstance(value, dict):
+                raise _mismatch_error(value, f"the record {name}")
+            if walk.level >= MAX_LEVELS:
+                raise TypeMismatch(f"records nest more than {MAX_LEVELS} levels")
+            mismatches = _Mismatches(walk)
+            for each in needed:
+                if each not in value and walk.strict:
+                    mismatches.add(TypeMismatch(f"the field {each} of {name} is missing"))
+            members = {}
+            walk.level += 1
+            try:
+                for member, inner in value.items():
+                    try:
+                        checked = checks.get(member)
+                        if checked is not None:
+                            members[member] = checked(inner, walk)
+                        elif walk.strict:
+                            raise TypeMismatch(f"{name} has no such field")
+                    except TypeMismatch as mismatch:
+                        members[member] = mismatches.add(mismatch.add_step(f".{member}"))
+            finally:
+                walk.level -= 1
+            mismatches.raise_if_any()
+            if walk.fills:
+                absent = {member: default for member, default in own.items() if member not in members}
+                members |= {member: checks[member](default, walk) for member, default in absent.items()}
+            return members
+
+        return check
+
+    def union(self, written: Sequence[Any], branches: Sequence[Check]) -> Check:
+        labels = [branch_label(branch) for branch in written]
+        concrete = {label: check for label, check in zip(labels, branches, strict=True) if label != "null"}
+
+        def check(value: Any, walk: Walk) -> Any:
+            if value is None and "null" in labels:
+                return None
+            label, inner = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("", None)
+            tries = [(name, value) for name in concrete]
+            if label in concrete:
+                tries.insert(0, (label, inner))
+            if len(tries) == 1:
+                return concrete[tries[0][0]](value, walk)
+            mismatches = []
+            for name, tried in tries:
+                mismatch, checked = _try_branch(concrete[name], tried, walk)
+                if mismatch is None:
+                    return checked if len(concrete) == 1 else {name: checked}
+                mismatches.append(mismatch)
+            if not walk.strict and label in concrete:  # the branch is known; the mismatch is inside it
+                checked = concrete[label](inner, walk)
+                return checked if len(concrete) == 1 else {label: checked}
+            raise mismatches[0] if label in concrete else _mismatch_error(value, f"any of {', '.join(labels)}")
+
+        return check
+
+    def array(self, item: Check) -> Check:
+        def check(value: Any, walk: Walk) -> Any:
+            if not isinstance(value, list):
+                raise _mismatch_error(value, "an array")
+            items: list[Any] = []
+            mismatches = _Mismatches(walk)
+            for place, each in enumerate(value):
                 try:
-                    checked = fields.get(member)
-                    if checked is not None:
-                        members[member] = checked(inner, walk)
-                    elif walk.strict:
-                        raise TypeMismatch(f"{name} has no such field")
+                    items.append(item(each, walk))
                 except TypeMismatch as mismatch:
-                    members[member] = mismatches.add(mismatch.add_step(f".{member}"))
-        finally:
-            walk.level -= 1
-        mismatches.raise_if_any()
-        if walk.fills:
-            absent = {member: default for member, default in defaults.items() if member not in members}
-            members |= {member: fields[member](default, walk) for member, default in absent.items()}
-        return members
+                    items.append(mismatches.add(mismatch.add_step(f"[{place}]")))
+            mismatches.raise_if_any()
+            return items
 
-    return check
+        return check
 
+    def map(self, value: Check) -> Check:
+        def check(found: Any, walk: Walk) -> Any:
+            if not isinstance(found, dict):
+                raise _mismatch_error(found, "a map")
+            entries = {}
+            mismatches = _Mismatches(walk)
+            for key, each in found.items():
+                try:
+                    entries[key] = value(each, walk)
+                except TypeMismatch as mismatch:
+                    entries[key] = mismatches.add(mismatch.add_step(f".{key}"))
+            mismatches.raise_if_any()
+            return entries
 
-def _make_union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
-    branches = {branch_label(branch): check for branch, check in zip(schema, checks, strict=True)}
-    concrete = {label: branch for label, branch in branches.items() if label != "null"}
+        return check
 
-    def check(value: Any, walk: Walk) -> Any:
-        if value is None and "null" in branches:
-            return None
-        label, inner = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("", None)
-        tries = [(name, value) for name in concrete]
-        if label in concrete:
-            tries.insert(0, (label, inner))
-        if len(tries) == 1:
-            return concrete[tries[0][0]](value, walk)
-        mismatches = []
-        for name, tried in tries:
-            mismatch, checked = _try_branch(concrete[name], tried, walk)
-            if mismatch is None:
-                return checked if len(concrete) == 1 else {name: checked}
-            mismatches.append(mismatch)
-        if not walk.strict and label in concrete:  # the branch is known; the mismatch is inside it
-            checked = concrete[label](inner, walk)
-            return checked if len(concrete) == 1 else {label: checked}
-        raise mismatches[0] if label in concrete else _mismatch_error(value, f"any of {', '.join(branches)}")
+    def leaf(self, written: Any, kind: str, schema: Any, into: str) -> Check:
+        if kind in ("int", "long"):
+            return _make_number(*number_range(schema, kind), logical_type(schema), number_converter(schema))
+        if kind in ("float", "double"):
+            return _check_float
+        if kind == "string":
+            return _check_string
+        if kind in ("bytes", "fixed"):
+            size = schema["size"] if kind == "fixed" else None
+            return _make_bytes(size, decimal_bound(schema), logical_type(schema), bytes_converter(schema))
+        expected = type(None) if kind == "null" else bool
 
-    return check
+        def check(value: Any, walk: Walk) -> Any:
+            if type(value) is not expected:
+                raise _mismatch_error(value, _NAMES[expected])
+            return value
+
+        return check
+
+    def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Check:
+        expected = clip(", ".join(sorted(written)))
+
+        def check(value: Any, walk: Walk) -> Any:
+            if not isinstance(value, str) or value not in written:
+                raise TypeMismatch(f"{_describe_value(value)} is none of the symbols {expected}")
+            return value
+
+        return check
+
+    def branch(self, function: Check, label: str | None) -> Check:
+        return function
+
+    def failing(self, why: str) -> Check:
+        raise AssertionError("a schema can always be read with itself")
+
+    def reference(self, table: Mapping[str, Check], name: str) -> Check:
+        return lambda value, walk: table[name](value, walk)
 
 
 def _try_branch(branch: Check, value: Any, walk: Walk) -> tuple[TypeMismatch | None, Any]:
@@ -166,62 +229,6 @@ def _try_branch(branch: Check, value: Any, walk: Walk) -> tuple[TypeMismatch | N
     if isinstance(value, dict | list):
         walk.tried[key] = why and why.copy(), checked
     return why, checked
-
-
-def _make_array(item: Check) -> Check:
-    def check(value: Any, walk: Walk) -> Any:
-        if not isinstance(value, list):
-            raise _mismatch_error(value, "an array")
-        items: list[Any] = []
-        mismatches = _Mismatches(walk)
-        for place, each in enumerate(value):
-            try:
-                items.append(item(each, walk))
-            except TypeMismatch as mismatch:
-                items.append(mismatches.add(mismatch.add_step(f"[{place}]")))
-        mismatches.raise_if_any()
-        return items
-
-    return check
-
-
-def _make_map(inner: Check) -> Check:
-    def check(value: Any, walk: Walk) -> Any:
-        if not isinstance(value, dict):
-            raise _mismatch_error(value, "a map")
-        entries = {}
-        mismatches = _Mismatches(walk)
-        for key, each in value.items():
-            try:
-                entries[key] = inner(each, walk)
-            except TypeMismatch as mismatch:
-                entries[key] = mismatches.add(mismatch.add_step(f".{key}"))
-        mismatches.raise_if_any()
-        return entries
-
-    return check
-
-
-def _make_leaf(schema: Any, kind: str) -> Check:
-    if kind in ("int", "long"):
-        return _make_number(*number_range(schema, kind), logical_type(schema), number_converter(schema))
-    if kind in ("float", "double"):
-        return _check_float
-    if kind == "string":
-        return _check_string
-    if kind in ("bytes", "fixed"):
-        size = schema["size"] if kind == "fixed" else None
-        return _make_bytes(size, decimal_bound(schema), logical_type(schema), bytes_converter(schema))
-    if kind == "enum":
-        return _make_enum(frozenset(schema["symbols"]))
-    expected = type(None) if kind == "null" else bool
-
-    def check(value: Any, walk: Walk) -> Any:
-        if type(value) is not expected:
-            raise _mismatch_error(value, _NAMES[expected])
-        return value
-
-    return check
 
 
 def _make_number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Check:
@@ -274,17 +281,6 @@ def _make_bytes(size: int | None, bound: int, name: str, form: Callable[[bytes],
         if bound:
             check_decimal(data, bound)
         return data if form is None else form(data)
-
-    return check
-
-
-def _make_enum(symbols: frozenset[str]) -> Check:
-    expected = clip(", ".join(sorted(symbols)))
-
-    def check(value: Any, walk: Walk) -> Any:
-        if not isinstance(value, str) or value not in symbols:
-            raise TypeMismatch(f"{_describe_value(value)} is none of the symbols {expected}")
-        return value
 
     return check
 

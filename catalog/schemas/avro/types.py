@@ -1,4 +1,4 @@
-"""Avro schemas: parsing, named types, valid values of types, and compiling types to functions."""
+"""Avro schemas: parsing, named types, and valid values of types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
 from difflib import get_close_matches
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import msgspec
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, parse_schema, to_parsing_canonical_form
@@ -440,48 +440,6 @@ def _inline_types(tree: Any, named: Mapping[str, Any], written: set[str]) -> Any
     if "fields" in whole:
         whole["fields"] = [{**each, "type": _inline_types(each["type"], named, written)} for each in whole["fields"]]
     return whole
-
-
-# Compiling the types of an Avro schema to functions: for validation, decoding and JSON.
-
-F = TypeVar("F")
-
-
-@dataclass(slots=True)
-class TypeCompiler(Generic[F]):
-    """Compiles types to functions that are built from the functions of their parts; each named type once.
-
-    References are resolved late: they look into the table when they are called, because types may be recursive.
-    """
-
-    named: Mapping[str, Any]
-    record: Callable[[Mapping[str, Any], Sequence[F]], F]
-    union: Callable[[Sequence[Any], Sequence[F]], F]
-    array: Callable[[F], F]
-    map: Callable[[F], F]
-    leaf: Callable[[Any, str], F]
-    reference: Callable[[Mapping[str, F], str], F]
-    _compiled: dict[str, F] = field(default_factory=dict)
-    _begun: set[str] = field(default_factory=set)
-
-    def compile(self, schema: Any) -> F:
-        """Return the function of a type."""
-        if isinstance(schema, list):
-            return self.union(schema, [self.compile(branch) for branch in schema])
-        if isinstance(schema, str) and schema not in PRIMITIVES:
-            if schema not in self._begun:
-                self._begun.add(schema)
-                self._compiled[schema] = self.compile(self.named[schema])
-            return self.reference(self._compiled, schema)
-        kind = schema if isinstance(schema, str) else schema["type"]
-        if kind in ("record", "error"):
-            name = schema["name"]
-            self._begun.add(name)
-            self._compiled[name] = self.record(schema, [self.compile(each["type"]) for each in schema["fields"]])
-            return self._compiled[name]
-        if kind == "array":
-            return self.array(self.compile(schema["items"]))
-        return self.map(self.compile(schema["values"])) if kind == "map" else self.leaf(schema, kind)
 
 
 # Converting Avro's numbers, bytes and texts of logical types to Python values.

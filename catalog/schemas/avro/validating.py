@@ -16,19 +16,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from catalog.schemas.avro.accepting import BatchStepMaker, Step, find_valid_bodies
-from catalog.schemas.avro.binary import (
-    MAGIC,
-    AvroResolver,
-    Read,
-    ReadValue,
-    Unresolvable,
-    ValueMaker,
-    compile_binary,
-    find_gap,
-    read_container,
-    read_writer_schema,
-)
-from catalog.schemas.avro.json import json_compiler
+from catalog.schemas.avro.binary import MAGIC, Read, ReadValue, ValueMaker, read_container
+from catalog.schemas.avro.json import JsonMaker
+from catalog.schemas.avro.resolving import AvroResolver, Unresolvable, compile_types, find_gap, read_writer_schema
 from catalog.schemas.avro.types import (
     MAX_EMPTY,
     SINGLE_OBJECT,
@@ -117,8 +107,8 @@ class AvroBodies:
 
     def __init__(self, schema: AvroSchema) -> None:
         self._schema = schema
-        self._read = compile_binary(schema)
-        self._check = json_compiler(schema.named).compile(schema.root)
+        self._read = compile_types(schema, ValueMaker())
+        self._check = compile_types(schema, JsonMaker())
 
     def read(self, body: bytes | None, content_type: str | None, *, strict: bool, left: int = 1) -> Any:
         """Return the value of a body; a missing body counts as empty.
@@ -206,7 +196,7 @@ class ResolvedBodies:
         self._why = ""
         try:
             writer = read_writer_schema(written)
-            self._read = AvroResolver(writer, schema, ValueMaker(writer)).resolve()
+            self._read = AvroResolver(writer, schema, ValueMaker()).resolve()
             self.writer = writer
         except RecursionError:
             self._why = f"the schema {_TOO_DEEP}"
@@ -243,11 +233,11 @@ class AvroValidator(Validator):
         self._step: Step | None = None
         if written is None:
             self._bodies = AvroBodies(schema)
-            self._step = BatchStepMaker(schema).compiler.compile(schema.root)
+            self._step = compile_types(schema, BatchStepMaker())
             return
         self._bodies = resolved = ResolvedBodies(schema, written)
         if resolved.writer is not None and not resolved.raw:
-            self._step = AvroResolver(resolved.writer, schema, BatchStepMaker(resolved.writer)).resolve()
+            self._step = AvroResolver(resolved.writer, schema, BatchStepMaker()).resolve()
 
     def find_valid(self, data: Any, begins: Any, ends: Any, content_types: Any) -> Any:
         """Return which of many bodies are certainly valid; see :class:`~catalog.schemas.contract.BatchValidator`."""

@@ -17,6 +17,7 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from catalog.model import Definition
 from catalog.schemas.contract import (
@@ -263,7 +264,7 @@ def _list_names(names: Mapping[str, str]) -> str:
 #
 # Byte 0 and an id of four bytes (``confluent``) or eight (``apicurio``), both big-endian; or a header of two bytes and
 # a UUID (``glue``), whose second byte may say that zlib packed what follows. In bodies of Protobuf the message's place
-# in its file follows. :func:`read_frame` reads one body, :func:`ids_of` whole columns; a test holds both equal.
+# in its file follows. :func:`read_frame` reads one body, :func:`find_frame_ids` each distinct one of a column.
 
 HEAD_BYTES: Final = 18
 """The first bytes of a body that are enough to read the id of any frame."""
@@ -365,35 +366,15 @@ def read_frame(body: bytes, framing: Framing) -> SchemaIdFrame | None:
 
 def find_frame_ids(bodies: pa.BinaryArray, framing: Framing) -> FrameIds:
     """Return the schema ids of many bodies; the first HEAD_BYTES of each body are enough."""
-    kind, rows = frame_kind(framing), len(bodies)
-    codes = np.full(rows, -1, np.int64)
-    _, offsets, data = bodies.buffers()
-    if kind == "none" or not rows or offsets is None or data is None:
-        return FrameIds(codes, [])
-    bytes_ = np.frombuffer(data, np.uint8)
-    bounds = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + rows + 1].astype(np.int64)
-    begin = 2 if kind == "glue" else 1
-    framed = np.diff(bounds) >= begin + _SIZES[kind]
-    if bodies.null_count:
-        framed &= bodies.is_valid().to_numpy(zero_copy_only=False)
-    places = np.flatnonzero(framed)
-    starts = bounds[places]
-    here = bytes_[starts] == (_GLUE if kind == "glue" else 0)
-    if kind == "glue":
-        here &= np.isin(bytes_[np.minimum(starts + 1, len(bytes_) - 1)], (_PLAIN, _PACKED))
-    places, starts = places[here], starts[here]
-    if not len(places):
-        return FrameIds(codes, [])
-    held = bytes_[starts[:, None] + np.arange(begin, begin + _SIZES[kind])]
-    if kind == "glue":
-        ids, owners = np.unique(np.ascontiguousarray(held).view("V16").reshape(-1), return_inverse=True)
-        names = [str(UUID(bytes=each.tobytes())) for each in ids]
-    else:
-        numbers = np.ascontiguousarray(held).view(">u4" if kind == "confluent" else ">u8").reshape(-1)
-        ids, owners = np.unique(numbers.astype(np.uint64), return_inverse=True)
-        names = [str(number) for number in ids.tolist()]
-    codes[places] = owners.reshape(-1)
-    return FrameIds(codes, names)
+    codes, ids = np.full(len(bodies), -1, np.int64), dict[str, int]()
+    kind = frame_kind(framing)
+    rows = np.flatnonzero(pc.fill_null(pc.starts_with(bodies, first_byte(framing)), False))
+    if kind != "none" and len(rows):
+        distinct = pc.binary_slice(bodies, 0, ID_ENDS[kind]).take(pa.array(rows)).dictionary_encode()
+        frames = [read_frame(head, framing) for head in distinct.dictionary.to_pylist()]
+        known = [-1 if frame is None else ids.setdefault(frame.id, len(ids)) for frame in frames]
+        codes[rows] = np.array(known, np.int64)[distinct.indices.to_numpy()]
+    return FrameIds(codes, list(ids))
 
 
 def read_message_place(data: bytes, framing: Framing) -> tuple[MessagePlace, int] | None:

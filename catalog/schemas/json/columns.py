@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from operator import attrgetter
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from catalog.parsing.pointers import to_pointer
-from catalog.schemas.columns import Getters, Leaf, MapShape, Shape, Struct, Undecoded, UnreadableBody, iter_rows
+from catalog.schemas.columns import BodyReader, Getters, Leaf, MapShape, Shape, Struct, Undecoded, UnreadableBody
 from catalog.schemas.columns import ListShape as List
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault, UnfitValue, is_utf8, make_fault
 from catalog.schemas.jsonschema.validating import BYTE_ORDER_MARK, parse_body
@@ -146,7 +146,7 @@ Exact = Callable[[Any, Place], Any]
 """JSON text (bytes or Raw) and its place -> value, or an UnfitValue if it has the wrong type."""
 
 
-class JsonReader:
+class JsonReader(BodyReader):
     """Reads JSON bodies of one shape, whatever their content type."""
 
     def __init__(self, shape: Shape) -> None:
@@ -170,8 +170,8 @@ class JsonReader:
             if decoded is not None:
                 values += decoded
                 continue
-            refused: list[Undecoded] = []
-            values += self._iter_values(bodies[rows], content_types[rows], refused)
+            exact, refused = super().read(bodies[rows], content_types[rows])
+            values += exact
             undecoded += (Undecoded(begin + one.row, one.why) for one in refused)
         return values, undecoded
 
@@ -194,19 +194,7 @@ class JsonReader:
         except _REFUSALS:
             return None
 
-    def _iter_values(
-        self, bodies: Sequence[bytes | None], content_types: Sequence[str | None], undecoded: list[Undecoded]
-    ) -> Iterator[Any]:
-        for row, body, _ in iter_rows(bodies, content_types, undecoded):
-            value = None
-            if body is not None:
-                try:
-                    value = self._read_value(body)
-                except UnreadableBody as unfit:
-                    undecoded.append(Undecoded(row, unfit.why))
-            yield value
-
-    def _read_value(self, body: bytes) -> Any:
+    def read_value(self, body: bytes, content_type: str | None) -> Any:
         if self._fast is not None and (not self._has_json_leaf or body.isascii() or is_utf8(body)):
             try:
                 return self._fast(body)

@@ -8,7 +8,7 @@ recursive messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final
@@ -97,25 +97,18 @@ def _scalar_leaf(field: Field) -> shapes.Leaf:
     return shapes.BINARY if field.type == FieldDescriptor.TYPE_BYTES else _SCALARS[field.cpp_type]
 
 
-class ProtobufReader:
+class ProtobufReader(shapes.BodyReader):
     """Reads bodies as messages, by content type as in validation; unknown fields are dropped."""
 
     def __init__(self, validator: ProtobufValidator, reads: ProtobufValidator | ResolvedMessages) -> None:
         self._validator = validator
         self._reads = reads
 
-    def read(
-        self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
-    ) -> tuple[list[Any], list[shapes.Undecoded]]:
-        values: list[Any] = []
-        undecoded: list[shapes.Undecoded] = []
-        for row, body, content_type in shapes.iter_rows(bodies, content_types, undecoded):
-            message: Any = None if body is None else self._reads.read(body, content_type)
-            if isinstance(message, SchemaFault):
-                undecoded.append(shapes.Undecoded(row, str(message)))
-                message = None
-            values.append(message)
-        return values, undecoded
+    def read_value(self, body: bytes, content_type: str | None) -> Any:
+        message = self._reads.read(body, content_type)
+        if isinstance(message, SchemaFault):
+            raise shapes.UnreadableBody(message.message, message.path)
+        return message
 
     def getters_of(self, struct: shapes.Struct) -> shapes.Getters:
         return [_make_getter(member) for member in struct.members]
