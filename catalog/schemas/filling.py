@@ -315,6 +315,8 @@ def _parse_pattern(pattern: str) -> Any:
 
 
 def _make_sequence(terms: Any, chooser: Chooser, steps: Iterator[int]) -> str:
+    if next(steps, None) is None:  # also groups without terms may be repeated
+        raise _Unsupported
     return "".join(_make_term(kind, value, chooser, steps) for kind, value in terms)
 
 

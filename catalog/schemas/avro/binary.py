@@ -200,8 +200,8 @@ class ValueMaker:
 
 
 def _narrow(one: _Range, other: _Range) -> _Range:
-    """Return the range that both have in common, with the name of the narrower."""
-    return max(one[0], other[0]), min(one[1], other[1]), other[2] if one[:2] != other[:2] else one[2]
+    """Return the range that both have in common, with the name of the second."""
+    return max(one[0], other[0]), min(one[1], other[1]), other[2]
 
 
 def read_block(data: bytes, at: int) -> tuple[int, int]:

@@ -189,10 +189,10 @@ class JsonMaker:
         return check
 
     def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Check:
-        expected = clip(", ".join(sorted(written)))
+        known, expected = frozenset(written), clip(", ".join(sorted(written)))
 
         def check(value: Any, walk: Walk) -> Any:
-            if not isinstance(value, str) or value not in written:
+            if not isinstance(value, str) or value not in known:
                 raise TypeMismatch(f"{_describe_value(value)} is none of the symbols {expected}")
             return value
 

@@ -157,6 +157,9 @@ class AvroResolver(Generic[F]):
 
     def _resolve_from_union(self, written: Sequence[Any], target: Any) -> F:
         """Resolve each branch of the writer's union; bodies with a branch that cannot be read are invalid."""
+        if written is target:  # a schema by itself: no branch has to be searched for
+            own = [self.resolve_types(branch, branch) for branch in written]
+            return self.maker.union(written, list(map(self.maker.branch, own, branch_labels(written))))
         functions: list[F] = []
         failed: list[Unresolvable] = []
         for branch in written:

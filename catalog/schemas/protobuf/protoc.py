@@ -88,16 +88,15 @@ def _compile_cached(main: str, files: tuple[tuple[str, str], ...], prefix: str) 
 
 
 def _run_protoc(folder: str, main: str) -> tuple[int, str]:
-    """Compile a file of a folder there; return protoc's exit code, and what it writes to standard error."""
+    """Compile a file of a folder; return protoc's exit code, and what it writes to standard error."""
     from grpc_tools import protoc
 
-    os.chdir(folder)  # messages name the file as it is written here
-    outputs = ["--include_imports", "--descriptor_set_out=.descriptors"]
+    outputs = ["--include_imports", f"--descriptor_set_out={folder}/.descriptors"]
     with tempfile.TemporaryFile() as errors:
         os.dup2(errors.fileno(), sys.stderr.fileno())
-        code = protoc.main(["protoc", "-I.", f"-I{INCLUDE}", *outputs, main])
+        code = protoc.main(["protoc", f"-I{folder}", f"-I{INCLUDE}", *outputs, f"{folder}/{main}"])
         errors.seek(0)
-        return code, errors.read().decode("utf-8", "replace")
+        return code, errors.read().decode("utf-8", "replace").replace(f"{folder}/", "")
 
 
 def _compile_error(main: str, shift: int, errors: str) -> SchemaError:
