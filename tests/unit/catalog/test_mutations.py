@@ -183,9 +183,10 @@ def read_batch(reader: str, numbers: Sequence[int]) -> float:
     """Read mutations in one process of the sandbox; one by one if it dies, exceeds its limits or raises."""
     prepare = partial(schemas, reader.removeprefix("schemas of "))
     try:
-        return sandbox.call(
+        slowest, _ = sandbox.call(
             read_mutations, reader, numbers, seconds=SECONDS, memory=1 << 30, key=reader.encode(), prepare=prepare
-        )[0]
+        )
+        return float(slowest)
     except LimitExceeded:
         return read_mutations(reader, numbers)
 
