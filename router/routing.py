@@ -484,21 +484,6 @@ class Destinations:
         pair = DefinitionRoutes(target, endpoint, rules, {**fixed, **values}, frozenset(needed))
         return pair if needed else replace(pair, decision=self._make_decision(pair, {}))
 
-    def needs_bodies(self, channel: int) -> bool:
-        """Whether a route validates bodies of that channel that matching does not."""
-        if channel < 0 or self._routes.validates_uniformly:
-            return False
-        checks, bases = self._matcher.checks, self._matcher.chooser.ties.bases
-        candidates = self._matcher.channels[channel].candidates
-        return any(
-            self._always[rule.route]
-            for target in dict.fromkeys((*candidates, *(base for each in candidates for base in bases.get(each, ()))))
-            if checks.has_schema(self._matcher.targets[target])
-            for event in (False, True)
-            if self._matcher.targets[target].constraints(event=event) is not None
-            for rule in self.routes_of_target(channel, target, event=event).rules
-        )
-
     def _topic_variables(self, route: int) -> list[str]:
         """Return the variables of the route's topics that depend on the record."""
         used = (self._routes.topics[name] for name in self._sinks[route] if name in self._routes.topics)

@@ -133,7 +133,7 @@ def evaluate_kafka(evaluator: Evaluator, rows: pa.RecordBatch) -> RoutedOutcomes
     topics = pc.dictionary_encode(rows.column("topic"))
     numbers = [evaluator.channel_numbers.get(f"{TOPIC_PREFIX}{topic}", -1) for topic in topics.dictionary.to_pylist()]
     channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
-    columns = read_kafka_rows(rows, evaluator.matcher, evaluator.kafka_reader, channels, bodies=evaluator.needs_bodies)
+    columns = read_kafka_rows(rows, evaluator.matcher, evaluator.kafka_reader, channels)
     outcomes = evaluator.matcher.match(columns)
     arrivals = rows.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
     sizes = pc.add(*(pc.fill_null(pc.binary_length(rows.column(name)), 0) for name in ("key", "value")))

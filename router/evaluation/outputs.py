@@ -331,10 +331,6 @@ class OutputBuilder:
         self.used_attributes = routes.used_attributes
         """The CloudEvents attributes that routes and topics use."""
 
-    def needs_bodies(self, channel: int) -> bool:
-        """Whether a route may validate bodies of that channel against schemas."""
-        return self.destinations.needs_bodies(channel)
-
     def route_outcomes(self, outcomes: MatchOutcomes, arrivals: IntArray, sizes: IntArray) -> RoutedOutcomes:
         """Return the outcomes of a batch with their routes.
 

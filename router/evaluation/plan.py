@@ -216,17 +216,12 @@ class Evaluator:
     shadow: ShadowCatalog | None = None
     kafka_reader: KafkaColumnReader = field(init=False)
     """The reader of Kafka rows."""
-    needs_bodies: bool = field(init=False)
-    """Whether bodies of some topic may have to be validated against schemas."""
 
     def __post_init__(self) -> None:
         matcher, outputs = self.matcher, self.outputs
         sniffs = any(matcher.sniffs(number, KAFKA) for number in range(len(matcher.channels)))
         attributes = (f"e.{name}" for name in outputs.used_attributes)
         object.__setattr__(self, "kafka_reader", KafkaColumnReader((*matcher.keys, *attributes), sniffs=sniffs))
-        topics = [number for name, number in self.channel_numbers.items() if name.startswith(TOPIC_PREFIX)]
-        needed = any(matcher.checks.needs_bodies(number) or outputs.needs_bodies(number) for number in topics)
-        object.__setattr__(self, "needs_bodies", needed)
 
 
 def _typed_definitions(catalog: Catalog) -> Catalog:

@@ -351,17 +351,15 @@ def read_kafka_rows(
     reader: KafkaColumnReader,
     channels: IntArray,
     *,
-    bodies: bool = True,
     times: pa.StringArray | None = None,
 ) -> RecordColumns:
     """Return the facts of rows of ``SOURCE_SCHEMA``; ``times`` stand in for rows without a timestamp.
 
-    ``bodies`` tells that the bodies that schemas look at are there. Odd rows are excluded from the columns' part (their
-    channel there is unknown) and appended from the codec.
+    Odd rows are excluded from the columns' part (their channel there is unknown) and appended from the codec.
     """
     read = reader.read_columns(rows)
     fallback = np.flatnonzero(read.odd)
-    settled = _column_facts(rows, read, channels, fallback, bodies=bodies, times=times)
+    settled = _column_facts(rows, read, channels, fallback, times)
     heads = rows.column("value")
     if not len(fallback):
         matcher.ids.find(settled, heads)
@@ -394,8 +392,6 @@ def _column_facts(
     read: KafkaColumns,
     channels: IntArray,
     fallback: IntArray,
-    *,
-    bodies: bool,
     times: pa.StringArray | None,
 ) -> RecordColumns:
     count = rows.num_rows
@@ -410,8 +406,8 @@ def _column_facts(
         read.events.astype(np.int64),
         sources,
         _kafka_defaults(rows, read, times),
-        bodies=rows.column("value") if bodies else None,
-        codings=read.content_codings if bodies else None,
+        bodies=rows.column("value"),
+        codings=read.content_codings,
     )
 
 

@@ -95,7 +95,7 @@ class Matcher:
         self.index = MatchIndex(self.targets, [channel.candidates for channel in channels], list(BINDINGS))
         self.chooser = WinnerChooser(self.index, ties)
         self.ids = SchemaIdFilter(self.index, self.channels, payloads)
-        self.checks = SchemaFilter(self.index, self.channels, payloads, validation, self.ids)
+        self.checks = SchemaFilter(self.index, payloads, validation, self.ids)
         self.mapper = Mapper(self.chooser, self.targets, [channel.origin for channel in channels])
         self.nearest = NearestFinder(self.index, list(BINDINGS), [channel.candidates for channel in channels])
         self.correlations = Correlations(self.targets)

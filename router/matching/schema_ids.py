@@ -141,10 +141,6 @@ class SchemaIdFilter:
         """Return whether bodies of that channel are searched for ids; their first bytes are enough."""
         return channel >= 0 and self._framed[channel]
 
-    def needs_bodies(self, channel: int) -> bool:
-        """Return whether bodies of that channel are needed to decide by ids."""
-        return channel >= 0 and self._decides[channel]
-
     def framing(self, channel: int) -> Framing:
         """Return how bodies of a channel begin."""
         return self._frames[channel].framing if channel >= 0 else "none"

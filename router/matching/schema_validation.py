@@ -22,9 +22,8 @@ from catalog.definitions.constraints import MatchCandidate
 from catalog.schemas.contract import MAX_FAULTS, SchemaFault
 from catalog.schemas.ids.deciding import PLAIN, Begin
 from catalog.schemas.validation import PayloadValidation
-from router.matching.channels import Channel
-from router.matching.index.classes import BoolArray, IntArray
-from router.matching.index.index import MatchIndex, OverlapFinder
+from router.matching.index.classes import BoolArray, IntArray, NumberTable
+from router.matching.index.index import MatchIndex
 from router.matching.record_columns import Payload, RecordColumns
 from router.matching.schema_ids import MAX_SHOWN, SchemaIdFilter
 
@@ -66,7 +65,6 @@ class SchemaFilter:
     def __init__(
         self,
         index: MatchIndex,
-        channels: Sequence[Channel],
         payloads: PayloadValidation | None,
         mode: Validation,
         ids: SchemaIdFilter,
@@ -76,35 +74,20 @@ class SchemaFilter:
         self._payloads = payloads
         self._mode = mode
         self._looks: dict[int, _Checks | None] = {}
-        self._needs = [False] * len(channels)
-        if payloads is not None and any(self.has_schema(target) for target in index.targets):
-            self._needs = [self._needs_validation(channel.candidates) for channel in channels]
-            if mode == "ambiguous" and not all(self._needs):
-                overlaps = OverlapFinder(index, self.has_schema)
-                self._needs = [
-                    needed or overlaps.needs_bodies(channel.candidates)
-                    for needed, channel in zip(self._needs, channels, strict=True)
-                ]
-
-    def needs_bodies(self, channel: int) -> bool:
-        """Whether bodies of records on that channel may have to be validated."""
-        return channel >= 0 and (self._needs[channel] or self._ids.needs_bodies(channel))
+        self._flags = NumberTable(self.checks)
 
     def checks(self, number: int) -> bool:
         """Whether bodies of records with the match set of that number are validated."""
-        return any(self._needs) and self._schemas_to_check(number) is not None
+        return self._schemas_to_check(number) is not None
 
     def check(self, facts: RecordColumns, sets: IntArray) -> ValidatedSets:
         """Return the sets without the candidates whose schemas reject the body."""
-        if not any(self._needs):
-            return ValidatedSets(sets)
-        looks = {number: self._schemas_to_check(number) for number in np.unique(sets).tolist()}
-        wanted = [number for number, look in looks.items() if look is not None]
-        if not wanted:
+        validated = sets[self._flags.look_up(sets) > 0]
+        if not len(validated):
             return ValidatedSets(sets)
         checked = ValidatedSets(sets.copy())
-        for number in wanted:
-            look = looks[number]
+        for number in np.unique(validated).tolist():
+            look = self._schemas_to_check(number)
             rows = [row for row in np.flatnonzero(sets == number).tolist() if row not in facts.faults]
             if look is not None and rows:
                 self._drop(facts, checked, number, look, rows)
@@ -138,10 +121,6 @@ class SchemaFilter:
                 faults = self._find_faults(facts, (number,), mine.tolist())[number]
                 rejected.update((int(mine[at]), {target.xid: (fault,)}) for at, fault in faults.items())
         return self._add_all_faults(facts, rejected)
-
-    def _needs_validation(self, candidates: Sequence[int]) -> bool:
-        targets = [self._index.targets[number] for number in candidates]
-        return any(self.has_schema(each) and (self._mode == "always" or is_decided_by_schema(each)) for each in targets)
 
     def has_schema(self, target: MatchCandidate) -> bool:
         """Whether there is a schema of a known format for the target's definition."""

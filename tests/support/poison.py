@@ -159,10 +159,6 @@ class Explosive:
         """The attributes that outcomes need."""
         return self.outputs.used_attributes
 
-    def needs_bodies(self, channel: int) -> bool:
-        """Ask the real one."""
-        return bool(self.outputs.needs_bodies(channel))
-
     def route_outcomes(self, outcomes: Any, arrivals: Any, sizes: Any) -> Any:
         """Fail, or ask the real one."""
         if np.any(sizes == RAISES):

@@ -7,15 +7,14 @@ few array operations and one lookup per distinct combination, at 10,000 definiti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from catalog.definitions.constraints import Constraint, MatchCandidate
-from router.matching.index.classes import ABSENT, BatchColumns, IntArray, KeyTable, PropertyClasses, SplitColumn
+from router.matching.index.classes import ABSENT, BatchColumns, IntArray, KeyTable, PropertyClasses
 
 COMBINATIONS_LIMIT: Final = 500_000
 """Maximum number of cached combinations per plan; beyond it, the cache is cleared."""
@@ -78,7 +77,6 @@ class MatchIndex:
         self.targets = tuple(targets)
         self._channels = [sum(1 << target for target in set(numbers)) for numbers in channels]
         self._everyone = (1 << len(self.targets)) - 1
-        self._by_protocol: dict[tuple[str | None, bool], int] = {}
         self.classes: dict[str, PropertyClasses] = {}
         self._accept: dict[tuple[bool, str], _AcceptedTargets] = {}
         self._applies = {
@@ -210,25 +208,6 @@ class MatchIndex:
             return 0
         return self._channels[channel] & self._applies[(protocol, event)]
 
-    def accepting_sets(self, key: str, values: SplitColumn, *, event: bool) -> list[int]:
-        """Return per value of a property the set of targets that it does not exclude."""
-        acceptance, classes = self._accept.get((event, key)), self.classes[key]
-        if acceptance is None:
-            return [self._everyone] * len(values.values)
-        return [acceptance.accepted_by(number, classes.bits[number]) for number in classes.classify(values).tolist()]
-
-    def targets_of_protocol(self, protocol: str | None, *, event: bool) -> int:
-        """Return the targets that may apply to a record to which a target of *protocol* applies."""
-        known = self._by_protocol.get((protocol, event))
-        if known is None:
-            known = self._by_protocol[(protocol, event)] = sum(
-                1 << number
-                for number, target in enumerate(self.targets)
-                if (protocol is None or target.protocol in (None, protocol))
-                and target.constraints(event=event) is not None
-            )
-        return known
-
     def channel_size(self, channel: int) -> int:
         """Return the number of candidates of a channel, whatever their protocol; 0 for an unknown one."""
         return self._channels[channel].bit_count() if channel >= 0 else 0
@@ -250,63 +229,3 @@ def bit_numbers(bits: int) -> list[int]:
         numbers.append(low.bit_length() - 1)
         bits ^= low
     return numbers
-
-
-# Finding the channels where a record may match several definitions, some of them with a data schema.
-#
-# Only there the matcher needs bodies. In doubt the answer is yes, which costs time but does not change outcomes.
-
-PAIRS: Final = 200_000
-"""Maximum number of target pairs checked per channel; with more, the channel counts as needing bodies."""
-HasSchema = Callable[[MatchCandidate], bool]
-
-
-class OverlapFinder:
-    """Finds targets that may match the same records, because their literals do not exclude each other."""
-
-    def __init__(self, index: MatchIndex, has_schema: HasSchema) -> None:
-        self._index = index
-        self._has = [has_schema(target) for target in index.targets]
-        self._schemas = sum(1 << number for number, has in enumerate(self._has) if has)
-        self._compatible = {event: self._compatible_targets(event=event) for event in (False, True)}
-
-    def needs_bodies(self, channel: Sequence[int]) -> bool:
-        """Whether a record of a channel with these candidates may match several, one of them with a schema."""
-        everyone = sum(1 << number for number in set(channel))
-        if not everyone & self._schemas:
-            return False
-        looked = 0
-        for event, beside in self._compatible.items():
-            for number in bit_numbers(everyone):
-                for other in bit_numbers(beside[number] & everyone & ~(1 << number)):
-                    looked += 1
-                    if looked > PAIRS or self._overlap(number, other, event=event):
-                        return True
-        return False
-
-    def _overlap(self, one: int, other: int, *, event: bool) -> bool:
-        targets = self._index.targets
-        return (
-            (self._has[one] or self._has[other])
-            and targets[one].xid != targets[other].xid
-            and bool(self._compatible[event][other] & 1 << one)
-        )
-
-    def _compatible_targets(self, *, event: bool) -> list[int]:
-        """Return, per target, the set of targets that a record with all its literals may match as well."""
-        literals: dict[str, list[tuple[int, str]]] = {}
-        beside: list[int] = []
-        for number, target in enumerate(self._index.targets):
-            beside.append(self._targets_of_kind(target, event=event))
-            for key, constraint in target.constraints(event=event) or ():
-                if constraint.kind in ("literal", "media"):
-                    literals.setdefault(key, []).append((number, constraint.value or ""))
-        for key, asks in literals.items():
-            values = SplitColumn(pa.array([value for _, value in asks], pa.string()))
-            for (number, _), accepted in zip(asks, self._index.accepting_sets(key, values, event=event), strict=True):
-                beside[number] &= accepted
-        return beside
-
-    def _targets_of_kind(self, target: MatchCandidate, *, event: bool) -> int:
-        applies = target.constraints(event=event) is not None
-        return self._index.targets_of_protocol(target.protocol, event=event) if applies else 0

@@ -255,15 +255,6 @@ def test_a_route_asks_for_more_or_less_of_a_body(
         assert here["message"] is None and here["route"] == -1 and here["letters_dead"] == "dead"
 
 
-def test_bodies_travel_only_where_a_route_asks(tmp_path: Path) -> None:
-    catalog = fixed_catalog(tmp_path)
-    sinks = {"out": {"topic": "out"}, "dead": {"topic": "dead"}}
-    for message, travels in (("*/free", False), ("*/number", True)):
-        routes = [{"when": {"message": message}, "to": ["out"], "validate": "always"}, {"to": ["out"]}]
-        settings = {"sinks": sinks, "routes": routes, "match": {"validate": "never"}}
-        assert plan_of(catalog, settings, tmp_path).evaluator.outputs.needs_bodies(0) is travels
-
-
 def test_a_letter_is_spilled_by_the_limit_of_its_own_route(tmp_path: Path) -> None:
     settings = {
         "sinks": {
