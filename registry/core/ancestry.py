@@ -35,7 +35,7 @@ from registry.model.attributes import (
     to_utc,
 )
 from registry.model.compiler import parse_constraints
-from registry.store.entities import Entity, GroupEntity, Version, WriteTransaction
+from registry.store.entities import Entity, GroupEntity, Version, WriteTransaction, level_of
 
 # Newest and oldest version, and ancestry (``model.md``, versionmode).
 
@@ -470,9 +470,10 @@ class _LintDocument:
         self._viewer = EntityView(work.reader, model, ViewOptions("", doc=True, max_answer=sys.maxsize))
         self._left = MAX_REFERRED
         self._versions: dict[str, set[str]] = {}
-        for xid in work.versions.touched:
-            owner, _, name = xid.rsplit("/", 2)
-            self._versions.setdefault(owner, set()).add(name)
+        for xid in work.touched:
+            if level_of(xid) == 3:
+                owner, _, name = xid.rsplit("/", 2)
+                self._versions.setdefault(owner, set()).add(name)
         self._waiting = sorted(touched)
         self._seen = set(self._waiting)
         while self._waiting:
@@ -533,10 +534,9 @@ class _LintDocument:
 
 
 def _touched_xids(work: WriteTransaction) -> set[str]:
-    groups = {xid for xid in work.groups.touched if work.groups.now[xid] is not None}
-    resources = {xid for xid in work.resources.touched if work.resources.now[xid] is not None}
-    owners = {xid.rsplit("/", 2)[0] for xid in work.versions.touched}
-    return groups | resources | {xid for xid in owners if work.resources.now.get(xid) is not None}
+    """Return the touched groups and resources that exist; those of touched versions too."""
+    owners = (xid.rsplit("/", 2)[0] if level_of(xid) == 3 else xid for xid in work.touched if xid != "/")
+    return {xid for xid in owners if work.now.get(xid) is not None}
 
 
 def _iter_references(entity: Any) -> Iterator[str]:

@@ -16,18 +16,18 @@ from registry.store.entities import Entity, EntityReader, GroupEntity, WriteTran
 
 def set_exact_values(work: WriteTransaction, model: Model, tree: Mapping[str, Any]) -> None:
     """Set the epochs and times of the written entities to those in a document of the whole registry."""
-    work.registry_touched = True
+    work.record_changed(work.registry)
     _set_exact(work.registry, tree)
     for plural, kind in model.groups.items():
         for gid, group in _collection_members(tree, plural):
             place = ResourcePath("group", kind, gid)
-            _set_exact(work.groups.now.get(place.xid), group)
+            _set_exact(work.now.get(place.xid), group)
             for name in kind.resources:
                 for rid, resource in _collection_members(group, name):
                     owner = place.collection(name).child(rid).xid
-                    _set_exact(work.resources.now.get(owner), resource.get("meta"))
+                    _set_exact(work.now.get(owner), resource.get("meta"))
                     for vid, version in _collection_members(resource, "versions"):
-                        _set_exact(work.versions.now.get(f"{owner}/versions/{vid}"), version)
+                        _set_exact(work.now.get(f"{owner}/versions/{vid}"), version)
 
 
 def _collection_members(tree: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -73,7 +73,7 @@ def change_model(transaction: Transaction, source: object) -> None:
         raise Refusal("model_compliance_error", "/model", detail="; ".join(broken))
     transaction.model = model
     transaction.work.registry.modelsource = dict(given)
-    transaction.work.registry_touched = True
+    transaction.work.record_changed(transaction.work.registry)
     _ModelMigration(transaction, before).run()
 
 
@@ -94,7 +94,7 @@ class _ModelMigration:
                 group = self._work.group(each.xid)
                 assert group is not None
                 if was.attributes != kind.attributes and self._fill_defaults(group, kind.attributes):
-                    self._work.groups.record_changed(group)
+                    self._work.record_changed(group)
                 for name, resources in kind.resources.items():
                     if was.constraints != kind.constraints or was.resources.get(name) != resources:
                         self._recheck_resources(kind, group, resources)
@@ -108,10 +108,10 @@ class _ModelMigration:
             if resource.xref is not None:
                 continue
             if self._fill_defaults(resource, resources.meta):
-                self._work.resources.record_changed(resource)
+                self._work.record_changed(resource)
             for version in self._work.versions_of(resource).values():
                 if self._fill_defaults(version, resources.attributes):
-                    self._work.versions.record_changed(version)
+                    self._work.record_changed(version)
 
     def _fill_defaults(self, entity: Entity, attributes: Mapping[str, ModelAttribute]) -> bool:
         """Fill in missing defaults of an entity; return whether there were any."""

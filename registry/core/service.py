@@ -175,12 +175,7 @@ class RegistrySession:
 
     def _check_permissions(self, work: WriteTransaction, request: RegistryRequest) -> None:
         """Raise if the writer may not write to a changed group."""
-        touched = {
-            "/".join(xid.split("/")[:3])
-            for each in (work.groups, work.resources, work.versions)
-            for xid in each.touched
-        }
-        for group in sorted(touched):
+        for group in sorted({"/".join(xid.split("/")[:3]) for xid in work.touched if xid != "/"}):
             check_may_write(request.may_write, group)
 
     def _write_configuration(self, transaction: Transaction, name: str) -> None:

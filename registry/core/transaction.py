@@ -164,7 +164,7 @@ class Transaction:
         )
         set_times(registry, body, "/", self.options)
         self.raise_epoch(registry)
-        self.work.registry_touched = True
+        self.work.record_changed(registry)
         for plural, kind in self.model.groups.items():
             if body.get(plural) is not None:
                 self._write_all(ResourcePath("groups", kind), body[plural])
@@ -184,7 +184,7 @@ class Transaction:
         group.attributes = check_values(place.xid, values, kind.attributes)
         set_times(group, body, place.xid, self.options)
         self.raise_epoch(group)
-        self.work.groups.record_changed(group)
+        self.work.record_changed(group)
         self._recheck_constraints(group, kind)
         for plural in kind.resources:
             if body.get(plural) is not None:
@@ -323,7 +323,7 @@ class Transaction:
         pending.read_requested_default(body, patch=patch, ignore=self.options.ignore)
         set_times(resource, body, subject, self.options)
         self.raise_epoch(resource)
-        self.work.resources.record_changed(resource)
+        self.work.record_changed(resource)
 
     def _turn_into_reference(
         self,
@@ -375,7 +375,7 @@ class Transaction:
 
     def _recheck_constraints(self, group: GroupEntity, kind: GroupType) -> None:
         """Check resources again whose constraints changed with the group."""
-        before = self.work.groups.before.get(group.xid)
+        before = self.work.before.get(group.xid)
         now, was = constraints_of(kind, group), constraints_of(kind, before)
         if before is None:
             return
@@ -505,7 +505,7 @@ class Transaction:
         self._version_attributes(place, version, body, self.request.document if root else None)
         set_times(version, body, version.xid, self.options)
         self.raise_epoch(version)
-        self.work.versions.record_changed(version)
+        self.work.record_changed(version)
         pending.written[version.id] = None
         return version
 
@@ -582,7 +582,7 @@ class Transaction:
         """Return the pending state of a resource, which is checked at the end of the request."""
         pending = self.pending.get(place.xid)
         if pending is None:
-            before = self.work.resources.before.get(place.xid)
+            before = self.work.before.get(place.xid)
             pending = PendingResource(place, before is not None, before.epoch if before is not None else 0)
             self.pending[place.xid] = pending
         return pending

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from sqlalchemy import (
@@ -202,6 +202,11 @@ _OTHER_VERSION: Final = InStatement(
 )
 
 
+def level_of(xid: str) -> int:
+    """Return how deep an entity is: 0 for the registry, 1 for groups, 2 for resources, 3 for versions."""
+    return 0 if xid == "/" else xid.count("/") // 2
+
+
 def bounds_below(xid: str) -> tuple[str, str]:
     """Return the bounds, from (inclusive) and to (exclusive), of the xids below *xid*."""
     return f"{xid}/", f"{xid}0"  # "0" is what follows "/"
@@ -361,7 +366,7 @@ class EntityReader:
 
 def _table_of(parent: str) -> Table:
     """Return the table of the entities of a collection."""
-    return (GROUPS, RESOURCES, VERSIONS)[parent.count("/") // 2]
+    return _KINDS[parent.count("/") // 2]
 
 
 def _parse_tree(text: str) -> dict[str, Any]:
@@ -426,37 +431,13 @@ _INSERT: Final = {
 _DELETE: Final = {table: InStatement(partial(_delete_statement, table)) for table in (*_KINDS, DOCUMENTS)}
 
 
-@dataclass(slots=True)
-class PendingWrites(Generic[E]):
-    """Loaded or changed entities of one kind: ``before`` the write and ``now``; None if it does not exist.
-
-    Attribute values are replaced, never modified in place, so that ``before`` can share them.
-    """
-
-    before: dict[str, E | None] = field(default_factory=dict)
-    now: dict[str, E | None] = field(default_factory=dict)
-    touched: dict[str, None] = field(default_factory=dict)
-
-    def add_loaded(self, xid: str, entity: E | None) -> E | None:
-        """Record a loaded entity."""
-        self.before[xid] = None if entity is None else replace(entity, attributes=dict(entity.attributes))
-        self.now[xid] = entity
-        return entity
-
-    def record_changed(self, entity: E) -> None:
-        """Record an entity as new or changed."""
-        self.before.setdefault(entity.xid, None)
-        self.now[entity.xid] = entity
-        self.touched[entity.xid] = None
-
-    def record_deleted(self, xid: str) -> None:
-        """Record an entity as deleted."""
-        self.now[xid] = None
-        self.touched[xid] = None
-
-
 class WriteTransaction:
-    """The entities that one write reads and changes."""
+    """The entities that one write reads and changes.
+
+    ``before`` are those loaded or changed as they were before the write, ``now`` as they are; None if one does not
+    exist. ``touched`` are the xids of changed ones. Attribute values are replaced, never modified in place, so that
+    ``before`` can share them.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -464,50 +445,64 @@ class WriteTransaction:
         registry = self.reader.registry()
         assert registry is not None, "the registry was not created"
         self.registry: Final = registry
-        self.registry_before: Final = replace(registry)
-        self.registry_touched = False
-        self.groups: Final = PendingWrites[GroupEntity]()
-        self.resources: Final = PendingWrites[Resource]()
-        self.versions: Final = PendingWrites[Version]()
+        self.before: Final[dict[str, Any]] = {"/": replace(registry)}
+        self.now: Final[dict[str, Any]] = {"/": registry}
+        self.touched: Final[dict[str, None]] = {}
         self._complete: dict[str, list[str]] = {}
         self._made: dict[str, dict[str, str]] = {}
         self._documents: dict[str, bytes | None] = {}
         self._read: dict[str, bytes | None] = {}
 
+    def changes(self) -> Iterator[tuple[str, Any, Any]]:
+        """Yield xid, former and new state of changed entities: the registry, groups, resources, then versions."""
+        for xid in sorted(self.touched, key=level_of):
+            if (before := self.before.get(xid)) is not (now := self.now[xid]):
+                yield xid, before, now
+
+    def record_changed(self, entity: Entity) -> None:
+        """Record an entity as new or changed."""
+        self.before.setdefault(entity.xid, None)
+        self.now[entity.xid] = entity
+        self.touched[entity.xid] = None
+
     def group(self, xid: str) -> GroupEntity | None:
         """Return the current state of a group."""
-        return self.groups.now[xid] if xid in self.groups.now else self.groups.add_loaded(xid, self.reader.group(xid))
+        return self._load(xid, self.reader.group)
 
     def resource(self, xid: str) -> Resource | None:
         """Return the current state of a resource."""
-        known = self.resources.now
-        return known[xid] if xid in known else self.resources.add_loaded(xid, self.reader.resource(xid))
+        return self._load(xid, self.reader.resource)
 
     def find_referring(self, xid: str) -> list[Resource]:
         """Return the current resources whose ``xref`` is *xid*."""
         kept = (self.resource(each.xid) for each in self.reader.find_referring(xid))
-        changed = (self.resources.now[each] for each in self.resources.touched)
-        there = {each.xid: each for each in (*kept, *changed) if each is not None and each.xref == xid}
+        changed = (self.now[each] for each in self.touched)
+        there = {each.xid: each for each in (*kept, *changed) if isinstance(each, Resource) and each.xref == xid}
         return list(there.values())
 
     def prefetch(self, xids: Sequence[str]) -> None:
         """Prefetch resources with their versions, which is faster than one by one."""
-        wanted = [xid for xid in xids if xid not in self.resources.now]
+        wanted = [xid for xid in xids if xid not in self.now]
         resources = self.reader.resources_by_xid(wanted)
         for xid in wanted:
             each = resources.get(xid)
-            self.resources.add_loaded(xid, each)
+            self._add_loaded(xid, each)
             if each is None:
                 self._complete[f"{xid}/versions"] = []
 
-    def record_changed(self, entity: Registry | GroupEntity | Resource) -> None:
-        """Record an entity as changed or new."""
-        if isinstance(entity, Registry):
-            self.registry_touched = True
-        elif isinstance(entity, GroupEntity):
-            self.groups.record_changed(entity)
-        else:
-            self.resources.record_changed(entity)
+    def _load(self, xid: str, read: Callable[[str], E | None]) -> E | None:
+        if xid not in self.now:
+            self._add_loaded(xid, read(xid))
+        entity: E | None = self.now[xid]
+        return entity
+
+    def _add_loaded(self, xid: str, entity: Entity | None) -> None:
+        self.before[xid] = None if entity is None else replace(entity, attributes=dict(entity.attributes))
+        self.now[xid] = entity
+
+    def _record_deleted(self, xid: str) -> None:
+        self.now[xid] = None
+        self.touched[xid] = None
 
     def versions_of(self, resource: Resource) -> dict[str, Version]:
         """Return all current versions of a resource, by id."""
@@ -515,13 +510,13 @@ class WriteTransaction:
         if parent not in self._complete:
             versions = list(self.reader.iter_versions(parent))
             for each in versions:
-                if each.xid not in self.versions.now:
-                    self.versions.add_loaded(each.xid, each)
+                if each.xid not in self.now:
+                    self._add_loaded(each.xid, each)
             made = self._made.setdefault(parent, {})
             there = dict.fromkeys((*(each.xid for each in versions), *(f"{parent}/{name}" for name in made.values())))
             self._complete[parent] = list(there)
             made.update({each.id.lower(): each.id for each in versions})
-        kept = (self.versions.now[xid] for xid in self._complete[parent])
+        kept = (self.now[xid] for xid in self._complete[parent])
         return {each.id: each for each in kept if each is not None}
 
     def has_all_versions(self, resource: Resource) -> bool:
@@ -530,10 +525,10 @@ class WriteTransaction:
 
     def version(self, resource: Resource, name: str) -> Version | None:
         """Return the current state of a version of a resource."""
-        xid, known = f"{resource.versions}/{name}", self.versions.now
-        if xid in known or self.has_all_versions(resource):
-            return known.get(xid)
-        return self.versions.add_loaded(xid, self.reader.version(xid))
+        xid = f"{resource.versions}/{name}"
+        if self.has_all_versions(resource):
+            self.now.setdefault(xid)
+        return self._load(xid, self.reader.version)
 
     def version_id_like(self, resource: Resource, name: str) -> str | None:
         """Return the id of a version that differs from *name* only in case, None if there is none."""
@@ -560,17 +555,17 @@ class WriteTransaction:
         parent = resource.versions
         known = self._complete.get(parent)
         if known is None:
-            known = [xid for xid in self.versions.before if xid.rpartition("/")[0] == parent]
-        kept = (self.versions.before.get(xid) for xid in known)
+            known = [xid for xid in self.before if xid.rpartition("/")[0] == parent]
+        kept = (self.before.get(xid) for xid in known)
         return {each.id: each for each in kept if each is not None}
 
     def add_version(self, version: Version) -> None:
         """Record a version as new."""
         known, made = self._complete.get(version.parent), self._made.setdefault(version.parent, {})
-        if known is not None and self.versions.now.get(version.xid) is None:
+        if known is not None and self.now.get(version.xid) is None:
             known.append(version.xid)
         made[version.id.lower()] = version.id
-        self.versions.record_changed(version)
+        self.record_changed(version)
 
     def document(self, version: Version) -> bytes | None:
         """Return the current document of a version, None if it has none."""
@@ -591,92 +586,75 @@ class WriteTransaction:
 
     def flush(self) -> None:
         """Write all changes, except history and events."""
-        if self.registry_touched:
+        if "/" in self.touched:
             self._connection.execute(update(REGISTRY).values(_to_registry_row(self.registry)))
-        self._flush_table(GROUPS, self.groups)
-        self._flush_table(RESOURCES, self.resources)
-        self._flush_table(VERSIONS, self.versions)
-        gone = [xid for xid, body in self._documents.items() if body is None]
-        written = self._written_documents()
-        self._delete(DOCUMENTS, [*gone, *written])
-        self._insert(DOCUMENTS, [{"xid": xid, "body": self._documents[xid]} for xid in written])
+        for level, table in enumerate(_KINDS, 1):
+            self._flush_table(level, table)
+        written = {xid: body for xid, body in self._documents.items() if body is None or self.now.get(xid)}
+        _DELETE[DOCUMENTS].execute(self._connection, written)
+        new = [{"xid": xid, "body": body} for xid, body in written.items() if body is not None]
+        _INSERT[DOCUMENTS].execute(self._connection, new)
 
     def store_history(self, history: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]) -> None:
         """Store history and events."""
-        self._insert(HISTORY, history)
-        self._insert(OUTBOX, events)
+        _INSERT[HISTORY].execute(self._connection, history)
+        _INSERT[OUTBOX].execute(self._connection, events)
 
     def add_resource(self, resource: Resource) -> None:
         """Record a resource as new, without versions."""
         self._complete.setdefault(resource.versions, [])
-        self.resources.record_changed(resource)
+        self.record_changed(resource)
 
     def delete_group(self, xid: str) -> None:
         """Delete a group with everything in it."""
         first, last = bounds_below(xid)
-        for table, changes in ((RESOURCES, self.resources), (VERSIONS, self.versions)):
+        for table, read in ((RESOURCES, self.reader.resources_by_xid), (VERSIONS, self.reader.versions_by_xid)):
             query = select(table.c.xid).where(table.c.xid >= first, table.c.xid < last)
-            there = [row[0] for row in self._connection.execute(query).all()]
-            self._add_loaded(changes, [each for each in there if each not in changes.now])
+            there = [row[0] for row in self._connection.execute(query)]
+            for each, entity in read([each for each in there if each not in self.now]).items():
+                self._add_loaded(each, entity)
             for each in there:
-                changes.record_deleted(each)
-        for xid_of_version in list(self.versions.now):
-            if first <= xid_of_version < last:
-                self._documents[xid_of_version] = None
-        self.groups.record_deleted(xid)
+                self._record_deleted(each)
+        self._documents |= dict.fromkeys(each for each in self.now if first <= each < last)
+        self._record_deleted(xid)
 
     def delete_resource(self, resource: Resource) -> None:
         """Delete a resource with its versions."""
         for version in self.versions_of(resource).values():
             self.delete_version(version)
-        self.resources.record_deleted(resource.xid)
+        self._record_deleted(resource.xid)
 
     def delete_version(self, version: Version) -> None:
         """Delete a version with its document."""
-        self.versions.record_deleted(version.xid)
+        self._record_deleted(version.xid)
         self._documents[version.xid] = None
 
     def _current_versions(self, versions: Iterable[Version]) -> list[Version]:
         """Return the current state of versions; those not loaded yet are recorded."""
         current = []
         for each in versions:
-            if each.xid not in self.versions.now:
-                self.versions.add_loaded(each.xid, each)
-            now = self.versions.now[each.xid]
+            if each.xid not in self.now:
+                self._add_loaded(each.xid, each)
+            now = self.now[each.xid]
             if now is not None:
                 current.append(now)
         return current
 
-    def _add_loaded(self, changes: PendingWrites[Any], xids: list[str]) -> None:
-        entities = (
-            self.reader.resources_by_xid(xids) if changes is self.resources else self.reader.versions_by_xid(xids)
-        )
-        for xid, each in entities.items():
-            changes.add_loaded(xid, each)
-
-    def _written_documents(self) -> list[str]:
-        return [xid for xid, body in self._documents.items() if body is not None and self.versions.now.get(xid)]
-
-    def _flush_table(self, table: Table, changes: PendingWrites[Any]) -> None:
-        gone = [xid for xid in changes.touched if changes.now[xid] is None and changes.before.get(xid) is not None]
-        self._delete(table, gone)
+    def _flush_table(self, level: int, table: Table) -> None:
+        gone: list[str] = []
         new: list[dict[str, Any]] = []
-        for xid in changes.touched:
-            entity = changes.now[xid]
-            if entity is None:
+        for xid in self.touched:
+            entity, is_new = self.now[xid], self.before.get(xid) is None
+            if level_of(xid) != level or (is_new and entity is None):
                 continue
-            row = _to_row(entity)
-            if changes.before.get(xid) is None:
-                new.append(row)
+            if entity is None:
+                gone.append(xid)
+            elif is_new:
+                new.append(_to_row(entity))
             else:
-                _UPDATE[table].execute(self._connection, [{**row, "of": xid}])
-        self._insert(table, new)
-
-    def _delete(self, table: Table, xids: Sequence[str]) -> None:
-        _DELETE[table].execute(self._connection, xids)
-
-    def _insert(self, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-        _INSERT[table].execute(self._connection, rows)
+                _UPDATE[table].execute(self._connection, [{**_to_row(entity), "of": xid}])
+        _DELETE[table].execute(self._connection, gone)
+        _INSERT[table].execute(self._connection, new)
 
 
 def create_registry(connection: Connection, registry: Registry) -> None:
