@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -148,18 +148,11 @@ def _check_circles(subject: str, versions: Mapping[str, Version]) -> None:
         safe.update(path)
 
 
-def _creation_key(version: Version) -> tuple[datetime, str]:
-    return _parse_time(version.createdat), version.id.lower()
+def _time_key(name: str, version: Version) -> tuple[Any, ...]:
+    return parse_time(getattr(version, name)), version.id.lower()
 
 
-def _modification_key(version: Version) -> tuple[datetime, str]:
-    return _parse_time(version.modifiedat), version.id.lower()
-
-
-def _parse_time(text: str) -> datetime:
-    moment = parse_time(text)
-    assert moment is not None
-    return moment
+_creation_key: Final = partial(_time_key, "createdat")
 
 
 def _semver_key(version: Version) -> tuple[Any, ...]:
@@ -178,7 +171,7 @@ def _semver_key(version: Version) -> tuple[Any, ...]:
 
 _SORT_KEYS: Final[Mapping[str, Callable[[Version], tuple[Any, ...]]]] = {
     "createdat": _creation_key,
-    "modifiedat": _modification_key,
+    "modifiedat": partial(_time_key, "modifiedat"),
     "semver": _semver_key,
 }
 
@@ -242,12 +235,17 @@ def check_constraints(
     for each in constraints:
         if each.resources != resources:
             continue
-        for kind, broken in _iter_violations(each, group, versions):
-            if broken:
-                detail = f"Versions: {join_values(sorted(broken))}."
-                if kind == "enum":
-                    detail += f" The value must be one of {join_values([str(value) for value in each.enum])}."
-                raise Refusal("constraint_failure", xid, kind=kind, path=each.path, detail=detail)
+        values = {name: value_at(version.attributes, each.path) for name, version in versions.items()}
+        wanted = value_at(group.attributes, each.equals) if each.equals else None
+        kind, more, broken, folds = "equals", "", [], each.path == "format"
+        if wanted is not None:
+            broken = [name for name, value in values.items() if fold_case(value, folds) != fold_case(wanted, folds)]
+        if each.enum and not broken:
+            kind, more = "enum", f" The value must be one of {join_values([str(value) for value in each.enum])}."
+            broken = [name for name, value in values.items() if value not in (*each.enum, None)]
+        if broken:
+            detail = f"Versions: {join_values(sorted(broken))}.{more}"
+            raise Refusal("constraint_failure", xid, kind=kind, path=each.path, detail=detail)
 
 
 def value_at(values: Any, path: str) -> Any:
@@ -259,40 +257,21 @@ def value_at(values: Any, path: str) -> Any:
 
 def _narrow_constraint(subject: str, inherited: ModelConstraint, own: ModelConstraint) -> ModelConstraint:
     wider = [str(each) for each in own.enum if inherited.enum and each not in inherited.enum]
-    if wider:
-        raise _constraint_refusal(subject, own, f"has values that the group type does not allow: {join_values(wider)}")
-    if own.equals and inherited.equals and own.equals != inherited.equals:
-        raise _constraint_refusal(subject, own, f"equals {own.equals}, but its group type has {inherited.equals}")
     enum, default = own.enum or inherited.enum, own.default if own.default is not None else inherited.default
-    if enum and default is not None and default not in enum:
-        raise _constraint_refusal(
-            subject, own, f"has the default {default}, which is not among {join_values([str(e) for e in enum])}"
-        )
+    problem = ""
+    if wider:
+        problem = f"has values that the group type does not allow: {join_values(wider)}"
+    elif own.equals and inherited.equals and own.equals != inherited.equals:
+        problem = f"equals {own.equals}, but its group type has {inherited.equals}"
+    elif enum and default is not None and default not in enum:
+        problem = f"has the default {default}, which is not among {join_values([str(each) for each in enum])}"
+    if problem:
+        raise Refusal("bad_request", subject, error_detail=f"the constraint {own.key} {problem}")
     return replace(inherited, default=default, enum=enum, equals=own.equals or inherited.equals)
 
 
-def _constraint_refusal(subject: str, constraint: ModelConstraint, problem: str) -> Refusal:
-    return Refusal("bad_request", subject, error_detail=f"the constraint {constraint.key} {problem}")
-
-
-def _iter_violations(
-    constraint: ModelConstraint, group: GroupEntity, versions: Mapping[str, Version]
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield, for ``equals`` and for ``enum``, the ids of the versions that violate it."""
-    values = {name: value_at(each.attributes, constraint.path) for name, each in versions.items()}
-    wanted = value_at(group.attributes, constraint.equals) if constraint.equals else None
-    if wanted is not None:
-        folds = constraint.path == "format"
-        yield (
-            "equals",
-            [name for name, value in values.items() if _fold_case(value, folds) != _fold_case(wanted, folds)],
-        )
-    if constraint.enum:
-        allowed = (*constraint.enum, None)
-        yield "enum", [name for name, value in values.items() if value not in allowed]
-
-
-def _fold_case(value: Any, fold: bool) -> Any:
+def fold_case(value: Any, fold: bool) -> Any:
+    """Return a value for comparison; with *fold* text ignores case."""
     return value.lower() if fold and isinstance(value, str) else value
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,8 +14,6 @@ from registry.core.views import CHECKS
 from registry.store import history
 from registry.store.entities import Entity, Registry, Resource, Version, WriteTransaction, level_of, to_json_text
 from registry.store.history import MODEL_XID, Mark, Marks, digest_of, is_by_xid, marks_by_version
-
-_ACTION_ORDER: Final = ("updated", "created", "deleted")
 
 
 @dataclass(slots=True)
@@ -34,19 +31,14 @@ class EntityChange:
     entity: Mapping[str, Any] | None = None
 
 
-class ChangeLog:
-    """Collects the changes of a write; each entity has one entry, and a deletion overrides a creation."""
-
-    def __init__(self) -> None:
-        self._changes: dict[str, EntityChange] = {}
+class _ChangeLog(dict[str, EntityChange]):
+    """The changes of a write by subject; each entity has one entry."""
 
     def record(self, subject: str, action: str, changed: Iterable[str] = ()) -> EntityChange:
         """Record a change of an entity."""
         kind = ("registry", "group", "resource", "version")[level_of(subject)]
         kind = kind if subject == "/" or level_of(subject) else subject[1:]
-        change = self._changes.setdefault(subject, EntityChange(kind, action))
-        if _ACTION_ORDER.index(action) > _ACTION_ORDER.index(change.action):
-            change.action = action
+        change = self.setdefault(subject, EntityChange(kind, action))
         change.changed.update(dict.fromkeys(changed))
         return change
 
@@ -56,33 +48,22 @@ class ChangeLog:
         change.epoch, change.entity = entity.epoch, _compared_values(entity)
         return change
 
-    def history_rows(self, interaction: str, now: str, writer: str) -> list[dict[str, Any]]:
-        """Return the rows of history."""
-        return [
-            {
-                "interaction": interaction,
-                "at": now,
-                "who": writer,
-                "action": each.action,
-                "xid": subject,
-                "epoch": each.epoch,
-                "entity": None if each.entity is None else to_json_text(each.entity),
-            }
-            for subject, each in self._changes.items()
-        ]
 
-    def event_rows(self, interaction: str, now: str) -> list[dict[str, Any]]:
-        """Return the rows of events."""
-        return [
-            {"interaction": interaction, "at": now, "type": kind, "subject": subject, "data": data}
-            for subject, each in self._changes.items()
-            for kind, data in _iter_event_types(each)
-        ]
+def store_changes(work: WriteTransaction, interaction: str, now: str, writer: str) -> None:
+    """Store the changes of a write as history and as events."""
+    history: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    for subject, each in _collect_changes(work).items():
+        entity = None if each.entity is None else to_json_text(each.entity)
+        common = {"interaction": interaction, "at": now}
+        more = {"who": writer, "action": each.action, "xid": subject, "epoch": each.epoch, "entity": entity}
+        history.append({**common, **more})
+        events += [{**common, "type": kind, "subject": subject, "data": data} for kind, data in _iter_event_types(each)]
+    work.store_history(history, events)
 
 
-def collect_changes(work: WriteTransaction) -> ChangeLog:
-    """Return all changes of a write, before or after it is flushed."""
-    log = ChangeLog()
+def _collect_changes(work: WriteTransaction) -> _ChangeLog:
+    log = _ChangeLog()
     for xid, before, now in work.changes():
         if now is None:
             log.record(xid, "deleted").epoch = before.epoch
@@ -95,23 +76,22 @@ def collect_changes(work: WriteTransaction) -> ChangeLog:
                 _record_configuration(log, entry, before, now)
                 continue
             old, new = _deprecated_object(before), _deprecated_object(now)
-            entry.deprecated.update({name: None for name in {**old, **new} if old.get(name) != new.get(name)})
+            entry.deprecated.update(dict.fromkeys(_differing_names(old, new)))
     for xid, before, now in work.changes():
         _record_on_owner(log, work, xid, before, now)
     return log
 
 
-def _record_configuration(log: ChangeLog, entry: EntityChange, before: Registry, now: Registry) -> None:
+def _record_configuration(log: _ChangeLog, entry: EntityChange, before: Registry, now: Registry) -> None:
     if now.modelsource != before.modelsource:
-        entry.changed.update({"model": None, "modelsource": None})
+        entry.changed |= {"model": None, "modelsource": None}
         log.record("/model", "updated").epoch = now.epoch
         source = log.record("/modelsource", "updated")
         source.epoch, source.entity = now.epoch, now.modelsource
     one, other = before.capabilities, now.capabilities
     if one != other:
         entry.changed["capabilities"] = None
-        names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-        chosen = log.record("/capabilities", "updated", names)
+        chosen = log.record("/capabilities", "updated", _differing_names(one, other))
         chosen.epoch, chosen.entity = now.epoch, other
 
 
@@ -121,7 +101,7 @@ def _deprecated_object(entity: Entity) -> Mapping[str, Any]:
     return deprecated if isinstance(deprecated, Mapping) else {}
 
 
-def _record_on_owner(log: ChangeLog, work: WriteTransaction, xid: str, before: Any, now: Any) -> None:
+def _record_on_owner(log: _ChangeLog, work: WriteTransaction, xid: str, before: Any, now: Any) -> None:
     """Record on its owner that an entity was added or deleted, and on a resource what its default version changes."""
     above, plural, _ = xid.rsplit("/", 2) if xid != "/" else ("", "", "")
     owner = work.now.get(above or "/")
@@ -136,7 +116,10 @@ def _record_on_owner(log: ChangeLog, work: WriteTransaction, xid: str, before: A
 
 
 def _changed_names(before: Entity, now: Entity) -> list[str]:
-    one, other = _compared_values(before), _compared_values(now)
+    return _differing_names(_compared_values(before), _compared_values(now))
+
+
+def _differing_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return [name for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
@@ -239,8 +222,7 @@ def state_of_resource(resource: Resource) -> dict[str, Any]:
 
 def digest_of_state(state: Mapping[str, Any]) -> str:
     """Return a digest of a state; the ancestry of a resource's versions is left out."""
-    plain = {name: value for name, value in state.items() if name not in ("ancestors", "ancestorid")}
-    return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
+    return digest_of(state, ("ancestors", "ancestorid"))
 
 
 def _mark_version(marks: Marks, xid: str, work: WriteTransaction, known: dict[str, dict[str, Mark]]) -> None:

@@ -9,12 +9,7 @@ from typing import Any, Final
 from registry.compatibility.rules import check_compatibility, is_checked
 from registry.compatibility.schemas import check_format
 from registry.core import ancestry as lineage
-from registry.core.ancestry import (
-    WriteOptions,
-    check_constraints,
-    constraints_of,
-    value_at,
-)
+from registry.core.ancestry import WriteOptions, check_constraints, constraints_of, fold_case, value_at
 from registry.core.requests import ResourcePath
 from registry.errors import Refusal, invalid_value, join_values
 from registry.model.attributes import Model, ModelAttribute
@@ -241,8 +236,6 @@ class ResourceRules:
             if len(pending.written) > 1:
                 raise Refusal("too_many_versions", xid)
             value = next(iter(pending.written))
-        elif not value:
-            raise Refusal("bad_defaultversionid", xid, value=value, error_detail="the value is empty")
         pending.sticky, pending.default, pending.newest = True, value, False
 
     def _check_resource(self, pending: PendingResource, resource: Resource, versions: Mapping[str, Version]) -> None:
@@ -313,9 +306,8 @@ class ResourceRules:
 def _check_equal(xid: str, attributes: Mapping[str, ModelAttribute], versions: Mapping[str, Version]) -> None:
     """Raise if an attribute that must be equal in all versions differs."""
     for dotted in _iter_matched_names(attributes):
-        values = [value_at(version.attributes, dotted) for version in versions.values()]
         folds = dotted.rpartition(".")[2] == "format"
-        if len({value.lower() if folds and isinstance(value, str) else value for value in values}) > 1:
+        if len({fold_case(value_at(version.attributes, dotted), folds) for version in versions.values()}) > 1:
             raise Refusal("mismatched_version_attribute", xid, name=dotted)
 
 

@@ -14,7 +14,6 @@ from registry.core.requests import (
     EXPORT,
     NO_CLAUSES,
     Flags,
-    PageInfo,
     RegistryRequest,
     ResourcePath,
     Response,
@@ -29,8 +28,6 @@ from registry.core.views import (
     SPECVERSION,
     EntityView,
     Inline,
-    PageRequest,
-    ShownResource,
     ViewOptions,
     find_shown,
     inline_below,
@@ -78,29 +75,17 @@ CAPABILITIES: Final[Mapping[str, Any]] = {
 
 def offered_capabilities() -> dict[str, Any]:
     """Return the offered capabilities: each with its allowed values."""
-    boolean = {"type": "boolean"}
-    offer: dict[str, Any] = {
-        "available": {
-            "type": "object",
-            "attributes": {
-                name: {"type": "object", "attributes": {"mutable": {**boolean, "enum": [value["mutable"]]}}}
-                for name, value in CAPABILITIES["available"].items()
-            },
-        },
-        "compatibilities": {
-            "type": "object",
-            "attributes": {
-                name: {"type": "array", "item": {"type": "string"}, "enum": rules}
-                for name, rules in CAPABILITIES["compatibilities"].items()
-            },
-        },
-    }
-    for name, value in CAPABILITIES.items():
-        if isinstance(value, bool):
-            offer[name] = {**boolean, "enum": [False, True] if name in _LISTS else [value]}
-        elif isinstance(value, list):
-            offer[name] = {"type": "array", "item": {"type": "string"}, "enum": value}
+    offer: dict[str, Any] = _offer(CAPABILITIES)["attributes"]
+    offer["pagination"]["enum"] = [False, True]
     return offer
+
+
+def _offer(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {"type": "object", "attributes": {name: _offer(each) for name, each in value.items()}}
+    if isinstance(value, list):
+        return {"type": "array", "item": {"type": "string"}, "enum": value}
+    return {"type": "boolean", "enum": [value]}
 
 
 def effective_capabilities(chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,16 +231,17 @@ class ResponseBuilder:
             _check_cursor(request, number=sorting is not None)
             require_owner(self._reader, place)
             viewer = EntityView(self._reader, self._model, view)
-            page = PageRequest(request.limit, request.cursor, sorting)
-            entries, after = viewer.render_page(place, page, view.inline)
+            entries, after = viewer.render_page(place, view.inline, request.limit, request.cursor, sorting)
             count = self._count_entities(place) if view.clauses is None else None
-            return Response(entries, paging=PageInfo(after, count))
+            return Response(entries, after=after, count=count)
         return self.show_entity(place, view)
 
     def view_options(self, place: ResourcePath, asked: ResourcePath | None = None) -> ViewOptions:
         """Return the view options of the request; ``inline`` is relative to *asked* if given."""
         request, flags = self._request, self._request.flags
-        check_flags(flags, place, request.path)
+        check_specversion(flags, request.path)
+        if flags.collections and place.kind not in ("registry", "group"):
+            raise Refusal("bad_flag", request.path, flag="collections")
         inline: Inline = parse_inline(flags.inline, self._model, asked or place, request.path)
         if flags.collections:
             inline = {**inline, **INLINE_ALL}
@@ -310,35 +296,29 @@ class ResponseBuilder:
         resource = find_shown(self._reader, place)
         if resource is None:
             return None
-        if place.kind == "resource":
-            return self._show_resource(place, resource, viewer, view)
-        source = resource.source
+        source, version = resource.source, resource.default
         if place.kind == "meta":
-            if view.clauses == NO_CLAUSES:
-                return None
             etag = f'"{source.epoch}"' if source is not None else ""
-            return Response(viewer.render_meta(place.owner, resource, ""), etag=etag)
-        version = self._reader.version(f"{source.versions}/{place.vid}") if source is not None else None
-        if source is None or version is None:
-            return None
-        is_default = source.defaultversionid == place.vid
-        shown = viewer.render_version(place, version, view.inline, view.clauses, "", is_default=is_default)
-        url = f"{view.base}{place.xid}{'$details' if place.resource.hasdocument else ''}"
-        answer = Response(shown, name=place.rid, etag=f'"{version.epoch}"', version=url)
-        return None if shown is None else self._replace_by_document(place, answer, version)
-
-    def _show_resource(
-        self, place: ResourcePath, resource: ShownResource, viewer: EntityView, view: ViewOptions
-    ) -> Response | None:
-        shown = viewer.render_resource(place, resource, view.inline, view.clauses, "")
+            shown = None if view.clauses == NO_CLAUSES else viewer.render_meta(place.owner, resource, "")
+            return None if shown is None else Response(shown, etag=etag)
+        etag, owner = "", place
+        if place.kind == "resource":
+            shown = viewer.render_resource(place, resource, view.inline, view.clauses, "")
+            if source is not None and version is not None:
+                etag = f'"{source.epoch}-{version.epoch}"'
+        else:
+            owner = place.owner
+            version = self._reader.version(f"{source.versions}/{place.vid}") if source is not None else None
+            if source is None or version is None:
+                return None
+            is_default, etag = source.defaultversionid == place.vid, f'"{version.epoch}"'
+            shown = viewer.render_version(place, version, view.inline, view.clauses, "", is_default=is_default)
         if shown is None:
             return None
-        source, default = resource.source, resource.default
-        etag = f'"{source.epoch}-{default.epoch}"' if source is not None and default is not None else ""
         details = "$details" if place.resource.hasdocument else ""
-        version = f"{view.base}{place.xid}/versions/{default.id}{details}" if default is not None else ""
-        answer = Response(shown, name=place.rid, etag=etag, version=version)
-        return self._replace_by_document(place, answer, default)
+        url = f"{view.base}{owner.xid}/versions/{version.id}{details}" if version is not None else ""
+        answer = Response(shown, name=place.rid, etag=etag, version=url)
+        return self._replace_by_document(place, answer, version)
 
     def _replace_by_document(self, place: ResourcePath, response: Response, version: Version | None) -> Response:
         """Replace the response by the document if the document was requested."""
@@ -356,17 +336,6 @@ class ResponseBuilder:
             return self._reader.count(place.xid)
         resource = find_shown(self._reader, place.owner)
         return resource.count if resource is not None else 0
-
-
-def check_flags(flags: Flags, place: ResourcePath, path: str) -> None:
-    """Raise if a flag is used where it is not allowed.
-
-    Raises:
-        Refusal: ``bad_flag``, ``unsupported_specversion``.
-    """
-    check_specversion(flags, path)
-    if flags.collections and place.kind not in ("registry", "group"):
-        raise Refusal("bad_flag", path, flag="collections")
 
 
 def check_specversion(flags: Flags, path: str) -> None:

@@ -89,18 +89,18 @@ def _inlinable_at(
     if place.kind == "registry":
         deeper = {name: ResourcePath("groups", kind) for name, kind in model.groups.items()}
         return {*deeper, *CONFIGURATION}, model.attributes, deeper
-    if place.kind in ("groups", "group"):
+    kind = place.resource_type
+    if kind is None:
         owner = ResourcePath("group", place.group, place.gid)
         deeper = {name: owner.collection(name) for name in place.group.resources}
         return set(deeper), place.group.attributes, deeper
     if place.kind == "meta":
-        return set(), place.resource.meta, {}
-    kind = place.resource
+        return set(), kind.meta, {}
     document = {kind.singular} if kind.hasdocument else set()
     if place.kind in ("versions", "version"):
         return document, kind.attributes, {}
-    versions = ResourcePath("versions", place.group, place.gid, kind, place.rid)
-    return {*document, "versions", "meta"}, {**kind.attributes, **kind.resource}, {"versions": versions}
+    deeper = {"versions": place.collection("versions")}
+    return {*document, "versions", "meta"}, {**kind.attributes, **kind.resource}, deeper
 
 
 # Resources with their default version, and with the target of an ``xref``.
@@ -227,15 +227,6 @@ class ViewOptions:
     doc: bool = False
     binary: bool = False
     max_answer: int = MAX_ANSWER
-
-
-@dataclass(frozen=True, slots=True)
-class PageRequest:
-    """A page of a collection: at most ``limit`` entities, after a lower-case id or, if sorted, from a number on."""
-
-    limit: int | None = None
-    after: str = ""
-    sorting: Sorting | None = None
 
 
 class ResponseBudget:
@@ -386,28 +377,32 @@ class EntityView:
             entities |= {name: self._to_json(there[name]) for name in part if name in there}
         return entities
 
-    def render_page(self, place: ResourcePath, page: PageRequest, inline: Inline) -> tuple[dict[str, Any], str]:
-        """Return a page of a collection, and where the next one begins ('' for none)."""
-        if page.sorting is not None:
-            return self._render_sorted_page(place, page, page.sorting, inline)
+    def render_page(
+        self, place: ResourcePath, inline: Inline, limit: int | None, after: str, sorting: Sorting | None
+    ) -> tuple[dict[str, Any], str]:
+        """Return a page of a collection, and where the next one begins ('' for none).
+
+        It begins after a lower-case id or, if sorted, at a number.
+        """
+        if sorting is not None:
+            return self._render_sorted_page(place, inline, limit, int(after or 0), sorting)
         entries: dict[str, Any] = {}
         last = ""
-        for name, shown in self._iter_shown(place, page.after, inline, self._view.clauses, ""):
-            if page.limit is not None and len(entries) == page.limit:
+        for name, shown in self._iter_shown(place, after, inline, self._view.clauses, ""):
+            if limit is not None and len(entries) == limit:
                 return entries, last.lower()
             entries[name], last = self._to_json(shown), name
         return entries, ""
 
     def _render_sorted_page(
-        self, place: ResourcePath, page: PageRequest, sorting: Sorting, inline: Inline
+        self, place: ResourcePath, inline: Inline, limit: int | None, start: int, sorting: Sorting
     ) -> tuple[dict[str, Any], str]:
         """Sort by keys, then show only the entities of the page."""
         keys: list[tuple[SortKey, str]] = []
         for name, shown in self._iter_shown(place, "", INLINE_NONE, self._view.clauses, ""):
             keys.append((sorting.sort_key(shown, name), name))
         keys.sort(reverse=sorting.descending)
-        start = int(page.after or 0)
-        end = len(keys) if page.limit is None else start + page.limit
+        end = len(keys) if limit is None else start + limit
         entries = self.render_entities(place, [name for _, name in keys[start:end]], inline)
         return entries, str(end) if end < len(keys) else ""
 

@@ -175,17 +175,12 @@ class Database:
         Raises:
             SQLAlchemyError: the database does not answer, or the wait for other writers timed out.
         """
-        with self._engine.connect() as connection:
-            connection.info["writing"] = True
-            try:
-                with connection.begin():
-                    if not self._sqlite:
-                        most = {"most": f"{_BUSY_SECONDS * 1000:.0f}ms"}
-                        connection.execute(text("SELECT set_config('lock_timeout', :most, true)"), most)
-                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITE_LOCK})
-                    yield connection
-            finally:
-                connection.info.pop("writing", None)
+        with self.writing_aside() as connection:
+            if not self._sqlite:
+                most = {"most": f"{_BUSY_SECONDS * 1000:.0f}ms"}
+                connection.execute(text("SELECT set_config('lock_timeout', :most, true)"), most)
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITE_LOCK})
+            yield connection
         for written in self._watchers:
             written()
 
@@ -311,91 +306,68 @@ METADATA: Final = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_
 _KEY_TYPE: Final = Text().with_variant(String(collation="C"), "postgresql")
 _NUMBER_TYPE: Final = BigInteger().with_variant(Integer, "sqlite")
 
-REGISTRY: Final = Table(
-    "registry",
-    METADATA,
-    Column("id", Text, primary_key=True),
-    Column("epoch", BigInteger, nullable=False),
-    Column("createdat", Text, nullable=False),
-    Column("modifiedat", Text, nullable=False),
-    Column("attributes", Text, nullable=False),
-    Column("modelsource", Text, nullable=False),
-    Column("capabilities", Text, nullable=False, server_default="{}"),
-)
+
+def _columns(kind: Any, names: str) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names.split()]
+
+
+def _numbered_table(name: str, *more: SchemaItem) -> Table:
+    """Return a table of rows numbered in the order of writes; numbers are never used again."""
+    number = Column("number", _NUMBER_TYPE, primary_key=True, autoincrement=True)
+    return Table(name, METADATA, number, *_columns(Text, "interaction at"), *more, sqlite_autoincrement=True)
 
 
 def _entity_table(name: str, *more: SchemaItem) -> Table:
     """Return the table of one kind of entity: the common columns, and *more* columns and indexes."""
-    return Table(
-        name,
-        METADATA,
-        Column("xid", _KEY_TYPE, primary_key=True),
-        Column("parent", _KEY_TYPE, nullable=False),
-        Column("id", _KEY_TYPE, nullable=False),
-        Column("folded", _KEY_TYPE, nullable=False),
-        Column("epoch", BigInteger, nullable=False),
-        Column("createdat", Text, nullable=False),
-        Column("modifiedat", Text, nullable=False),
-        Column("attributes", Text, nullable=False),
-        *more,
-        Index(None, "parent", "folded", unique=True),
-    )
+    keys, texts = _columns(_KEY_TYPE, "parent id folded"), _columns(Text, "createdat modifiedat attributes")
+    common = (Column("xid", _KEY_TYPE, primary_key=True), *keys, *_columns(BigInteger, "epoch"), *texts)
+    return Table(name, METADATA, *common, *more, Index(None, "parent", "folded", unique=True))
 
 
+REGISTRY: Final = Table(
+    "registry",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    *_columns(BigInteger, "epoch"),
+    *_columns(Text, "createdat modifiedat attributes modelsource"),
+    Column("capabilities", Text, nullable=False, server_default="{}"),
+)
 GROUPS: Final = _entity_table("groups")
 RESOURCES: Final = _entity_table(
     "resources",
-    Column("xref", _KEY_TYPE, nullable=True),
-    Column("defaultversionid", _KEY_TYPE, nullable=True),
-    Column("sticky", Boolean, nullable=False),
-    Column("counter", BigInteger, nullable=False),
+    Column("xref", _KEY_TYPE),
+    Column("defaultversionid", _KEY_TYPE),
+    *_columns(Boolean, "sticky"),
+    *_columns(BigInteger, "counter"),
     Index(None, "xref"),
 )
 VERSIONS: Final = _entity_table(
     "versions",
-    Column("ancestorid", _KEY_TYPE, nullable=False),
+    *_columns(_KEY_TYPE, "ancestorid"),
     Index(None, "parent", "ancestorid"),
     Index(None, "parent", "createdat"),
 )
 DOCUMENTS: Final = Table(
-    "documents", METADATA, Column("xid", _KEY_TYPE, primary_key=True), Column("body", LargeBinary, nullable=False)
+    "documents", METADATA, Column("xid", _KEY_TYPE, primary_key=True), *_columns(LargeBinary, "body")
 )
-HISTORY: Final = Table(
+HISTORY: Final = _numbered_table(
     "history",
-    METADATA,
-    Column("number", _NUMBER_TYPE, primary_key=True, autoincrement=True),
-    Column("interaction", Text, nullable=False),
-    Column("at", Text, nullable=False),
-    Column("who", Text, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("xid", _KEY_TYPE, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("entity", Text, nullable=True),
+    *_columns(Text, "who action"),
+    *_columns(_KEY_TYPE, "xid"),
+    *_columns(BigInteger, "epoch"),
+    Column("entity", Text),
     Index(None, "xid", "number"),
-    sqlite_autoincrement=True,
 )
-OUTBOX: Final = Table(
-    "outbox",
-    METADATA,
-    Column("number", _NUMBER_TYPE, primary_key=True, autoincrement=True),
-    Column("interaction", Text, nullable=False),
-    Column("at", Text, nullable=False),
-    Column("type", Text, nullable=False),
-    Column("subject", _KEY_TYPE, nullable=False),
-    Column("data", Text, nullable=True),
-    sqlite_autoincrement=True,
+OUTBOX: Final = _numbered_table(
+    "outbox", *_columns(Text, "type"), *_columns(_KEY_TYPE, "subject"), Column("data", Text)
 )
 SUBSCRIBERS: Final = Table(
     "subscribers",
     METADATA,
     Column("id", _KEY_TYPE, primary_key=True),
-    Column("origin", Text, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("permission", Text, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("position", BigInteger, nullable=False),
-    Column("expires", Text, nullable=True),
+    *_columns(Text, "origin owner body permission"),
+    *_columns(BigInteger, "revision position"),
+    Column("expires", Text),
 )
 BLOCKED: Final = Table(
     "held",
@@ -407,29 +379,21 @@ MARKS: Final = Table(
     "marks",
     METADATA,
     Column("key", _KEY_TYPE, primary_key=True),
-    Column("owner", _KEY_TYPE, nullable=False),
-    Column("uid", _KEY_TYPE, nullable=False),
-    Column("name", _KEY_TYPE, nullable=False),
-    Column("position", BigInteger, nullable=False),
-    Column("stamp", BigInteger, nullable=False),
-    Column("origin", Text, nullable=False),
-    Column("seen", Text, nullable=False),
-    Column("digest", Text, nullable=False),
-    Column("authority", Text, nullable=False),
-    Column("deleted", Boolean, nullable=False),
+    *_columns(_KEY_TYPE, "owner uid name"),
+    *_columns(BigInteger, "position stamp"),
+    *_columns(Text, "origin seen digest authority"),
+    *_columns(Boolean, "deleted"),
     Index("ix_marks_owner_name", "owner", "name"),
     Index("ix_marks_uid", "uid"),
     Index("ix_marks_position", "position", unique=True),
 )
-REPLICA: Final = Table(
-    "replica", METADATA, Column("id", Text, primary_key=True), Column("clock", BigInteger, nullable=False)
-)
+REPLICA: Final = Table("replica", METADATA, Column("id", Text, primary_key=True), *_columns(BigInteger, "clock"))
 PEERS: Final = Table(
     "peers",
     METADATA,
     Column("name", _KEY_TYPE, primary_key=True),
-    Column("catalog", Text, nullable=False),
-    Column("position", BigInteger, nullable=False),
+    *_columns(Text, "catalog"),
+    *_columns(BigInteger, "position"),
 )
 _KEY_COUNTS: Final = (1, 2, 4, 8, 16, 24, 32, 64, 128, 250, 500)
 """Numbers of key parameters for which statements are compiled."""

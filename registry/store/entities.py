@@ -101,11 +101,6 @@ class Version(Entity):
 
     ancestorid: str = ""
 
-    @property
-    def resource(self) -> str:
-        """The xid of its resource."""
-        return self.parent.rsplit("/", 1)[0]
-
 
 def to_json_text(tree: Mapping[str, Any]) -> str:
     """Return the JSON text of a tree as stored."""
@@ -239,8 +234,7 @@ class EntityReader:
 
     def last_change_time(self) -> str:
         """Return the time of the last history entry, '' before the first; times never decrease."""
-        row = _LAST_ENTRY.fetch_first(self.connection, {})
-        return "" if row is None else str(row[2])
+        return next((str(row[2]) for row in _LAST_ENTRY.fetch_all(self.connection, {})), "")
 
     def group(self, xid: str) -> GroupEntity | None:
         """Return a group."""
@@ -650,9 +644,9 @@ class WriteTransaction:
             if entity is None:
                 gone.append(xid)
             elif is_new:
-                new.append(_to_row(entity))
+                new.append(_to_row(table, entity))
             else:
-                _UPDATE[table].execute(self._connection, [{**_to_row(entity), "of": xid}])
+                _UPDATE[table].execute(self._connection, [{**_to_row(table, entity), "of": xid}])
         _DELETE[table].execute(self._connection, gone)
         _INSERT[table].execute(self._connection, new)
 
@@ -668,21 +662,7 @@ def _to_registry_row(registry: Registry) -> dict[str, Any]:
     return {"id": registry.id, **times, **texts}
 
 
-def _to_row(entity: Entity) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "xid": entity.xid,
-        "parent": entity.parent,
-        "id": entity.id,
-        "folded": entity.id.lower(),
-        "epoch": entity.epoch,
-        "createdat": entity.createdat,
-        "modifiedat": entity.modifiedat,
-        "attributes": to_json_text(entity.attributes),
-    }
-    if isinstance(entity, Resource):
-        row.update(
-            xref=entity.xref, defaultversionid=entity.defaultversionid, sticky=entity.sticky, counter=entity.counter
-        )
-    if isinstance(entity, Version):
-        row["ancestorid"] = entity.ancestorid
-    return row
+def _to_row(table: Table, entity: Entity) -> dict[str, Any]:
+    attributes = to_json_text(entity.attributes)
+    derived = {"xid": entity.xid, "folded": entity.id.lower(), "attributes": attributes}
+    return {name: derived[name] if name in derived else getattr(entity, name) for name in table.c.keys()}

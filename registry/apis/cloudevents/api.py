@@ -411,7 +411,7 @@ class SchemaWriteRequest(CloudEventsRequest):
             if body:
                 why = "the document is external, so the body must be empty"
                 raise Refusal("extra_xregistry_header", place.xid, name="Registry-schemaURI", error_detail=why)
-            document, kind = GivenDocument(None, is_external=True), None
+            document, kind = GivenDocument(None), None
         else:
             kind = media.decode("latin-1").strip() if media and body else guess_content_type(body)
             document, attributes = GivenDocument(body), {**attributes, views.DOCUMENT_URL: None}

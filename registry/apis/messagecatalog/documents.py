@@ -123,11 +123,21 @@ def definitions_in(body: Mapping[str, Any], subject: str) -> list[Mapping[str, A
     """
     definitions: list[Mapping[str, Any]] = []
     for name in _LIST_MEMBERS:
-        listed = body.get(name) if body.get(name) is not None else []
-        if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-            raise invalid_value(subject, name, "must be a list of objects")
-        definitions += listed
+        if body.get(name) is not None:
+            definitions += objects_in(body, name, subject)
     return definitions
+
+
+def objects_in(body: Mapping[str, Any], name: str, subject: str) -> list[Mapping[str, Any]]:
+    """Return a member of a body that must be a list of objects.
+
+    Raises:
+        Refusal: it is not.
+    """
+    listed = body.get(name)
+    if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
+        raise invalid_value(subject, name, "must be a list of objects")
+    return listed
 
 
 def iter_versions_in(body: Mapping[str, Any], subject: str) -> Iterator[Mapping[str, Any]]:
@@ -139,9 +149,9 @@ def iter_versions_in(body: Mapping[str, Any], subject: str) -> Iterator[Mapping[
     if "versions" not in body:
         yield body
         return
-    listed = body["versions"]
-    if not isinstance(listed, list) or not listed or not all(isinstance(each, Mapping) for each in listed):
-        raise invalid_value(subject, "versions", "must be a non-empty list of objects")
+    listed = objects_in(body, "versions", subject)
+    if not listed:
+        raise invalid_value(subject, "versions", "must not be empty")
     common = {name: value for name, value in body.items() if name not in ("versions", "version", "definition")}
     for each in listed:
         for name in ("id", "format"):
