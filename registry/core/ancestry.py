@@ -23,7 +23,7 @@ from catalog.load import build_catalog
 from catalog.model import Finding
 from catalog.parsing.pointers import unescape_step
 from registry.core.requests import ResourcePath, parse_resource_path
-from registry.core.views import INLINE_ALL, INLINE_NONE, EntityView, Inline, ShownResource, ViewOptions, find_shown
+from registry.core.views import INLINE_ALL, EntityView, Scope, ShownResource, ViewOptions, find_shown
 from registry.errors import Refusal, invalid_value, join_values
 from registry.model.attributes import (
     GroupType,
@@ -392,7 +392,6 @@ _ID_NAMES: Final = frozenset(
     ("basemessage", "basemessageuri", "basemessageurl", "dataschemauri", "dataschemaxid", "messagegroups")
 )
 _FILE: Final = "registry"
-_META: Final[Inline] = {"meta": {}}
 
 
 class Linter:
@@ -468,7 +467,7 @@ class _LintDocument:
         elif place.kind == "resource":
             group = self._group_document(place.owner)
             shown = find_shown(self._work.reader, place)
-            entity = shown and self._viewer.render_resource(place, shown, _META, None, xid)
+            entity = shown and self._viewer.render_resource(place, shown, Scope({"meta": {}}, None, xid))
             if group is not None and shown and entity:
                 if "versionsurl" in entity:
                     entity["versions"] = self._versions_to_lint(place, shown)
@@ -483,13 +482,13 @@ class _LintDocument:
         if shown.default is not None:
             names = names | {shown.default.id}
         where = place.collection("versions")
-        return self._viewer.render_entities(where, sorted(names), INLINE_ALL, f"{where.xid}")
+        return self._viewer.render_entities(where, sorted(names), Scope(INLINE_ALL, None, where.xid))
 
     def _group_document(self, place: ResourcePath) -> dict[str, Any] | None:
         members: dict[str, Any] = self.tree.setdefault(place.group.plural, {})
         if place.gid not in members:
             entity = self._work.reader.group(place.xid)
-            shown = entity and self._viewer.render_group(place, entity, INLINE_NONE, None, place.xid)
+            shown = entity and self._viewer.render_group(place, entity, Scope(pointer=place.xid))
             if not isinstance(shown, dict):
                 return None
             members[place.gid] = shown

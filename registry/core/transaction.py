@@ -113,7 +113,7 @@ class Transaction:
         if place.kind == "resource":
             self.write_resource(place, body, root=True)
         elif place.kind == "meta":
-            self._write_meta_of(owner, body)
+            self.write_resource(owner, {"meta": body}, root=True, only_meta=True)
         else:
             resource = self._open_resource(owner)
             _check_version_body(body, place.xid)
@@ -198,8 +198,13 @@ class Transaction:
         self.raise_epoch(entity)
         self.work.record_changed(entity)
 
-    def write_resource(self, place: ResourcePath, body: Body, *, root: bool = False) -> Resource | None:
-        """Write a resource: its versions, its default version and its ``meta``; None if it was skipped."""
+    def write_resource(
+        self, place: ResourcePath, body: Body, *, root: bool = False, only_meta: bool = False
+    ) -> Resource | None:
+        """Write a resource: its versions, its default version and its ``meta``; None if it was skipped.
+
+        With *only_meta* an existing one keeps its versions.
+        """
         resource = self.work.resource(place.xid)
         if resource is not None and not self.is_writable(resource, root=root):
             return None
@@ -211,32 +216,17 @@ class Transaction:
         xref = self._requested_xref(resource, meta)
         if xref is not None:
             return self._turn_into_reference(place, resource, body, meta or {}, xref)
-        created = resource is None or resource.xref is not None
+        was_reference = resource is not None and resource.xref is not None
+        created = resource is None or was_reference
         if resource is None:
             resource = self.create_resource(place, self._require_group(place))
-        elif resource.xref is not None:
+        elif was_reference:
             self._turn_into_resource(resource)
-        self._write_parts(place, resource, body, meta, created=created)
+        if created or not only_meta:
+            self._write_parts(place, resource, body, meta, created=created)
         if meta is not None:
-            self._write_meta(place, resource, meta, patch=self.patch)
+            self._write_meta(place, resource, meta, patch=self.patch and not (only_meta and was_reference))
         return resource
-
-    def _write_meta_of(self, place: ResourcePath, body: Body) -> None:
-        """Write the ``meta`` of a resource, which may be new; *place* is the resource's."""
-        resource = self.work.resource(place.xid)
-        if resource is None:
-            self.write_resource(place, {"meta": body}, root=True)
-            return
-        self.is_writable(resource, root=True)
-        xref = self._requested_xref(resource, body)
-        if xref is not None:
-            self._turn_into_reference(place, resource, {}, body, xref)
-            return
-        was_reference = resource.xref is not None
-        if was_reference:
-            self._turn_into_resource(resource)
-            self._write_parts(place, resource, {}, body, created=True)
-        self._write_meta(place, resource, body, patch=self.patch and not was_reference)
 
     def add_version(self, place: ResourcePath, body: Body) -> Version:
         """Write the version that a body names, or a new one, into a resource that may be new."""

@@ -9,19 +9,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.util.exc import CommandError
 from sqlalchemy import (
     BigInteger,
-    BindParameter,
     Boolean,
     Column,
+    ColumnElement,
     Connection,
     Engine,
     Index,
@@ -38,8 +38,10 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.sql.expression import ClauseElement
+from sqlalchemy.sql.functions import FunctionElement
 
 # One writer at a time across processes: SQLite by ``BEGIN IMMEDIATE``, PostgreSQL by an advisory lock. Readers see one
 # snapshot of the registry for their whole transaction, and never wait.
@@ -395,9 +397,32 @@ PEERS: Final = Table(
     *_columns(Text, "catalog"),
     *_columns(BigInteger, "position"),
 )
-_KEY_COUNTS: Final = (1, 2, 4, 8, 16, 24, 32, 64, 128, 250, 500)
-"""Numbers of key parameters for which statements are compiled."""
 Row = tuple[Any, ...]
+
+
+class _Keys(FunctionElement[Any]):
+    """The texts of a JSON array as rows, so that one statement takes any number of keys."""
+
+    inherit_cache = True
+
+
+@compiles(_Keys, "sqlite")
+def _compile_for_sqlite(element: _Keys, compiler: Any, **options: Any) -> str:
+    return f"(SELECT value FROM json_each({compiler.process(element.clauses, **options)}))"
+
+
+@compiles(_Keys, "postgresql")
+def _compile_for_postgresql(element: _Keys, compiler: Any, **options: Any) -> str:
+    return f"(SELECT json_array_elements_text(CAST({compiler.process(element.clauses, **options)} AS JSON)))"
+
+
+def in_keys(column: Column[Any], operator: str = "IN") -> ColumnElement[bool]:
+    """Return the condition that a column has one of the keys that a statement is given."""
+    return column.bool_op(operator)(_Keys(bindparam("keys", type_=Text)))
+
+
+def _encode_keys(keys: Collection[str]) -> str:
+    return msgspec.json.encode(list(keys)).decode("utf-8")
 
 
 class Statement:
@@ -419,6 +444,14 @@ class Statement:
         """Return the first row, None if there is none."""
         rows = self._execute(connection, [values], fetch=True)
         return rows[0] if rows else None
+
+    def fetch_by_keys(self, connection: Connection, keys: Collection[str], **values: Any) -> list[Row]:
+        """Return all rows of a statement with :func:`in_keys`."""
+        return self.fetch_all(connection, {**values, "keys": _encode_keys(keys)}) if keys else []
+
+    def execute_by_keys(self, connection: Connection, keys: Collection[str]) -> None:
+        """Execute a statement with :func:`in_keys`."""
+        self.execute(connection, [{"keys": _encode_keys(keys)}] if keys else [])
 
     def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute it with the values of each row."""
@@ -449,36 +482,3 @@ class Statement:
         found = str(compiled), compiled.positiontup, fixed
         self._compiled[connection.dialect.name] = found
         return found
-
-
-class InStatement:
-    """A statement with any number of keys (``IN``); *build* is given their parameters."""
-
-    def __init__(self, build: Callable[[list[BindParameter[str]]], ClauseElement]) -> None:
-        self._build = build
-        self._statements: dict[int, Statement] = {}
-
-    def iter_rows(self, connection: Connection, keys: Collection[str], values: Mapping[str, Any]) -> Iterator[Row]:
-        """Yield the rows, in as many statements as the keys need."""
-        for statement, given in self._iter_statements(keys, values):
-            yield from statement.fetch_all(connection, given)
-
-    def execute(self, connection: Connection, keys: Collection[str]) -> None:
-        """Execute the statement."""
-        for statement, given in self._iter_statements(keys, {}):
-            statement.execute(connection, [given])
-
-    def _iter_statements(
-        self, keys: Collection[str], values: Mapping[str, Any]
-    ) -> Iterator[tuple[Statement, dict[str, Any]]]:
-        left = iter(keys)
-        while part := list(islice(left, _KEY_COUNTS[-1])):
-            size = next(each for each in _KEY_COUNTS if each >= len(part))
-            statement = self._statements.get(size)
-            if statement is None:
-                statement = Statement(
-                    self._build([bindparam(f"key{number}", type_=_KEY_TYPE) for number in range(size)])
-                )
-                self._statements[size] = statement
-            part += part[-1:] * (size - len(part))
-            yield statement, {**values, **{f"key{number}": each for number, each in enumerate(part)}}

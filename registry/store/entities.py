@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
 from sqlalchemy import (
-    BindParameter,
     Connection,
-    Delete,
     Select,
     Table,
     bindparam,
@@ -31,9 +29,9 @@ from registry.store.engine import (
     REGISTRY,
     RESOURCES,
     VERSIONS,
-    InStatement,
     Row,
     Statement,
+    in_keys,
 )
 
 
@@ -119,18 +117,10 @@ _COMMON_COLUMNS: Final = 8
 """Leading columns common to all entity tables. Access by index costs a third of access by name."""
 
 
-def _select_named(table: Table, keys: Sequence[BindParameter[str]]) -> Select[Any]:
-    return select(table).where(table.c.xid.in_(keys))
-
-
-def _select_counted(table: Table, keys: Sequence[BindParameter[str]]) -> Select[Any]:
-    return select(table.c.parent, func.count()).where(table.c.parent.in_(keys)).group_by(table.c.parent)
-
-
 _KINDS: Final = (GROUPS, RESOURCES, VERSIONS)
 _REGISTRY: Final = Statement(select(REGISTRY))
 _BY_XID: Final = {each: Statement(select(each).where(each.c.xid == bindparam("xid"))) for each in _KINDS}
-_BY_XIDS: Final = {each: InStatement(partial(_select_named, each)) for each in _KINDS}
+_BY_XIDS: Final = {each: Statement(select(each).where(in_keys(each.c.xid))) for each in _KINDS}
 _PAGE: Final = {
     each: Statement(
         select(each)
@@ -141,7 +131,10 @@ _PAGE: Final = {
     for each in _KINDS
 }
 _COUNT: Final = {each: Statement(select(func.count()).where(each.c.parent == bindparam("parent"))) for each in _KINDS}
-_COUNTS: Final = {each: InStatement(partial(_select_counted, each)) for each in _KINDS}
+_COUNTS: Final = {
+    each: Statement(select(each.c.parent, func.count()).where(in_keys(each.c.parent)).group_by(each.c.parent))
+    for each in _KINDS
+}
 _DOCUMENT: Final = Statement(select(DOCUMENTS.c.body).where(DOCUMENTS.c.xid == bindparam("xid")))
 _MAIN_VERSION: Final = VERSIONS.alias("main")
 _WITH_DEFAULT: Final = select(RESOURCES, _MAIN_VERSION).outerjoin_from(
@@ -156,7 +149,7 @@ _SHOWN_PAGE: Final = Statement(
     .order_by(RESOURCES.c.folded)
     .limit(PAGE_ROWS)
 )
-_SHOWN_NAMED: Final = InStatement(lambda xids: _WITH_COUNT.where(RESOURCES.c.xid.in_(xids)))
+_SHOWN_NAMED: Final = Statement(_WITH_COUNT.where(in_keys(RESOURCES.c.xid)))
 _REFERRING: Final = Statement(select(RESOURCES).where(RESOURCES.c.xref == bindparam("xid")))
 _FIND_ID: Final = {
     each: Statement(select(each.c.id).where(each.c.parent == bindparam("parent"), each.c.folded == bindparam("folded")))
@@ -169,31 +162,22 @@ _CHILD: Final = VERSIONS.alias("child")
 _IS_LEAF: Final = ~exists().where(
     _CHILD.c.parent == VERSIONS.c.parent, _CHILD.c.ancestorid == VERSIONS.c.id, _CHILD.c.id != VERSIONS.c.id
 )
-_NEWEST_LEAF: Final = InStatement(
-    lambda apart: (
-        select(VERSIONS.c.createdat)
-        .where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(apart), _IS_LEAF)
-        .order_by(VERSIONS.c.createdat.desc())
-        .limit(1)
-    )
+_LEAVES_BUT: Final = select(VERSIONS).where(
+    VERSIONS.c.parent == bindparam("parent"), in_keys(VERSIONS.c.id, "NOT IN"), _IS_LEAF
 )
-_LEAVES: Final = InStatement(
-    lambda apart: select(VERSIONS).where(
-        VERSIONS.c.parent == bindparam("parent"),
-        VERSIONS.c.createdat >= bindparam("since"),
-        VERSIONS.c.id.not_in(apart),
-        _IS_LEAF,
-    )
+_NEWEST_LEAF: Final = Statement(
+    _LEAVES_BUT.with_only_columns(VERSIONS.c.createdat).order_by(VERSIONS.c.createdat.desc()).limit(1)
 )
-_CHILDREN: Final = InStatement(
-    lambda names: select(VERSIONS).where(
+_LEAVES: Final = Statement(_LEAVES_BUT.where(VERSIONS.c.createdat >= bindparam("since")))
+_CHILDREN: Final = Statement(
+    select(VERSIONS).where(
         VERSIONS.c.parent == bindparam("parent"),
-        VERSIONS.c.ancestorid.in_(names),
+        in_keys(VERSIONS.c.ancestorid),
         VERSIONS.c.id != VERSIONS.c.ancestorid,
     )
 )
-_OTHER_VERSION: Final = InStatement(
-    lambda apart: select(VERSIONS).where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(apart)).limit(1)
+_OTHER_VERSION: Final = Statement(
+    select(VERSIONS).where(VERSIONS.c.parent == bindparam("parent"), in_keys(VERSIONS.c.id, "NOT IN")).limit(1)
 )
 
 
@@ -274,33 +258,33 @@ class EntityReader:
         These are some of the last ones, which include the newest.
         """
         connection, names = self.connection, excluded or ("",)
-        last = next(_NEWEST_LEAF.iter_rows(connection, names, {"parent": parent}), None)
-        if last is None:
+        last = _NEWEST_LEAF.fetch_by_keys(connection, names, parent=parent)
+        if not last:
             return []
         # As text .51Z sorts before .5Z: a later time than the last text begins with that text without the Z.
-        rows = _LEAVES.iter_rows(connection, names, {"parent": parent, "since": last[0].removesuffix("Z")})
+        rows = _LEAVES.fetch_by_keys(connection, names, parent=parent, since=last[0][0].removesuffix("Z"))
         return [_to_version(row) for row in rows]
 
     def child_versions(self, parent: str, names: Collection[str]) -> list[Version]:
         """Return the versions of a collection that descend directly from the named ones."""
-        return [_to_version(row) for row in _CHILDREN.iter_rows(self.connection, names, {"parent": parent})]
+        return [_to_version(row) for row in _CHILDREN.fetch_by_keys(self.connection, names, parent=parent)]
 
     def other_version(self, parent: str, excluded: Collection[str]) -> Version | None:
         """Return any version of a collection that is not among those *excluded*."""
-        row = next(_OTHER_VERSION.iter_rows(self.connection, excluded or ("",), {"parent": parent}), None)
-        return None if row is None else _to_version(row)
+        rows = _OTHER_VERSION.fetch_by_keys(self.connection, excluded or ("",), parent=parent)
+        return _to_version(rows[0]) if rows else None
 
     def groups_by_xid(self, xids: Sequence[str]) -> dict[str, GroupEntity]:
         """Return the groups that exist, by xid."""
-        return {each.xid: each for each in map(_to_group, _BY_XIDS[GROUPS].iter_rows(self.connection, xids, {}))}
+        return {each.xid: each for each in map(_to_group, _BY_XIDS[GROUPS].fetch_by_keys(self.connection, xids))}
 
     def versions_by_xid(self, xids: Sequence[str]) -> dict[str, Version]:
         """Return the versions that exist, by xid."""
-        return {each.xid: each for each in map(_to_version, _BY_XIDS[VERSIONS].iter_rows(self.connection, xids, {}))}
+        return {each.xid: each for each in map(_to_version, _BY_XIDS[VERSIONS].fetch_by_keys(self.connection, xids))}
 
     def resources_by_xid(self, xids: Sequence[str]) -> dict[str, Resource]:
         """Return the resources that exist, by xid."""
-        return {each.xid: each for each in map(_to_resource, _BY_XIDS[RESOURCES].iter_rows(self.connection, xids, {}))}
+        return {each.xid: each for each in map(_to_resource, _BY_XIDS[RESOURCES].fetch_by_keys(self.connection, xids))}
 
     def resource_with_default(self, xid: str) -> tuple[Resource, Version | None] | None:
         """Return a resource with its default version, None if the resource does not exist."""
@@ -313,7 +297,7 @@ class EntityReader:
 
     def with_defaults_by_xid(self, xids: Sequence[str]) -> dict[str, Counted]:
         """Return the resources that exist, by xid, with default version and number of versions."""
-        return {row[0]: _to_counted(row) for row in _SHOWN_NAMED.iter_rows(self.connection, xids, {})}
+        return {row[0]: _to_counted(row) for row in _SHOWN_NAMED.fetch_by_keys(self.connection, xids)}
 
     def count(self, parent: str) -> int:
         """Return the number of entities of a collection."""
@@ -324,7 +308,7 @@ class EntityReader:
         """Return the number of entities in each of these collections; empty collections are left out."""
         if not parents:
             return {}
-        return {row[0]: row[1] for row in _COUNTS[_table_of(parents[0])].iter_rows(self.connection, parents, {})}
+        return {row[0]: row[1] for row in _COUNTS[_table_of(parents[0])].fetch_by_keys(self.connection, parents)}
 
     def find_referring(self, xid: str) -> list[Resource]:
         """Return the resources whose ``xref`` is *xid*."""
@@ -408,10 +392,6 @@ def _common_fields(row: Row) -> tuple[str, str, int, str, str, dict[str, Any]]:
 E = TypeVar("E", GroupEntity, Resource, Version)
 
 
-def _delete_statement(table: Table, keys: Sequence[BindParameter[str]]) -> Delete:
-    return delete(table).where(table.c.xid.in_(keys))
-
-
 _UPDATE: Final = {
     table: Statement(
         update(table).where(table.c.xid == bindparam("of")).values({each: bindparam(each) for each in table.c.keys()})
@@ -422,7 +402,7 @@ _INSERT: Final = {
     table: Statement(insert(table), [each for each in table.c.keys() if each != "number"])
     for table in (*_KINDS, DOCUMENTS, HISTORY, OUTBOX)
 }
-_DELETE: Final = {table: InStatement(partial(_delete_statement, table)) for table in (*_KINDS, DOCUMENTS)}
+_DELETE: Final = {table: Statement(delete(table).where(in_keys(table.c.xid))) for table in (*_KINDS, DOCUMENTS)}
 
 
 class WriteTransaction:
@@ -585,7 +565,7 @@ class WriteTransaction:
         for level, table in enumerate(_KINDS, 1):
             self._flush_table(level, table)
         written = {xid: body for xid, body in self._documents.items() if body is None or self.now.get(xid)}
-        _DELETE[DOCUMENTS].execute(self._connection, written)
+        _DELETE[DOCUMENTS].execute_by_keys(self._connection, written)
         new = [{"xid": xid, "body": body} for xid, body in written.items() if body is not None]
         _INSERT[DOCUMENTS].execute(self._connection, new)
 
@@ -647,7 +627,7 @@ class WriteTransaction:
                 new.append(_to_row(table, entity))
             else:
                 _UPDATE[table].execute(self._connection, [{**_to_row(table, entity), "of": xid}])
-        _DELETE[table].execute(self._connection, gone)
+        _DELETE[table].execute_by_keys(self._connection, gone)
         _INSERT[table].execute(self._connection, new)
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from typing import Any, Final, Literal
 
 import msgspec
 from sqlalchemy import Connection, Row, Table, and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from registry.store.engine import BLOCKED, HISTORY, MARKS, OUTBOX, PEERS, REPLICA, SUBSCRIBERS, InStatement, Statement
+from registry.store.engine import BLOCKED, HISTORY, MARKS, OUTBOX, PEERS, REPLICA, SUBSCRIBERS, Statement, in_keys
 from registry.store.entities import bounds_below
 
 _PRUNE_SCANNED: Final = 1000
@@ -104,12 +103,10 @@ _MAX_SINGLE_LOOKUPS: Final = 16
 
 _REPLICA: Final = Statement(select(REPLICA.c.id, REPLICA.c.clock))
 _SET_CLOCK: Final = Statement(update(REPLICA).values(clock=bindparam("now")))
-_BY_KEYS: Final = InStatement(lambda keys: select(MARKS).where(MARKS.c.key.in_(keys)))
-_BY_OWNER: Final = InStatement(lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners)))
-_BY_NAME: Final = InStatement(
-    lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners), MARKS.c.name == bindparam("name"))
-)
-_DELETE: Final = InStatement(lambda keys: delete(MARKS).where(MARKS.c.key.in_(keys)))
+_BY_KEYS: Final = Statement(select(MARKS).where(in_keys(MARKS.c.key)))
+_BY_OWNER: Final = Statement(select(MARKS).where(in_keys(MARKS.c.owner)))
+_BY_NAME: Final = Statement(select(MARKS).where(in_keys(MARKS.c.owner), MARKS.c.name == bindparam("name")))
+_DELETE: Final = Statement(delete(MARKS).where(in_keys(MARKS.c.key)))
 _INSERT: Final = Statement(insert(MARKS), MARKS.c.keys())
 
 
@@ -163,7 +160,7 @@ class Marks:
     def marks_by_xid(self, xids: Sequence[str]) -> dict[str, Mark]:
         """Return the marks of entities marked by xid."""
         found = {xid: self._put[xid] for xid in xids if xid in self._put}
-        for mark in map(_to_mark, _BY_KEYS.iter_rows(self._connection, xids, {})):
+        for mark in map(_to_mark, _BY_KEYS.fetch_by_keys(self._connection, xids)):
             found.setdefault(mark.group, mark)
         return found
 
@@ -176,9 +173,9 @@ class Marks:
         by_definition: dict[str, dict[str, Mark]] = {each: {} for each in definitions}
         connection = self._connection
         if 0 < len(names) <= _MAX_SINGLE_LOOKUPS:
-            found = chain.from_iterable(_BY_NAME.iter_rows(connection, definitions, {"name": each}) for each in names)
+            found = [row for each in names for row in _BY_NAME.fetch_by_keys(connection, definitions, name=each)]
         else:
-            found = chain(_BY_OWNER.iter_rows(connection, definitions, {}))
+            found = _BY_OWNER.fetch_by_keys(connection, definitions)
         for mark in map(_to_mark, found):
             by_definition[mark.owner][mark.uid] = mark
         for mark in self._put.values():
@@ -215,7 +212,7 @@ class Marks:
         """Write the stored marks."""
         if not self._put:
             return
-        _DELETE.execute(self._connection, self._put)
+        _DELETE.execute_by_keys(self._connection, self._put)
         _INSERT.execute(self._connection, [_to_row(each) for each in self._put.values()])
         _SET_CLOCK.execute(self._connection, [{"now": self._clock}])
         self._put.clear()
