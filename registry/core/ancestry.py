@@ -410,7 +410,8 @@ class Linter:
         if self._strictness == "off" or not touched:
             return ()
         tree = _LintDocument(work, model, touched).tree
-        findings = [each for each in _lint_document(tree) if _is_about(each, touched)]
+        found = build_catalog([Document(_FILE, tree)], Findings(), fetcher=_OfflineFetcher()).findings
+        findings = [each for each in found if _is_about(each, touched)]
         errors = rejecting_errors(findings)
         # A missing entity may be written next, so a dangling reference is not an error of this write.
         idle = {each for each in findings if each.severity == "error"}.difference(errors)
@@ -525,10 +526,6 @@ def _iter_references(entity: Any) -> Iterator[str]:
                 yield from (each for each in given if isinstance(each, str))
             elif name in ("versions", *(entity if "versionid" not in entity else ())):
                 yield from _iter_references(value)
-
-
-def _lint_document(tree: dict[str, Any]) -> tuple[Finding, ...]:
-    return build_catalog([Document(_FILE, tree)], Findings(), fetcher=_OfflineFetcher()).findings
 
 
 def _is_about(finding: Finding, touched: set[str]) -> bool:

@@ -12,28 +12,18 @@ from registry.core.transaction import Transaction
 from registry.errors import Refusal
 from registry.model.attributes import Model, ModelAttribute, ResourceType, check_values
 from registry.model.compiler import compile_model
-from registry.store.entities import Entity, EntityReader, WriteTransaction
+from registry.store.entities import Entity, EntityReader, WriteTransaction, level_of
 
 
-def set_exact_values(work: WriteTransaction, model: Model, tree: Mapping[str, Any]) -> None:
+def set_exact_values(work: WriteTransaction, tree: Mapping[str, Any]) -> None:
     """Set the epochs and times of the written entities to those in a document of the whole registry."""
     work.record_changed(work.registry)
-    _set_exact(work.registry, tree)
-    for plural, kind in model.groups.items():
-        for gid, group in _collection_members(tree, plural):
-            place = ResourcePath("group", kind, gid)
-            _set_exact(work.now.get(place.xid), group)
-            for name in kind.resources:
-                for rid, resource in _collection_members(group, name):
-                    owner = place.collection(name).child(rid).xid
-                    _set_exact(work.now.get(owner), resource.get("meta"))
-                    for vid, version in _collection_members(resource, "versions"):
-                        _set_exact(work.now.get(f"{owner}/versions/{vid}"), version)
-
-
-def _collection_members(tree: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
-    found = tree.get(name)
-    return [each for each in found.items() if isinstance(each[1], Mapping)] if isinstance(found, Mapping) else []
+    for xid in work.touched:
+        names = [] if xid == "/" else xid.split("/")[1:]
+        body: Any = tree
+        for name in (*names, "meta") if level_of(xid) == 2 else names:
+            body = body.get(name) if isinstance(body, Mapping) else None
+        _set_exact(work.now[xid], body)
 
 
 def _set_exact(entity: Entity | None, body: object) -> None:
@@ -144,19 +134,16 @@ def _iter_faults(reader: EntityReader, model: Model) -> Iterator[str]:
 
 
 def _iter_resource_faults(reader: EntityReader, kind: ResourceType, parent: str) -> Iterator[str]:
+    served = {name for name, each in kind.attributes.items() if each.served}
     for resource in reader.iter_resources(parent):
         yield from _iter_entity_faults(f"{resource.xid}/meta", resource.attributes, kind.meta)
         if resource.sticky and kind.maxversions == 1:
             raise Refusal("setdefaultversionsticky_false", resource.xid)
         for version in reader.iter_versions(resource.versions):
-            kept = {name: value for name, value in version.attributes.items() if not _is_served(kind, name)}
+            kept = {name: value for name, value in version.attributes.items() if name not in served}
             yield from _iter_entity_faults(version.xid, kept, kind.attributes)
             if not kind.hasdocument and reader.document(version.xid):
                 raise Refusal("hasdocument_violation", version.xid, plural=kind.plural)
-
-
-def _is_served(kind: ResourceType, name: str) -> bool:
-    return name in kind.attributes and kind.attributes[name].served
 
 
 def _iter_entity_faults(xid: str, values: Mapping[str, Any], attributes: Any) -> Iterator[str]:

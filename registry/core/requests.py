@@ -395,7 +395,7 @@ def parse_epoch(text: str | None, path: str) -> int | None:
 # Dot notation: ``labels.stage``, ``info['my.key']``, ``list[2]``; in filters ``.*`` and ``[*]`` too.
 
 _PART_FORM: Final = re.compile(
-    r"\.?(?:(?P<name>[A-Za-z0-9_:\-]+|\*)|\[(?P<index>\d{1,9}|\*)\]|\['(?P<single>[^']*)'\]|\[\"(?P<double>[^\"]*)\"\])"
+    r"\.(?P<name>[A-Za-z0-9_:\-]+|\*)|\.?\[(?:(?P<index>\d{1,9}|\*)|'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\")\]"
 )
 MAX_PARTS: Final = 32
 Part = str | int
@@ -410,10 +410,10 @@ def parse_path(text: str) -> tuple[Part, ...]:
         ValueError: it is not a path.
     """
     parts: list[Part] = []
-    at = 0
-    while at < len(text):
-        hit = _PART_FORM.match(text, at)
-        if hit is None or (at == 0 and text[0] == ".") or len(parts) == MAX_PARTS or _lacks_dot(hit, at):
+    rest = text if text[:1] == "[" else f".{text}"
+    while rest:
+        hit = _PART_FORM.match(rest)
+        if hit is None or len(parts) == MAX_PARTS:
             raise ValueError(f"{text!r} is not a path in dot notation")
         name, index, single, double = hit.group("name", "index", "single", "double")
         if "*" in (name, index):
@@ -422,9 +422,7 @@ def parse_path(text: str) -> tuple[Part, ...]:
             parts.append(int(index))
         else:
             parts.append(next(each for each in (name, single, double) if each is not None))
-        at = hit.end()
-    if not parts:
-        raise ValueError("the path is empty")
+        rest = rest[hit.end() :]
     return tuple(parts)
 
 
@@ -443,11 +441,6 @@ def iter_values_at(tree: Any, parts: tuple[Part, ...]) -> Iterator[Any]:
             yield from iter_values_at(tree[first], rest)
     elif isinstance(tree, Mapping) and tree.get(first) is not None:
         yield from iter_values_at(tree[first], rest)
-
-
-def _lacks_dot(hit: re.Match[str], at: int) -> bool:
-    """Whether a name follows another part without a dot between them."""
-    return at > 0 and hit["name"] is not None and hit.group()[0] != "."
 
 
 _EXPRESSION_FORM: Final = re.compile(r"(?P<path>[^=<>!]+)(?:(?P<sign><=|>=|<>|!=|=|<|>)(?P<value>.*))?", re.DOTALL)

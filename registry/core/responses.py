@@ -34,6 +34,7 @@ from registry.core.views import (
     inline_below,
     parse_inline,
     require_owner,
+    require_shown,
 )
 from registry.errors import Refusal, join_values
 from registry.model.attributes import Model
@@ -227,7 +228,10 @@ class ResponseBuilder:
             require_owner(self._reader, place)
             viewer = EntityView(self._reader, self._model, view)
             entries, after = viewer.render_page(place, request.limit, request.cursor, sorting)
-            count = self._count_entities(place) if view.scope.clauses is None else None
+            count = None
+            if view.scope.clauses is None:
+                versions = place.kind == "versions"
+                count = require_shown(self._reader, place).count if versions else self._reader.count(place.xid)
             return Response(entries, after=after, count=count)
         return self.show_entity(place, view)
 
@@ -324,12 +328,6 @@ class ResponseBuilder:
         if url is not None or version is None:
             return replace(response, body=body, document=b"", document_url=str(url or ""))
         return replace(response, body=body, document=self._reader.document(version.xid) or b"")
-
-    def _count_entities(self, place: ResourcePath) -> int:
-        if place.kind != "versions":
-            return self._reader.count(place.xid)
-        resource = find_shown(self._reader, place.owner)
-        return resource.count if resource is not None else 0
 
 
 def check_specversion(flags: Flags, path: str) -> None:

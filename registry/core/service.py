@@ -145,9 +145,10 @@ class RegistrySession:
             names = transaction.run(place)
         transaction.finish()
         model = transaction.model
-        self._check_permissions(work, request)
+        for group in sorted({"/".join(xid.split("/")[:3]) for xid in work.touched if xid != "/"}):
+            check_may_write(request.may_write, group)
         if request.exact is not None:
-            set_exact_values(work, model, request.exact)
+            set_exact_values(work, request.exact)
         work.flush()
         findings: tuple[Mapping[str, str], ...] = ()
         if not request.replicated:
@@ -165,11 +166,6 @@ class RegistrySession:
                 raise Refusal("forbidden", request.path, error_detail="only administrators may change this")
         elif place.gid:
             check_may_write(request.may_write, ResourcePath("group", place.group, place.gid).xid, place.xid)
-
-    def _check_permissions(self, work: WriteTransaction, request: RegistryRequest) -> None:
-        """Raise if the writer may not write to a changed group."""
-        for group in sorted({"/".join(xid.split("/")[:3]) for xid in work.touched if xid != "/"}):
-            check_may_write(request.may_write, group)
 
     def _write_configuration(self, transaction: Transaction, name: str) -> None:
         request, work = transaction.request, transaction.work

@@ -28,7 +28,7 @@ from registry.core.requests import (
 )
 from registry.errors import Refusal
 from registry.model.attributes import Model, ModelAttribute
-from registry.store.entities import PAGE_ROWS, Counted, Entity, EntityReader, GroupEntity, Registry, Resource, Version
+from registry.store.entities import PAGE_ROWS, Counted, EntityReader, GroupEntity, Registry, Resource, Version
 
 # Inlined collections and attributes (core ``spec.md``, Inline Flag).
 
@@ -296,7 +296,8 @@ class EntityView:
     def render_group(self, place: ResourcePath, entity: GroupEntity, scope: Scope) -> dict[str, Any] | None:
         """Show a group."""
         kind = place.group
-        shown = {f"{kind.singular}id": entity.id, **self._identity_members(entity, scope.pointer), **entity.attributes}
+        shown = {f"{kind.singular}id": entity.id, "self": self._self_url(entity.xid, scope.pointer), "xid": entity.xid}
+        shown |= {"epoch": entity.epoch, **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
         places = {plural: place.collection(plural) for plural in kind.resources}
         scope = self._narrow(scope, shown, places)
@@ -510,9 +511,6 @@ class EntityView:
         if self._view.doc and "defaultversionid" in meta and inline_below(inline, "versions") is not None:
             meta["defaultversionurl"] = f"#{pointer}{to_pointer(['versions', meta['defaultversionid']])}"
         return meta
-
-    def _identity_members(self, entity: Entity, pointer: str) -> dict[str, Any]:
-        return {"self": self._self_url(entity.xid, pointer), "xid": entity.xid, "epoch": entity.epoch}
 
     def _self_url(self, xid: str, pointer: str, *, details: bool = False) -> str:
         return f"#{pointer or '/'}" if self._view.doc else self._url(xid, details=details)

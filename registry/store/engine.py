@@ -220,7 +220,7 @@ def open_database(url: str) -> Database:
     """
     try:
         address = make_url(url)
-        engine = _sqlite_engine(url) if address.get_backend_name() == "sqlite" else _postgresql_engine(url)
+        engine = _create_engine(url, sqlite=address.get_backend_name() == "sqlite")
     except ArgumentError as error:
         raise StoreError("the URL of the store is not a valid SQLAlchemy URL") from error
     database = Database(engine)
@@ -268,8 +268,11 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _sqlite_engine(url: str) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, pool_size=_POOL, max_overflow=_POOL)
+def _create_engine(url: str, *, sqlite: bool) -> Engine:
+    options = {"timeout": _BUSY_SECONDS} if sqlite else {"connect_timeout": _CONNECT_SECONDS}
+    engine = create_engine(url, connect_args=options, pool_size=_POOL, max_overflow=_POOL, pool_pre_ping=not sqlite)
+    if not sqlite:
+        return engine
 
     @event.listens_for(engine, "connect")
     def configure_connection(connection: sqlite3.Connection, _record: Any) -> None:
@@ -283,12 +286,6 @@ def _sqlite_engine(url: str) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.info.get("writing") else "BEGIN")
 
     return engine
-
-
-def _postgresql_engine(url: str) -> Engine:
-    return create_engine(
-        url, pool_size=_POOL, max_overflow=_POOL, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS}
-    )
 
 
 def _driver_message(error: Exception) -> str:

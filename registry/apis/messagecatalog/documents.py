@@ -177,7 +177,10 @@ def version_attributes(body: Mapping[str, Any], name: str, group: GroupEntity, s
     )
     document = _with_group_format(body, form, subject)
     *_, message = read_message(subject, "", document, SourceLocation(subject), form, reader)
-    wrong = next((each for each in findings.sorted() if _is_error(each.severity, each.rule)), None)
+    # Fields of AMQP, MQTT and NATS are not extensible (section 3).
+    wrong = next(
+        (each for each in findings.sorted() if each.severity == "error" or each.rule == "unknown-option"), None
+    )
     if wrong is not None:
         raise invalid_value(subject, wrong.pointer.lstrip("/") or "definition", wrong.message)
     attributes = {**message.attributes, **({"basemessage": message.base} if message.base is not None else {})}
@@ -234,11 +237,6 @@ def _with_group_format(body: Mapping[str, Any], form: Format, subject: str) -> d
     alone = document.get("protocol") is None and document.get("envelope") is None
     document.pop("format", None)
     return document if alone else {**document, "format": wanted}
-
-
-def _is_error(severity: str, rule: str) -> bool:
-    """Whether a finding is an error in 0.1: fields of AMQP, MQTT and NATS are not extensible (section 3)."""
-    return severity == "error" or rule == "unknown-option"
 
 
 def _check_texts(given: Mapping[str, Any], subject: str) -> None:
