@@ -335,6 +335,10 @@ def _fill_defaults(value: Any, attribute: ModelAttribute) -> Any:
 
 # Group types and resource types.
 
+FLAGS: Final = tuple(
+    "setversionid hasdocument singleversionroot validateformat validatecompatibility strictvalidation".split()
+)
+_SHOWN: Final = ("maxversions", *FLAGS[:2], "versionmode", *FLAGS[2:])
 _DEFAULT_TYPEMAP: Final = {"application/json": "json", "*+json": "json", "text/plain": "string"}
 
 
@@ -398,14 +402,7 @@ class ResourceType:
             "plural": self.plural,
             "singular": self.singular,
             **self.descriptive,
-            "maxversions": self.maxversions,
-            "setversionid": self.setversionid,
-            "hasdocument": self.hasdocument,
-            "versionmode": self.versionmode,
-            "singleversionroot": self.singleversionroot,
-            "validateformat": self.validateformat,
-            "validatecompatibility": self.validatecompatibility,
-            "strictvalidation": self.strictvalidation,
+            **{name: getattr(self, name) for name in _SHOWN},
             **({"typemap": dict(self.typemap)} if self.typemap else {}),
             "attributes": show_attributes(self.attributes),
             "resourceattributes": show_attributes(self.resource),
