@@ -172,6 +172,8 @@ class RegistrySession:
         if request.body is ABSENT:
             raise Refusal("missing_body", request.path)
         if name == "capabilities":
+            if not isinstance(request.body, Mapping):
+                raise Refusal("capability_error", "/capabilities", error_detail="the capabilities must be an object")
             _store_capabilities(work, request.body, request)
         else:
             change_model(transaction, request.body)

@@ -312,7 +312,7 @@ def _read_attribute(name: str, source: Mapping[str, Any], where: str, depth: int
     if source.get("name", name) != name:
         raise _refusal(f"{where}.name must be {name!r}")
     kind = source.get("type")
-    if kind not in TYPES:
+    if not isinstance(kind, str) or kind not in TYPES:
         raise _refusal(f"{where}.type is {kind!r}, which is not a type")
     extended = str(source.get("namecharset") or "strict").lower()
     if extended not in ("strict", "extended") or ("namecharset" in source and kind != "object"):
