@@ -16,7 +16,7 @@ _OWN: Final = "urn:xrouter:registry:"
 _PLACEHOLDER: Final = re.compile(r"<([a-z_]+)>")
 _VALUE_FAULT: Final = 'For "<subject>", an error was found in "{}" value (<value>): <error_detail>.'
 
-TITLES: Final[Mapping[str, tuple[int, str]]] = {
+_CORE_TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "action_not_supported": (405, "The action (<action>) is not supported for: <subject>."),
     "ancestor_circular_reference": (400, 'For "<subject>", the ancestors would form a cycle: <list>.'),
     "bad_defaultversionid": (400, _VALUE_FAULT.format("defaultversionid")),
@@ -80,14 +80,16 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "unknown_resource_type": (400, 'Unknown resource type (<name>) for group type "<group>".'),
     "unsupported_specversion": (400, 'The "specversion" (<specversion>) is not supported. Supported: <list>.'),
     "versionid_not_allowed": (400, '"versionid" is set for "<subject>", which "<plural>" do not allow.'),
-    # HTTP binding.
+}
+_HTTP_TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "api_not_found": (404, "There is no such API: <subject>."),
     "details_required": (405, "PATCH requires the suffix $details for: <subject>."),
     "extra_xregistry_header": (400, 'For "<subject>", header "<name>" is not allowed: <error_detail>.'),
     "header_error": (400, 'For "<subject>", header "<name>" could not be parsed: <error_detail>.'),
     "missing_body": (400, "For \"<subject>\", the request has no body; try '{}'."),
     "missing_versions": (400, 'For "<subject>", the request must contain at least one version.'),
-    # Our own.
+}
+_OWN_TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "conflict": (409, 'The request conflicts with the current state of "<subject>": <error_detail>.'),
     "findings": (400, "The catalog would have errors after this request (<subject>): <error_detail>."),
     "forbidden": (403, "<error_detail>."),
@@ -95,12 +97,7 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "storage_full": (507, "The registry cannot write: its disk is full. Nothing was changed; try again later."),
     "rate_limited": (429, "Too many writes; try again in <seconds> s."),
 }
-_HTTP_NAMES: Final = frozenset(
-    ("api_not_found", "details_required", "extra_xregistry_header", "header_error", "missing_body", "missing_versions")
-)
-_OWN_NAMES: Final = frozenset(
-    ("conflict", "findings", "forbidden", "precondition_failed", "rate_limited", "storage_full")
-)
+TITLES: Final = {**_CORE_TITLES, **_HTTP_TITLES, **_OWN_TITLES}
 
 
 class Refusal(Exception):
@@ -132,7 +129,7 @@ class Refusal(Exception):
 
     def problem_json(self) -> dict[str, Any]:
         """Return the JSON of the problem (``http.md``, Error Processing)."""
-        base = _HTTP if self.name in _HTTP_NAMES else _OWN if self.name in _OWN_NAMES else _CORE
+        base = _HTTP if self.name in _HTTP_TITLES else _OWN if self.name in _OWN_TITLES else _CORE
         problem: dict[str, Any] = {"type": base + self.name, "title": self.title, "status": self.status}
         if self.detail:
             problem["detail"] = self.detail

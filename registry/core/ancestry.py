@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,7 +23,7 @@ from catalog.load import build_catalog
 from catalog.model import Finding
 from catalog.parsing.pointers import unescape_step
 from registry.core.requests import ResourcePath, parse_resource_path
-from registry.core.views import INLINE_ALL, INLINE_NONE, EntityView, Inline, ShownResource, ViewOptions, find_shown
+from registry.core.views import INLINE_ALL, EntityView, Scope, ShownResource, ViewOptions, find_shown
 from registry.errors import Refusal, invalid_value, join_values
 from registry.model.attributes import (
     GroupType,
@@ -35,7 +35,7 @@ from registry.model.attributes import (
     to_utc,
 )
 from registry.model.compiler import parse_constraints
-from registry.store.entities import Entity, GroupEntity, Version, WriteTransaction
+from registry.store.entities import Entity, GroupEntity, Version, WriteTransaction, level_of
 
 # Newest and oldest version, and ancestry (``model.md``, versionmode).
 
@@ -148,18 +148,11 @@ def _check_circles(subject: str, versions: Mapping[str, Version]) -> None:
         safe.update(path)
 
 
-def _creation_key(version: Version) -> tuple[datetime, str]:
-    return _parse_time(version.createdat), version.id.lower()
+def _time_key(name: str, version: Version) -> tuple[Any, ...]:
+    return parse_time(getattr(version, name)), version.id.lower()
 
 
-def _modification_key(version: Version) -> tuple[datetime, str]:
-    return _parse_time(version.modifiedat), version.id.lower()
-
-
-def _parse_time(text: str) -> datetime:
-    moment = parse_time(text)
-    assert moment is not None
-    return moment
+_creation_key: Final = partial(_time_key, "createdat")
 
 
 def _semver_key(version: Version) -> tuple[Any, ...]:
@@ -178,7 +171,7 @@ def _semver_key(version: Version) -> tuple[Any, ...]:
 
 _SORT_KEYS: Final[Mapping[str, Callable[[Version], tuple[Any, ...]]]] = {
     "createdat": _creation_key,
-    "modifiedat": _modification_key,
+    "modifiedat": partial(_time_key, "modifiedat"),
     "semver": _semver_key,
 }
 
@@ -242,12 +235,17 @@ def check_constraints(
     for each in constraints:
         if each.resources != resources:
             continue
-        for kind, broken in _iter_violations(each, group, versions):
-            if broken:
-                detail = f"Versions: {join_values(sorted(broken))}."
-                if kind == "enum":
-                    detail += f" The value must be one of {join_values([str(value) for value in each.enum])}."
-                raise Refusal("constraint_failure", xid, kind=kind, path=each.path, detail=detail)
+        values = {name: value_at(version.attributes, each.path) for name, version in versions.items()}
+        wanted = value_at(group.attributes, each.equals) if each.equals else None
+        kind, more, broken, folds = "equals", "", [], each.path == "format"
+        if wanted is not None:
+            broken = [name for name, value in values.items() if fold_case(value, folds) != fold_case(wanted, folds)]
+        if each.enum and not broken:
+            kind, more = "enum", f" The value must be one of {join_values([str(value) for value in each.enum])}."
+            broken = [name for name, value in values.items() if value not in (*each.enum, None)]
+        if broken:
+            detail = f"Versions: {join_values(sorted(broken))}.{more}"
+            raise Refusal("constraint_failure", xid, kind=kind, path=each.path, detail=detail)
 
 
 def value_at(values: Any, path: str) -> Any:
@@ -259,40 +257,21 @@ def value_at(values: Any, path: str) -> Any:
 
 def _narrow_constraint(subject: str, inherited: ModelConstraint, own: ModelConstraint) -> ModelConstraint:
     wider = [str(each) for each in own.enum if inherited.enum and each not in inherited.enum]
-    if wider:
-        raise _constraint_refusal(subject, own, f"has values that the group type does not allow: {join_values(wider)}")
-    if own.equals and inherited.equals and own.equals != inherited.equals:
-        raise _constraint_refusal(subject, own, f"equals {own.equals}, but its group type has {inherited.equals}")
     enum, default = own.enum or inherited.enum, own.default if own.default is not None else inherited.default
-    if enum and default is not None and default not in enum:
-        raise _constraint_refusal(
-            subject, own, f"has the default {default}, which is not among {join_values([str(e) for e in enum])}"
-        )
+    problem = ""
+    if wider:
+        problem = f"has values that the group type does not allow: {join_values(wider)}"
+    elif own.equals and inherited.equals and own.equals != inherited.equals:
+        problem = f"equals {own.equals}, but its group type has {inherited.equals}"
+    elif enum and default is not None and default not in enum:
+        problem = f"has the default {default}, which is not among {join_values([str(each) for each in enum])}"
+    if problem:
+        raise Refusal("bad_request", subject, error_detail=f"the constraint {own.key} {problem}")
     return replace(inherited, default=default, enum=enum, equals=own.equals or inherited.equals)
 
 
-def _constraint_refusal(subject: str, constraint: ModelConstraint, problem: str) -> Refusal:
-    return Refusal("bad_request", subject, error_detail=f"the constraint {constraint.key} {problem}")
-
-
-def _iter_violations(
-    constraint: ModelConstraint, group: GroupEntity, versions: Mapping[str, Version]
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield, for ``equals`` and for ``enum``, the ids of the versions that violate it."""
-    values = {name: value_at(each.attributes, constraint.path) for name, each in versions.items()}
-    wanted = value_at(group.attributes, constraint.equals) if constraint.equals else None
-    if wanted is not None:
-        folds = constraint.path == "format"
-        yield (
-            "equals",
-            [name for name, value in values.items() if _fold_case(value, folds) != _fold_case(wanted, folds)],
-        )
-    if constraint.enum:
-        allowed = (*constraint.enum, None)
-        yield "enum", [name for name, value in values.items() if value not in allowed]
-
-
-def _fold_case(value: Any, fold: bool) -> Any:
+def fold_case(value: Any, fold: bool) -> Any:
+    """Return a value for comparison; with *fold* text ignores case."""
     return value.lower() if fold and isinstance(value, str) else value
 
 
@@ -413,7 +392,6 @@ _ID_NAMES: Final = frozenset(
     ("basemessage", "basemessageuri", "basemessageurl", "dataschemauri", "dataschemaxid", "messagegroups")
 )
 _FILE: Final = "registry"
-_META: Final[Inline] = {"meta": {}}
 
 
 class Linter:
@@ -432,7 +410,8 @@ class Linter:
         if self._strictness == "off" or not touched:
             return ()
         tree = _LintDocument(work, model, touched).tree
-        findings = [each for each in _lint_document(tree) if _is_about(each, touched)]
+        found = build_catalog([Document(_FILE, tree)], Findings(), fetcher=_OfflineFetcher()).findings
+        findings = [each for each in found if _is_about(each, touched)]
         errors = rejecting_errors(findings)
         # A missing entity may be written next, so a dangling reference is not an error of this write.
         idle = {each for each in findings if each.severity == "error"}.difference(errors)
@@ -470,9 +449,10 @@ class _LintDocument:
         self._viewer = EntityView(work.reader, model, ViewOptions("", doc=True, max_answer=sys.maxsize))
         self._left = MAX_REFERRED
         self._versions: dict[str, set[str]] = {}
-        for xid in work.versions.touched:
-            owner, _, name = xid.rsplit("/", 2)
-            self._versions.setdefault(owner, set()).add(name)
+        for xid in work.touched:
+            if level_of(xid) == 3:
+                owner, _, name = xid.rsplit("/", 2)
+                self._versions.setdefault(owner, set()).add(name)
         self._waiting = sorted(touched)
         self._seen = set(self._waiting)
         while self._waiting:
@@ -488,7 +468,7 @@ class _LintDocument:
         elif place.kind == "resource":
             group = self._group_document(place.owner)
             shown = find_shown(self._work.reader, place)
-            entity = shown and self._viewer.render_resource(place, shown, _META, None, xid)
+            entity = shown and self._viewer.render_resource(place, shown, Scope({"meta": {}}, None, xid))
             if group is not None and shown and entity:
                 if "versionsurl" in entity:
                     entity["versions"] = self._versions_to_lint(place, shown)
@@ -503,13 +483,13 @@ class _LintDocument:
         if shown.default is not None:
             names = names | {shown.default.id}
         where = place.collection("versions")
-        return self._viewer.render_entities(where, sorted(names), INLINE_ALL, f"{where.xid}")
+        return self._viewer.render_entities(where, sorted(names), Scope(INLINE_ALL, None, where.xid))
 
     def _group_document(self, place: ResourcePath) -> dict[str, Any] | None:
         members: dict[str, Any] = self.tree.setdefault(place.group.plural, {})
         if place.gid not in members:
             entity = self._work.reader.group(place.xid)
-            shown = entity and self._viewer.render_group(place, entity, INLINE_NONE, None, place.xid)
+            shown = entity and self._viewer.render_group(place, entity, Scope(pointer=place.xid))
             if not isinstance(shown, dict):
                 return None
             members[place.gid] = shown
@@ -533,10 +513,9 @@ class _LintDocument:
 
 
 def _touched_xids(work: WriteTransaction) -> set[str]:
-    groups = {xid for xid in work.groups.touched if work.groups.now[xid] is not None}
-    resources = {xid for xid in work.resources.touched if work.resources.now[xid] is not None}
-    owners = {xid.rsplit("/", 2)[0] for xid in work.versions.touched}
-    return groups | resources | {xid for xid in owners if work.resources.now.get(xid) is not None}
+    """Return the touched groups and resources that exist; those of touched versions too."""
+    owners = (xid.rsplit("/", 2)[0] if level_of(xid) == 3 else xid for xid in work.touched if xid != "/")
+    return {xid for xid in owners if work.now.get(xid) is not None}
 
 
 def _iter_references(entity: Any) -> Iterator[str]:
@@ -547,10 +526,6 @@ def _iter_references(entity: Any) -> Iterator[str]:
                 yield from (each for each in given if isinstance(each, str))
             elif name in ("versions", *(entity if "versionid" not in entity else ())):
                 yield from _iter_references(value)
-
-
-def _lint_document(tree: dict[str, Any]) -> tuple[Finding, ...]:
-    return build_catalog([Document(_FILE, tree)], Findings(), fetcher=_OfflineFetcher()).findings
 
 
 def _is_about(finding: Finding, touched: set[str]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,10 +12,8 @@ from sqlalchemy import Connection, Row
 
 from registry.core.views import CHECKS
 from registry.store import history
-from registry.store.entities import Entity, PendingWrites, Resource, Version, WriteTransaction, to_json_text
+from registry.store.entities import Entity, Registry, Resource, Version, WriteTransaction, level_of, to_json_text
 from registry.store.history import MODEL_XID, Mark, Marks, digest_of, is_by_xid, marks_by_version
-
-_ACTION_ORDER: Final = ("updated", "created", "deleted")
 
 
 @dataclass(slots=True)
@@ -34,89 +31,68 @@ class EntityChange:
     entity: Mapping[str, Any] | None = None
 
 
-class ChangeLog:
-    """Collects the changes of a write; each entity has one entry, and a deletion overrides a creation."""
+class _ChangeLog(dict[str, EntityChange]):
+    """The changes of a write by subject; each entity has one entry."""
 
-    def __init__(self) -> None:
-        self._changes: dict[str, EntityChange] = {}
-
-    def record(self, subject: str, kind: str, action: str, changed: Iterable[str] = ()) -> EntityChange:
+    def record(self, subject: str, action: str, changed: Iterable[str] = ()) -> EntityChange:
         """Record a change of an entity."""
-        change = self._changes.setdefault(subject, EntityChange(kind, action))
-        if _ACTION_ORDER.index(action) > _ACTION_ORDER.index(change.action):
-            change.action = action
+        kind = ("registry", "group", "resource", "version")[level_of(subject)]
+        kind = kind if subject == "/" or level_of(subject) else subject[1:]
+        change = self.setdefault(subject, EntityChange(kind, action))
         change.changed.update(dict.fromkeys(changed))
         return change
 
-    def record_on_owner(self, owner: Entity, kind: str, changed: Iterable[str]) -> None:
-        """Record that an entity changed because of one below it."""
-        change = self.record(owner.xid, kind, "updated", changed)
-        change.epoch, change.entity = owner.epoch, _compared_values(owner)
-
-    def history_rows(self, interaction: str, now: str, writer: str) -> list[dict[str, Any]]:
-        """Return the rows of history."""
-        return [
-            {
-                "interaction": interaction,
-                "at": now,
-                "who": writer,
-                "action": each.action,
-                "xid": subject,
-                "epoch": each.epoch,
-                "entity": None if each.entity is None else to_json_text(each.entity),
-            }
-            for subject, each in self._changes.items()
-        ]
-
-    def event_rows(self, interaction: str, now: str) -> list[dict[str, Any]]:
-        """Return the rows of events."""
-        return [
-            {"interaction": interaction, "at": now, "type": kind, "subject": subject, "data": data}
-            for subject, each in self._changes.items()
-            for kind, data in _iter_event_types(each)
-        ]
+    def record_state(self, entity: Entity, changed: Iterable[str], action: str = "updated") -> EntityChange:
+        """Record a change of an entity with its new state."""
+        change = self.record(entity.xid, action, changed)
+        change.epoch, change.entity = entity.epoch, _compared_values(entity)
+        return change
 
 
-def collect_changes(work: WriteTransaction) -> ChangeLog:
-    """Return all changes of a write, before or after it is flushed."""
-    log = ChangeLog()
-    if work.registry_touched:
-        entry = log.record("/", "registry", "updated", _changed_names(work.registry_before, work.registry))
-        entry.epoch, entry.entity = work.registry.epoch, _compared_values(work.registry)
-        if work.registry.modelsource != work.registry_before.modelsource:
-            entry.changed.update({"model": None, "modelsource": None})
-            log.record("/model", "model", "updated").epoch = work.registry.epoch
-            source = log.record("/modelsource", "modelsource", "updated")
-            source.epoch, source.entity = work.registry.epoch, work.registry.modelsource
-        one, other = work.registry_before.capabilities, work.registry.capabilities
-        if one != other:
-            entry.changed["capabilities"] = None
-            names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-            chosen = log.record("/capabilities", "capabilities", "updated", names)
-            chosen.epoch, chosen.entity = work.registry.epoch, other
-    _collect_kind(log, work.groups, "group")
-    _collect_kind(log, work.resources, "resource")
-    _collect_kind(log, work.versions, "version")
-    _record_on_owners(log, work)
+def store_changes(work: WriteTransaction, interaction: str, now: str, writer: str) -> None:
+    """Store the changes of a write as history and as events."""
+    history: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    for subject, each in _collect_changes(work).items():
+        entity = None if each.entity is None else to_json_text(each.entity)
+        common = {"interaction": interaction, "at": now}
+        more = {"who": writer, "action": each.action, "xid": subject, "epoch": each.epoch, "entity": entity}
+        history.append({**common, **more})
+        events += [{**common, "type": kind, "subject": subject, "data": data} for kind, data in _iter_event_types(each)]
+    work.store_history(history, events)
+
+
+def _collect_changes(work: WriteTransaction) -> _ChangeLog:
+    log = _ChangeLog()
+    for xid, before, now in work.changes():
+        if now is None:
+            log.record(xid, "deleted").epoch = before.epoch
+        elif before is None:
+            log.record_state(now, (), "created")
+        else:
+            prefix = "meta." if isinstance(now, Resource) else ""
+            entry = log.record_state(now, [f"{prefix}{name}" for name in _changed_names(before, now)])
+            if isinstance(now, Registry):
+                _record_configuration(log, entry, before, now)
+                continue
+            old, new = _deprecated_object(before), _deprecated_object(now)
+            entry.deprecated.update(dict.fromkeys(_differing_names(old, new)))
+    for xid, before, now in work.changes():
+        _record_on_owner(log, work, xid, before, now)
     return log
 
 
-def _collect_kind(log: ChangeLog, changes: PendingWrites[Any], kind: str) -> None:
-    for xid in changes.touched:
-        before, now = changes.before.get(xid), changes.now[xid]
-        if before is None and now is None:
-            continue
-        if now is None:
-            log.record(xid, kind, "deleted").epoch = before.epoch if before is not None else 0
-            continue
-        entry = log.record(xid, kind, "created" if before is None else "updated")
-        entry.epoch, entry.entity = now.epoch, _compared_values(now)
-        if before is None:
-            continue
-        prefix = "meta." if kind == "resource" else ""
-        entry.changed.update({f"{prefix}{name}": None for name in _changed_names(before, now)})
-        old, new = _deprecated_object(before), _deprecated_object(now)
-        entry.deprecated.update({name: None for name in {**old, **new} if old.get(name) != new.get(name)})
+def _record_configuration(log: _ChangeLog, entry: EntityChange, before: Registry, now: Registry) -> None:
+    if now.modelsource != before.modelsource:
+        entry.changed |= {"model": None, "modelsource": None}
+        log.record("/model", "updated").epoch = now.epoch
+        source = log.record("/modelsource", "updated")
+        source.epoch, source.entity = now.epoch, now.modelsource
+    one, other = before.capabilities, now.capabilities
+    if one != other:
+        entry.changed["capabilities"] = None
+        chosen = log.record("/capabilities", "updated", _differing_names(one, other))
+        chosen.epoch, chosen.entity = now.epoch, other
 
 
 def _deprecated_object(entity: Entity) -> Mapping[str, Any]:
@@ -125,36 +101,25 @@ def _deprecated_object(entity: Entity) -> Mapping[str, Any]:
     return deprecated if isinstance(deprecated, Mapping) else {}
 
 
-def _record_on_owners(log: ChangeLog, work: WriteTransaction) -> None:
-    """Record on owners that entities were added or deleted, and on resources what their default version changes."""
-    for xid, before, now in _iter_changed(work.groups):
-        plural = xid.split("/")[1]
-        if (before is None) != (now is None):
-            log.record_on_owner(work.registry, "registry", (plural, f"{plural}count", "epoch", "modifiedat"))
-    for xid, before, now in _iter_changed(work.resources):
-        _, _, _, plural, _ = xid.split("/")
-        owner = xid.rsplit("/", 2)[0]
-        group = work.groups.now.get(owner)
-        if (before is None) != (now is None) and group is not None:
-            log.record_on_owner(group, "group", (plural, f"{plural}count", "epoch", "modifiedat"))
-    for xid, before, now in _iter_changed(work.versions):
-        owner = xid.rsplit("/", 2)[0]
-        resource = work.resources.now.get(owner)
-        if resource is None:
-            continue
-        if (before is None) != (now is None):
-            log.record_on_owner(resource, "resource", ("versions", "versionscount", "meta.epoch", "meta.modifiedat"))
-        elif before is not None and now is not None and resource.defaultversionid == now.id:
-            log.record_on_owner(resource, "resource", _changed_names(before, now))
-
-
-def _iter_changed(changes: PendingWrites[Any]) -> Iterator[tuple[str, Any, Any]]:
-    for xid in changes.touched:
-        yield xid, changes.before.get(xid), changes.now[xid]
+def _record_on_owner(log: _ChangeLog, work: WriteTransaction, xid: str, before: Any, now: Any) -> None:
+    """Record on its owner that an entity was added or deleted, and on a resource what its default version changes."""
+    above, plural, _ = xid.rsplit("/", 2) if xid != "/" else ("", "", "")
+    owner = work.now.get(above or "/")
+    if not plural or owner is None:
+        return
+    is_version = isinstance(owner, Resource)
+    if (before is None) != (now is None):
+        prefix = "meta." if is_version else ""
+        log.record_state(owner, (plural, f"{plural}count", f"{prefix}epoch", f"{prefix}modifiedat"))
+    elif is_version and owner.defaultversionid == now.id:
+        log.record_state(owner, _changed_names(before, now))
 
 
 def _changed_names(before: Entity, now: Entity) -> list[str]:
-    one, other = _compared_values(before), _compared_values(now)
+    return _differing_names(_compared_values(before), _compared_values(now))
+
+
+def _differing_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return [name for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
@@ -186,40 +151,36 @@ def _iter_event_types(change: EntityChange) -> Iterator[tuple[str, str | None]]:
 def mark_changes(work: WriteTransaction) -> None:
     """Mark what a local write has changed; entities that it touched but did not change keep their marks."""
     marks = Marks(work.reader.connection)
-    versions = [xid for xid in work.versions.touched if not is_by_xid(xid)]
+    versions = [xid for xid in work.touched if level_of(xid) == 3 and not is_by_xid(xid)]
     owners = list(dict.fromkeys(xid.rpartition("/versions/")[0] for xid in versions))
     names = {xid.rpartition("/")[2] for xid in versions}
     found = marks.version_marks(owners, names).items() if owners else ()
     known = {owner: marks_by_version(each.values()) for owner, each in found}
     # In mark order a group's content is removed before the group, and added after it.
     for xid in versions:
-        if work.versions.now[xid] is None:
+        if work.now[xid] is None:
             _mark_version(marks, xid, work, known)
     _mark_by_xid(marks, work)
     for xid in versions:
-        if work.versions.now[xid] is not None:
+        if work.now[xid] is not None:
             _mark_version(marks, xid, work, known)
     marks.flush()
 
 
 def _mark_by_xid(marks: Marks, work: WriteTransaction) -> None:
-    moved = set(_iter_owners(work.versions))
-    gone = [
-        xid
-        for each in (work.versions, work.resources, work.groups)
-        for xid in _iter_touched(each)
-        if each.now[xid] is None
-    ]
+    touched = [xid for xid in work.touched if xid != "/" and is_by_xid(xid)]
+    # Resources whose set of versions or ancestry has changed.
+    moved = {
+        xid.rpartition("/versions/")[0]
+        for xid in touched
+        if level_of(xid) == 3 and _is_moved(work.before.get(xid), work.now[xid])
+    }
+    gone = sorted((xid for xid in touched if work.now[xid] is None), key=level_of, reverse=True)
     # The model comes before entities of its types.
     source = work.registry.modelsource
-    digests = {} if source == work.registry_before.modelsource else {MODEL_XID: digest_of_state(source)}
-    touched = [
-        *_iter_touched(work.groups),
-        *_iter_touched(work.versions),
-        *dict.fromkeys((*_iter_touched(work.resources), *moved)),
-    ]
-    for xid in touched:
-        now = work.groups.now.get(xid) or work.versions.now.get(xid) or work.resources.now.get(xid)
+    digests = {} if source == work.before["/"].modelsource else {MODEL_XID: digest_of_state(source)}
+    for xid in sorted(dict.fromkeys((*touched, *moved)), key=lambda xid: (1, 3, 2).index(level_of(xid))):
+        now = work.now.get(xid)
         if now is not None:
             digests[xid] = digest_of_state(_state_of(work, now))
     known = marks.marks_by_xid([*gone, *digests])
@@ -235,16 +196,8 @@ def _mark_by_xid(marks: Marks, work: WriteTransaction) -> None:
             put_own_mark(marks, mine)
 
 
-def _iter_touched(changes: PendingWrites[Any]) -> Iterator[str]:
-    return (xid for xid in changes.touched if is_by_xid(xid))
-
-
-def _iter_owners(versions: PendingWrites[Version]) -> Iterator[str]:
-    """Yield resources whose set of versions or ancestry has changed."""
-    for xid in _iter_touched(versions):
-        before, now = versions.before.get(xid), versions.now[xid]
-        if before is None or now is None or before.ancestorid != now.ancestorid:
-            yield xid.rpartition("/versions/")[0]
+def _is_moved(before: Version | None, now: Version | None) -> bool:
+    return before is None or now is None or before.ancestorid != now.ancestorid
 
 
 def _state_of(work: WriteTransaction, entity: Entity) -> Mapping[str, Any]:
@@ -269,13 +222,12 @@ def state_of_resource(resource: Resource) -> dict[str, Any]:
 
 def digest_of_state(state: Mapping[str, Any]) -> str:
     """Return a digest of a state; the ancestry of a resource's versions is left out."""
-    plain = {name: value for name, value in state.items() if name not in ("ancestors", "ancestorid")}
-    return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
+    return digest_of(state, ("ancestors", "ancestorid"))
 
 
 def _mark_version(marks: Marks, xid: str, work: WriteTransaction, known: dict[str, dict[str, Mark]]) -> None:
     owner, _, name = xid.rpartition("/versions/")
-    now, mark = work.versions.now[xid], known[owner].get(name)
+    now, mark = work.now[xid], known[owner].get(name)
     if now is None:
         if mark is not None:
             mark.deleted, mark.digest = True, ""

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from registry.core.ancestry import parse_given_time
 from registry.core.requests import ResourcePath
 from registry.core.transaction import Transaction
 from registry.errors import Refusal
-from registry.model.attributes import GroupType, Model, ModelAttribute, ResourceType, check_values
+from registry.model.attributes import Model, ModelAttribute, ResourceType, check_values
 from registry.model.compiler import compile_model
-from registry.store.entities import Entity, EntityReader, GroupEntity, WriteTransaction
+from registry.store.entities import Entity, EntityReader, WriteTransaction, level_of
 
 
-def set_exact_values(work: WriteTransaction, model: Model, tree: Mapping[str, Any]) -> None:
+def set_exact_values(work: WriteTransaction, tree: Mapping[str, Any]) -> None:
     """Set the epochs and times of the written entities to those in a document of the whole registry."""
-    work.registry_touched = True
-    _set_exact(work.registry, tree)
-    for plural, kind in model.groups.items():
-        for gid, group in _collection_members(tree, plural):
-            place = ResourcePath("group", kind, gid)
-            _set_exact(work.groups.now.get(place.xid), group)
-            for name in kind.resources:
-                for rid, resource in _collection_members(group, name):
-                    owner = place.collection(name).child(rid).xid
-                    _set_exact(work.resources.now.get(owner), resource.get("meta"))
-                    for vid, version in _collection_members(resource, "versions"):
-                        _set_exact(work.versions.now.get(f"{owner}/versions/{vid}"), version)
-
-
-def _collection_members(tree: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
-    found = tree.get(name)
-    return [each for each in found.items() if isinstance(each[1], Mapping)] if isinstance(found, Mapping) else []
+    work.record_changed(work.registry)
+    for xid in work.touched:
+        names = [] if xid == "/" else xid.split("/")[1:]
+        body: Any = tree
+        for name in (*names, "meta") if level_of(xid) == 2 else names:
+            body = body.get(name) if isinstance(body, Mapping) else None
+        _set_exact(work.now[xid], body)
 
 
 def _set_exact(entity: Entity | None, body: object) -> None:
@@ -64,66 +55,53 @@ def change_model(transaction: Transaction, source: object) -> None:
     given: Mapping[str, Any] = source if isinstance(source, Mapping) else {}
     before, model = transaction.model, compile_model({} if source is None else source)
     _check_names_kept(before, model)
-    broken: list[str] = []
-    for fault in _iter_faults(transaction.work.reader, model):
-        broken.append(fault)
-        if len(broken) == _MAX_SHOWN_FAULTS:
-            break
-    if broken:
+    if broken := list(islice(_iter_faults(transaction.work.reader, model), _MAX_SHOWN_FAULTS)):
         raise Refusal("model_compliance_error", "/model", detail="; ".join(broken))
     transaction.model = model
     transaction.work.registry.modelsource = dict(given)
-    transaction.work.registry_touched = True
-    _ModelMigration(transaction, before).run()
+    transaction.work.record_changed(transaction.work.registry)
+    _migrate(transaction, before)
 
 
-class _ModelMigration:
-    """Adapts existing entities to a new model, for each type that differs."""
+def _migrate(transaction: Transaction, before: Model) -> None:
+    """Adapt existing entities to a new model, for each type that differs."""
+    work = transaction.work
+    for plural, kind in transaction.model.groups.items():
+        was = before.groups.get(plural)
+        if was is None or was == kind:
+            continue
+        for each in list(work.reader.iter_groups(f"/{plural}")):
+            group = work.group(each.xid)
+            assert group is not None
+            if was.attributes != kind.attributes:
+                _fill_defaults(transaction, group, kind.attributes)
+            for name, resources in kind.resources.items():
+                if was.constraints != kind.constraints or was.resources.get(name) != resources:
+                    _recheck_resources(transaction, ResourcePath("resources", kind, group.id, resources))
 
-    def __init__(self, transaction: Transaction, before: Model) -> None:
-        self._transaction = transaction
-        self._work = transaction.work
-        self._before = before
 
-    def run(self) -> None:
-        for plural, kind in self._transaction.model.groups.items():
-            was = self._before.groups.get(plural)
-            if was is None or was == kind:
-                continue
-            for each in list(self._work.reader.iter_groups(f"/{plural}")):
-                group = self._work.group(each.xid)
-                assert group is not None
-                if was.attributes != kind.attributes and self._fill_defaults(group, kind.attributes):
-                    self._work.groups.record_changed(group)
-                for name, resources in kind.resources.items():
-                    if was.constraints != kind.constraints or was.resources.get(name) != resources:
-                        self._recheck_resources(kind, group, resources)
+def _recheck_resources(transaction: Transaction, place: ResourcePath) -> None:
+    work = transaction.work
+    for each in list(work.reader.iter_resources(place.xid)):
+        resource = work.resource(each.xid)
+        assert resource is not None
+        transaction.pending_of(place.child(resource.id), resource)
+        if resource.xref is None:
+            _fill_defaults(transaction, resource, place.resource.meta)
+            for version in work.versions_of(resource).values():
+                _fill_defaults(transaction, version, place.resource.attributes)
 
-    def _recheck_resources(self, kind: GroupType, group: GroupEntity, resources: ResourceType) -> None:
-        place = ResourcePath("resources", kind, group.id, resources)
-        for each in list(self._work.reader.iter_resources(place.xid)):
-            resource = self._work.resource(each.xid)
-            assert resource is not None
-            self._transaction.pending_of(place.child(resource.id), resource)
-            if resource.xref is not None:
-                continue
-            if self._fill_defaults(resource, resources.meta):
-                self._work.resources.record_changed(resource)
-            for version in self._work.versions_of(resource).values():
-                if self._fill_defaults(version, resources.attributes):
-                    self._work.versions.record_changed(version)
 
-    def _fill_defaults(self, entity: Entity, attributes: Mapping[str, ModelAttribute]) -> bool:
-        """Fill in missing defaults of an entity; return whether there were any."""
-        kept = {name: value for name, value in entity.attributes.items() if name == "readonly"}
-        own = {name: value for name, value in entity.attributes.items() if name not in kept}
-        values = {**check_values(entity.xid, own, attributes), **kept}
-        if values == entity.attributes:
-            return False
+def _fill_defaults(transaction: Transaction, entity: Entity, attributes: Mapping[str, ModelAttribute]) -> None:
+    """Fill in missing defaults of an entity."""
+    kept = {name: value for name, value in entity.attributes.items() if name == "readonly"}
+    own = {name: value for name, value in entity.attributes.items() if name not in kept}
+    values = {**check_values(entity.xid, own, attributes), **kept}
+    if values != entity.attributes:
         entity.attributes = values
-        entity.modifiedat = self._transaction.options.now
-        self._transaction.raise_epoch(entity)
-        return True
+        entity.modifiedat = transaction.options.now
+        transaction.raise_epoch(entity)
+        transaction.work.record_changed(entity)
 
 
 def _check_names_kept(before: Model, model: Model) -> None:
@@ -156,19 +134,16 @@ def _iter_faults(reader: EntityReader, model: Model) -> Iterator[str]:
 
 
 def _iter_resource_faults(reader: EntityReader, kind: ResourceType, parent: str) -> Iterator[str]:
+    served = {name for name, each in kind.attributes.items() if each.served}
     for resource in reader.iter_resources(parent):
         yield from _iter_entity_faults(f"{resource.xid}/meta", resource.attributes, kind.meta)
         if resource.sticky and kind.maxversions == 1:
             raise Refusal("setdefaultversionsticky_false", resource.xid)
         for version in reader.iter_versions(resource.versions):
-            kept = {name: value for name, value in version.attributes.items() if not _is_served(kind, name)}
+            kept = {name: value for name, value in version.attributes.items() if name not in served}
             yield from _iter_entity_faults(version.xid, kept, kind.attributes)
             if not kind.hasdocument and reader.document(version.xid):
                 raise Refusal("hasdocument_violation", version.xid, plural=kind.plural)
-
-
-def _is_served(kind: ResourceType, name: str) -> bool:
-    return name in kind.attributes and kind.attributes[name].served
 
 
 def _iter_entity_faults(xid: str, values: Mapping[str, Any], attributes: Any) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from registry.errors import Refusal, invalid_value, join_values
-from registry.model.attributes import WILDCARD, GroupType, Model, ResourceType, parse_time, to_utc
+from registry.model.attributes import WILDCARD, GroupType, Model, ResourceType, parse_time
 from registry.store.entities import EntityReader
 
 # Documents of versions: from a request's attributes to bytes, and back (core ``spec.md``, ``<RESOURCE>``).
@@ -24,10 +24,9 @@ from registry.store.entities import EntityReader
 
 @dataclass(frozen=True, slots=True)
 class GivenDocument:
-    """The document in a request: ``body`` has its bytes, None for none; ``is_external``: only its URL is stored."""
+    """The document in a request: ``body`` has its bytes, None if only its URL is stored."""
 
     body: bytes | None
-    is_external: bool = False
 
 
 def parse_document(
@@ -56,7 +55,7 @@ def parse_document(
     if value is None:
         return GivenDocument(b"")
     if name == url:
-        return GivenDocument(None, is_external=True)
+        return GivenDocument(None)
     said = attributes.get("contenttype") if patch else body.get("contenttype")
     if said is None and (patch or name == tree):
         attributes["contenttype"] = media
@@ -173,19 +172,12 @@ class RegistryRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class PageInfo:
-    """Where the next page begins ('' for no more), and the number of entities if known."""
-
-    after: str
-    count: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Response:
     """The response to a request.
 
     ``body`` is None for a response without one, or if the client's copy is current. ``document`` is set if the response
     is a document, and ``body`` then has the attributes for headers; ``document_url`` is set for an external document.
+    ``after`` is where the next page begins ('' for no more), ``count`` the number of entities if known.
     ``location`` is the URL of a created entity, ``version`` the URL of the version updated or created. ``findings`` are
     lint's findings about a write.
     """
@@ -197,7 +189,8 @@ class Response:
     location: str = ""
     version: str = ""
     etag: str = ""
-    paging: PageInfo | None = None
+    after: str = ""
+    count: int | None = None
     interaction: str = ""
     findings: tuple[Mapping[str, str], ...] = ()
 
@@ -205,6 +198,7 @@ class Response:
 # Paths, xids and ids (core ``spec.md``, ``<SINGULAR>id`` and ``xid``).
 
 Kind = Literal["registry", "groups", "group", "resources", "resource", "meta", "versions", "version"]
+_KINDS: Final[tuple[Kind, ...]] = ("registry", "groups", "group", "resources", "resource", "versions", "version")
 _ID_FORM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@]{0,127}", re.ASCII)
 _RESERVED: Final = frozenset(("null", "request"))
 
@@ -281,28 +275,18 @@ def parse_resource_path(model: Model, segments: Sequence[str], path: str) -> Res
     Raises:
         Refusal: a type is unknown, or the path is too deep.
     """
-    if not segments:
-        return ResourcePath("registry")
-    group = model.groups.get(segments[0])
-    if group is None:
-        raise Refusal("unknown_group_type", path, name=segments[0])
-    place = ResourcePath("groups", group)
-    if len(segments) > 1:
-        place = replace(place, kind="group", gid=segments[1])
-    if len(segments) > 2:
-        resource = group.resources.get(segments[2])
+    names = (*segments, *("",) * 6)
+    group, resource = model.groups.get(names[0]), None
+    if segments and group is None:
+        raise Refusal("unknown_group_type", path, name=names[0])
+    if group is not None and len(segments) > 2:
+        resource = group.resources.get(names[2])
         if resource is None:
-            raise Refusal("unknown_resource_type", path, group=group.plural, name=segments[2])
-        place = replace(place, kind="resources", resource_type=resource)
-    if len(segments) > 3:
-        place = replace(place, kind="resource", rid=segments[3])
-    if len(segments) > 4:
-        if segments[4] not in ("meta", "versions") or (segments[4] == "meta" and len(segments) > 5) or segments[6:]:
-            raise Refusal("api_not_found", path)
-        place = replace(place, kind="meta" if segments[4] == "meta" else "versions")
-    if len(segments) > 5:
-        place = replace(place, kind="version", vid=segments[5])
-    return place
+            raise Refusal("unknown_resource_type", path, group=group.plural, name=names[2])
+    is_meta = names[4] == "meta"
+    if len(segments) > (5 if is_meta else 6) or (len(segments) > 4 and names[4] not in ("meta", "versions")):
+        raise Refusal("api_not_found", path)
+    return ResourcePath("meta" if is_meta else _KINDS[len(segments)], group, names[1], resource, names[3], names[5])
 
 
 def check_id(identifier: object, subject: str, *, version: bool = False) -> str:
@@ -411,7 +395,7 @@ def parse_epoch(text: str | None, path: str) -> int | None:
 # Dot notation: ``labels.stage``, ``info['my.key']``, ``list[2]``; in filters ``.*`` and ``[*]`` too.
 
 _PART_FORM: Final = re.compile(
-    r"\.?(?:(?P<name>[A-Za-z0-9_:\-]+|\*)|\[(?P<index>\d{1,9}|\*)\]|\['(?P<single>[^']*)'\]|\[\"(?P<double>[^\"]*)\"\])"
+    r"\.(?P<name>[A-Za-z0-9_:\-]+|\*)|\.?\[(?:(?P<index>\d{1,9}|\*)|'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\")\]"
 )
 MAX_PARTS: Final = 32
 Part = str | int
@@ -426,10 +410,10 @@ def parse_path(text: str) -> tuple[Part, ...]:
         ValueError: it is not a path.
     """
     parts: list[Part] = []
-    at = 0
-    while at < len(text):
-        hit = _PART_FORM.match(text, at)
-        if hit is None or (at == 0 and text[0] == ".") or len(parts) == MAX_PARTS or _lacks_dot(hit, at):
+    rest = text if text[:1] == "[" else f".{text}"
+    while rest:
+        hit = _PART_FORM.match(rest)
+        if hit is None or len(parts) == MAX_PARTS:
             raise ValueError(f"{text!r} is not a path in dot notation")
         name, index, single, double = hit.group("name", "index", "single", "double")
         if "*" in (name, index):
@@ -438,9 +422,7 @@ def parse_path(text: str) -> tuple[Part, ...]:
             parts.append(int(index))
         else:
             parts.append(next(each for each in (name, single, double) if each is not None))
-        at = hit.end()
-    if not parts:
-        raise ValueError("the path is empty")
+        rest = rest[hit.end() :]
     return tuple(parts)
 
 
@@ -459,11 +441,6 @@ def iter_values_at(tree: Any, parts: tuple[Part, ...]) -> Iterator[Any]:
             yield from iter_values_at(tree[first], rest)
     elif isinstance(tree, Mapping) and tree.get(first) is not None:
         yield from iter_values_at(tree[first], rest)
-
-
-def _lacks_dot(hit: re.Match[str], at: int) -> bool:
-    """Whether a name follows another part without a dot between them."""
-    return at > 0 and hit["name"] is not None and hit.group()[0] != "."
 
 
 _EXPRESSION_FORM: Final = re.compile(r"(?P<path>[^=<>!]+)(?:(?P<sign><=|>=|<>|!=|=|<|>)(?P<value>.*))?", re.DOTALL)
@@ -491,10 +468,8 @@ class Expression:
         if self.value is None:
             return not values
         if self.operator in ("!=", "<>"):
-            return not any(_is_equal(each, self.value) for each in values)
-        if self.operator == "=":
-            return any(_is_equal(each, self.value) for each in values)
-        return any(_is_ordered(each, self.operator, self.value) for each in values)
+            return not any(_compares(each, "=", self.value) for each in values)
+        return any(_compares(each, self.operator, self.value) for each in values)
 
 
 Clause = tuple[Expression, ...]
@@ -589,15 +564,28 @@ def _parse_expression(text: str, path: str) -> Expression:
     return Expression(parts, sign, value)
 
 
-def _is_equal(actual: Any, expected: str) -> bool:
+def _compares(actual: Any, sign: str, expected: str) -> bool:
+    """Whether a comparison holds; of texts that are times by the time, and ``=`` of others by the pattern."""
+    other: Any = None
     if isinstance(actual, bool):
-        return expected == ("true" if actual else "false")
-    if isinstance(actual, int | float):
-        number = _parse_number(expected)
-        return number is not None and number == actual
-    if isinstance(actual, str):
-        return _matches_pattern(actual.lower(), expected.lower()) or _is_same_time(actual, expected)
-    return False
+        other = {"true": True, "false": False}.get(expected)
+    elif isinstance(actual, int | float):
+        other = _parse_number(expected)
+    elif isinstance(actual, str):
+        moments = parse_time(actual), parse_time(expected)
+        if sign == "=" and None in moments:
+            return _matches_pattern(actual.lower(), expected.lower())
+        actual, other = moments if None not in moments else (actual.lower(), expected.lower())
+    return other is not None and bool(_OPERATORS[sign](actual, other))
+
+
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def _matches_pattern(text: str, pattern: str) -> bool:
@@ -618,49 +606,13 @@ def _matches_pattern(text: str, pattern: str) -> bool:
 
 
 def _split_pattern(pattern: str) -> list[str]:
-    pieces, escaped = [""], False
-    for character in pattern:
-        if escaped:
-            pieces[-1] += character if character == "*" else f"\\{character}"
-            escaped = False
-        elif character == "\\":
-            escaped = True
-        elif character == "*":
+    pieces = [""]
+    for token in re.findall(r"\\.|[^\\*]+|.", pattern, re.DOTALL):
+        if token == "*":
             pieces.append("")
         else:
-            pieces[-1] += character
-    if escaped:
-        pieces[-1] += "\\"
+            pieces[-1] += "*" if token == r"\*" else token
     return pieces
-
-
-def _is_ordered(actual: Any, sign: str, expected: str) -> bool:
-    compare = _OPERATORS[sign]
-    if isinstance(actual, bool):
-        if expected not in ("true", "false"):
-            return False
-        return compare(actual, expected == "true")
-    if isinstance(actual, int | float):
-        number = _parse_number(expected)
-        return number is not None and compare(actual, number)
-    if not isinstance(actual, str):
-        return False
-    one, other = parse_time(actual), parse_time(expected)
-    if one is not None and other is not None:
-        return compare(one, other)
-    return compare(actual.lower(), expected.lower())
-
-
-_OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
-def _is_same_time(actual: str, expected: str) -> bool:
-    return parse_time(expected) is not None and parse_time(actual) is not None and to_utc(actual) == to_utc(expected)
 
 
 def _parse_number(text: str) -> float | None:

@@ -9,12 +9,7 @@ from typing import Any, Final
 from registry.compatibility.rules import check_compatibility, is_checked
 from registry.compatibility.schemas import check_format
 from registry.core import ancestry as lineage
-from registry.core.ancestry import (
-    WriteOptions,
-    check_constraints,
-    constraints_of,
-    value_at,
-)
+from registry.core.ancestry import WriteOptions, check_constraints, constraints_of, fold_case, value_at
 from registry.core.requests import ResourcePath
 from registry.errors import Refusal, invalid_value, join_values
 from registry.model.attributes import Model, ModelAttribute
@@ -110,7 +105,7 @@ class ResourceRules:
         if group is not None:
             self._bump(group)
             group.modifiedat = self._options.now
-            self._work.groups.record_changed(group)
+            self._work.record_changed(group)
 
     def _load_affected(
         self, pending: PendingResource, resource: Resource
@@ -120,7 +115,7 @@ class ResourceRules:
         None means that all versions must be loaded, because of their order or of another rule.
         """
         kind, work, names = pending.place.resource, self._work, pending.written
-        was = work.resources.before.get(resource.xid)
+        was = work.before.get(resource.xid)
         if was is None or work.has_all_versions(resource) or kind.maxversions or len(names) > MAX_LOOKUPS:
             return None
         rule = str(resource.attributes.get("compatibility") or "") if kind.validatecompatibility else ""
@@ -172,7 +167,7 @@ class ResourceRules:
             return None
         order, before = (
             lineage.sort_key_of_mode(mode),
-            {name: work.versions.before[each.xid] for name, each in kept.items()},
+            {name: work.before[each.xid] for name, each in kept.items()},
         )
         was = {name: order(each) for name, each in before.items() if each is not None}
         moved = {name: each for name, each in kept.items() if order(each) != was.get(name)}
@@ -200,7 +195,7 @@ class ResourceRules:
             if each.id not in pending.written:
                 each.modifiedat = self._options.now
             self._bump(each)
-            self._work.versions.record_changed(each)
+            self._work.record_changed(each)
 
     def _choose_default(
         self, pending: PendingResource, resource: Resource, versions: Mapping[str, Version], ends: Mapping[str, Version]
@@ -223,11 +218,9 @@ class ResourceRules:
             raise invalid_value(f"{xid}/meta", attribute.name, f"must be {only}")
         if (sticky, name) != (resource.sticky, resource.defaultversionid):
             resource.sticky, resource.defaultversionid = sticky, name
-            resource.modifiedat = (
-                resource.modifiedat if resource.xid in self._work.resources.touched else self._options.now
-            )
+            resource.modifiedat = resource.modifiedat if resource.xid in self._work.touched else self._options.now
             self._bump(resource)
-            self._work.resources.record_changed(resource)
+            self._work.record_changed(resource)
 
     def _apply_default_flag(self, pending: PendingResource) -> None:
         """Apply the flag ``setdefaultversionid``, which overrides the body."""
@@ -243,8 +236,6 @@ class ResourceRules:
             if len(pending.written) > 1:
                 raise Refusal("too_many_versions", xid)
             value = next(iter(pending.written))
-        elif not value:
-            raise Refusal("bad_defaultversionid", xid, value=value, error_detail="the value is empty")
         pending.sticky, pending.default, pending.newest = True, value, False
 
     def _check_resource(self, pending: PendingResource, resource: Resource, versions: Mapping[str, Version]) -> None:
@@ -283,13 +274,13 @@ class ResourceRules:
         shown = {name: dict(version.attributes) for name, version in versions.items()}
         before = self._work.versions_before(resource)
         rule = "compatibility"
-        was = self._work.resources.before.get(resource.xid)
+        was = self._work.before.get(resource.xid)
         same = was is not None and was.attributes.get(rule) == resource.attributes.get(rule)
         changed = {name for name in versions if name in pending.written or name not in before} if same else versions
         check_compatibility(pending.place.resource, resource, versions, before, changed, self._work.document)
         for name, version in versions.items():
             if version.attributes != shown[name]:
-                self._work.versions.record_changed(version)
+                self._work.record_changed(version)
 
     def _prune_versions(self, pending: PendingResource, resource: Resource) -> None:
         kind = pending.place.resource
@@ -307,7 +298,7 @@ class ResourceRules:
             if resource.defaultversionid not in versions or not resource.sticky:
                 resource.defaultversionid = lineage.newest_version(kind.versionmode, versions.values()).id
             self._bump(resource)
-            self._work.resources.record_changed(resource)
+            self._work.record_changed(resource)
         if gone:  # which may change the ancestor of others
             self._check_compatibility(pending, resource, versions)
 
@@ -315,9 +306,8 @@ class ResourceRules:
 def _check_equal(xid: str, attributes: Mapping[str, ModelAttribute], versions: Mapping[str, Version]) -> None:
     """Raise if an attribute that must be equal in all versions differs."""
     for dotted in _iter_matched_names(attributes):
-        values = [value_at(version.attributes, dotted) for version in versions.values()]
         folds = dotted.rpartition(".")[2] == "format"
-        if len({value.lower() if folds and isinstance(value, str) else value for value in values}) > 1:
+        if len({fold_case(value_at(version.attributes, dotted), folds) for version in versions.values()}) > 1:
             raise Refusal("mismatched_version_attribute", xid, name=dotted)
 
 

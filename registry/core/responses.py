@@ -14,7 +14,6 @@ from registry.core.requests import (
     EXPORT,
     NO_CLAUSES,
     Flags,
-    PageInfo,
     RegistryRequest,
     ResourcePath,
     Response,
@@ -29,13 +28,13 @@ from registry.core.views import (
     SPECVERSION,
     EntityView,
     Inline,
-    PageRequest,
-    ShownResource,
+    Scope,
     ViewOptions,
     find_shown,
     inline_below,
     parse_inline,
     require_owner,
+    require_shown,
 )
 from registry.errors import Refusal, join_values
 from registry.model.attributes import Model
@@ -78,29 +77,17 @@ CAPABILITIES: Final[Mapping[str, Any]] = {
 
 def offered_capabilities() -> dict[str, Any]:
     """Return the offered capabilities: each with its allowed values."""
-    boolean = {"type": "boolean"}
-    offer: dict[str, Any] = {
-        "available": {
-            "type": "object",
-            "attributes": {
-                name: {"type": "object", "attributes": {"mutable": {**boolean, "enum": [value["mutable"]]}}}
-                for name, value in CAPABILITIES["available"].items()
-            },
-        },
-        "compatibilities": {
-            "type": "object",
-            "attributes": {
-                name: {"type": "array", "item": {"type": "string"}, "enum": rules}
-                for name, rules in CAPABILITIES["compatibilities"].items()
-            },
-        },
-    }
-    for name, value in CAPABILITIES.items():
-        if isinstance(value, bool):
-            offer[name] = {**boolean, "enum": [False, True] if name in _LISTS else [value]}
-        elif isinstance(value, list):
-            offer[name] = {"type": "array", "item": {"type": "string"}, "enum": value}
+    offer: dict[str, Any] = _offer(CAPABILITIES)["attributes"]
+    offer["pagination"]["enum"] = [False, True]
     return offer
+
+
+def _offer(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {"type": "object", "attributes": {name: _offer(each) for name, each in value.items()}}
+    if isinstance(value, list):
+        return {"type": "array", "item": {"type": "string"}, "enum": value}
+    return {"type": "boolean", "enum": [value]}
 
 
 def effective_capabilities(chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,46 +144,40 @@ def parse_capabilities(body: object, present: Mapping[str, Any], *, patch: bool)
         if name not in CAPABILITIES:
             raise Refusal("capability_unknown", "/capabilities", field=name)
         first = CAPABILITIES[name]
-        wanted = first if value is None else _parse_capability(name, value, first)
         chosen.pop(name, None)
-        if wanted != first:
-            listed = isinstance(first, list)
-            chosen[name] = {"off": [each for each in first if each not in wanted]} if listed else wanted
+        if value is None:
+            continue
+        if isinstance(first, list):
+            if off := _parse_list(name, value, first):
+                chosen[name] = {"off": off}
+        elif isinstance(first, Mapping):
+            if value != first:
+                raise Refusal("capability_error", "/capabilities", error_detail=f"{name} is read-only")
+        elif not isinstance(value, bool) or (value != first and name not in _LISTS):
+            allowed = ["false", "true"] if name in _LISTS else [str(first).lower()]
+            raise _value_refusal(name, str(value).lower(), allowed)
+        elif value != first:
+            chosen[name] = value
     return chosen
 
 
-def _parse_capability(name: str, value: Any, first: Any) -> Any:
-    """Return the value of a capability as it is shown; *first* is its default."""
-    if isinstance(first, bool):
-        return _parse_boolean(name, value, first)
-    if isinstance(first, Mapping):
-        if value != first:
-            raise Refusal("capability_error", "/capabilities", error_detail=f"{name} is read-only")
-        return first
+def _parse_list(name: str, value: object, first: list[str]) -> list[str]:
+    """Return the values of a list that are off; *first* has all."""
     if not isinstance(value, list):
         raise _value_refusal(name, str(value), first)
     folded = [str(each).lower() for each in value]
     if "*" in folded:
         if len(folded) > 1:
             raise Refusal("capability_wildcard", "/capabilities", field=name)
-        return first
-    known = [each.lower() for each in first]
-    for each in folded:
-        if each not in known:
-            raise _value_refusal(name, each, first)
+        return []
+    if unknown := [each for each in folded if each not in {known.lower() for known in first}]:
+        raise _value_refusal(name, unknown[0], first)
     off = [each for each in first if each.lower() not in folded]
     if off and name == "specversions":
         raise Refusal("capability_missing_value", "/capabilities", name=name, value=off[0])
     if off and name not in _LISTS:
         raise Refusal("capability_error", "/capabilities", error_detail=f"{name} must include {off[0]}")
-    return [each for each in first if each not in off]
-
-
-def _parse_boolean(name: str, value: Any, first: bool) -> bool:
-    allowed = [False, True] if name in _LISTS else [first]
-    if not isinstance(value, bool) or value not in allowed:
-        raise _value_refusal(name, str(value).lower(), [str(each).lower() for each in allowed])
-    return value
+    return off
 
 
 def _value_refusal(name: str, value: str, allowed: list[str]) -> Refusal:
@@ -246,22 +227,26 @@ class ResponseBuilder:
             _check_cursor(request, number=sorting is not None)
             require_owner(self._reader, place)
             viewer = EntityView(self._reader, self._model, view)
-            page = PageRequest(request.limit, request.cursor, sorting)
-            entries, after = viewer.render_page(place, page, view.inline)
-            count = self._count_entities(place) if view.clauses is None else None
-            return Response(entries, paging=PageInfo(after, count))
+            entries, after = viewer.render_page(place, request.limit, request.cursor, sorting)
+            count = None
+            if view.scope.clauses is None:
+                versions = place.kind == "versions"
+                count = require_shown(self._reader, place).count if versions else self._reader.count(place.xid)
+            return Response(entries, after=after, count=count)
         return self.show_entity(place, view)
 
     def view_options(self, place: ResourcePath, asked: ResourcePath | None = None) -> ViewOptions:
         """Return the view options of the request; ``inline`` is relative to *asked* if given."""
         request, flags = self._request, self._request.flags
-        check_flags(flags, place, request.path)
+        check_specversion(flags, request.path)
+        if flags.collections and place.kind not in ("registry", "group"):
+            raise Refusal("bad_flag", request.path, flag="collections")
         inline: Inline = parse_inline(flags.inline, self._model, asked or place, request.path)
         if flags.collections:
             inline = {**inline, **INLINE_ALL}
         clauses = parse_filters(flags.filter, request.path)
-        base = request.base
-        return ViewOptions(base, request.path, inline, clauses, flags.doc, flags.binary, request.max_answer)
+        scope = Scope(inline, clauses)
+        return ViewOptions(request.base, request.path, scope, flags.doc, flags.binary, request.max_answer)
 
     def show_entity(self, place: ResourcePath, view: ViewOptions) -> Response:
         """Return the response with one entity."""
@@ -271,21 +256,20 @@ class ResponseBuilder:
         if self._request.flags.collections and answer.body is not None:
             kinds = self._model.groups if place.kind == "registry" else place.group.resources
             return replace(answer, body={name: answer.body[name] for name in kinds}, etag="")
-        plain = not (view.inline or view.clauses or view.doc or view.binary)
+        plain = not (view.scope.inline or view.scope.clauses or view.doc or view.binary)
         return answer if plain else replace(answer, etag="")
 
     def show_entities(self, place: ResourcePath, names: Sequence[str]) -> Mapping[str, Any]:
         """Return the entities of a collection that a request has processed."""
         if self._request.segments == tuple(place.xid.split("/")[1:]):
             view = self.view_options(place)
-            return EntityView(self._reader, self._model, view).render_entities(place, names, view.inline)
+            return EntityView(self._reader, self._model, view).render_entities(place, names, view.scope)
         # One of several collections of the requested entity.
         plural = place.xid.rpartition("/")[2]
         view = self.view_options(place, ResourcePath("registry") if place.kind == "groups" else place.owner)
-        inline = inline_below(view.inline, plural) or INLINE_NONE
-        if view.clauses is not None:
-            view = replace(view, clauses=clauses_within(view.clauses, plural))
-        return EntityView(self._reader, self._model, view).render_entities(place, names, inline, to_pointer([plural]))
+        inline, clauses = inline_below(view.scope.inline, plural) or INLINE_NONE, view.scope.clauses
+        scope = Scope(inline, None if clauses is None else clauses_within(clauses, plural), to_pointer([plural]))
+        return EntityView(self._reader, self._model, view).render_entities(place, names, scope)
 
     def current_etags(self, place: ResourcePath) -> set[str]:
         """Return the values that ``If-Match`` may have for an entity: ``*`` and its ETag; none if it does not exist."""
@@ -305,40 +289,34 @@ class ResponseBuilder:
             return None if shown is None else Response(shown, etag=f'"{registry.epoch}"')
         if place.kind == "group":
             group = self._reader.group(place.xid)
-            shown = None if group is None else viewer.render_group(place, group, view.inline, view.clauses, "")
+            shown = None if group is None else viewer.render_group(place, group, view.scope)
             return None if group is None or shown is None else Response(shown, etag=f'"{group.epoch}"')
         resource = find_shown(self._reader, place)
         if resource is None:
             return None
-        if place.kind == "resource":
-            return self._show_resource(place, resource, viewer, view)
-        source = resource.source
+        source, version = resource.source, resource.default
         if place.kind == "meta":
-            if view.clauses == NO_CLAUSES:
-                return None
             etag = f'"{source.epoch}"' if source is not None else ""
-            return Response(viewer.render_meta(place.owner, resource, ""), etag=etag)
-        version = self._reader.version(f"{source.versions}/{place.vid}") if source is not None else None
-        if source is None or version is None:
-            return None
-        is_default = source.defaultversionid == place.vid
-        shown = viewer.render_version(place, version, view.inline, view.clauses, "", is_default=is_default)
-        url = f"{view.base}{place.xid}{'$details' if place.resource.hasdocument else ''}"
-        answer = Response(shown, name=place.rid, etag=f'"{version.epoch}"', version=url)
-        return None if shown is None else self._replace_by_document(place, answer, version)
-
-    def _show_resource(
-        self, place: ResourcePath, resource: ShownResource, viewer: EntityView, view: ViewOptions
-    ) -> Response | None:
-        shown = viewer.render_resource(place, resource, view.inline, view.clauses, "")
+            shown = None if view.scope.clauses == NO_CLAUSES else viewer.render_meta(place.owner, resource, "")
+            return None if shown is None else Response(shown, etag=etag)
+        etag, owner = "", place
+        if place.kind == "resource":
+            shown = viewer.render_resource(place, resource, view.scope)
+            if source is not None and version is not None:
+                etag = f'"{source.epoch}-{version.epoch}"'
+        else:
+            owner = place.owner
+            version = self._reader.version(f"{source.versions}/{place.vid}") if source is not None else None
+            if source is None or version is None:
+                return None
+            is_default, etag = source.defaultversionid == place.vid, f'"{version.epoch}"'
+            shown = viewer.render_version(place, version, view.scope, is_default=is_default)
         if shown is None:
             return None
-        source, default = resource.source, resource.default
-        etag = f'"{source.epoch}-{default.epoch}"' if source is not None and default is not None else ""
         details = "$details" if place.resource.hasdocument else ""
-        version = f"{view.base}{place.xid}/versions/{default.id}{details}" if default is not None else ""
-        answer = Response(shown, name=place.rid, etag=etag, version=version)
-        return self._replace_by_document(place, answer, default)
+        url = f"{view.base}{owner.xid}/versions/{version.id}{details}" if version is not None else ""
+        answer = Response(shown, name=place.rid, etag=etag, version=url)
+        return self._replace_by_document(place, answer, version)
 
     def _replace_by_document(self, place: ResourcePath, response: Response, version: Version | None) -> Response:
         """Replace the response by the document if the document was requested."""
@@ -350,23 +328,6 @@ class ResponseBuilder:
         if url is not None or version is None:
             return replace(response, body=body, document=b"", document_url=str(url or ""))
         return replace(response, body=body, document=self._reader.document(version.xid) or b"")
-
-    def _count_entities(self, place: ResourcePath) -> int:
-        if place.kind != "versions":
-            return self._reader.count(place.xid)
-        resource = find_shown(self._reader, place.owner)
-        return resource.count if resource is not None else 0
-
-
-def check_flags(flags: Flags, place: ResourcePath, path: str) -> None:
-    """Raise if a flag is used where it is not allowed.
-
-    Raises:
-        Refusal: ``bad_flag``, ``unsupported_specversion``.
-    """
-    check_specversion(flags, path)
-    if flags.collections and place.kind not in ("registry", "group"):
-        raise Refusal("bad_flag", path, flag="collections")
 
 
 def check_specversion(flags: Flags, path: str) -> None:

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-import msgspec
 from sqlalchemy import Connection
 
 from registry.core.ancestry import Linter, WriteOptions
-from registry.core.changes import collect_changes, mark_changes
+from registry.core.changes import mark_changes, store_changes
 from registry.core.model_changes import change_model, set_exact_values
 from registry.core.requests import (
     ABSENT,
@@ -46,7 +45,6 @@ from registry.store.engine import Database
 from registry.store.entities import EntityReader, Registry, WriteTransaction, create_registry
 
 _logger = logging.getLogger(__name__)
-_CACHED_MODELS: Final = 4
 ChangeId = tuple[int, str]
 """Number and interaction of a change of the registry."""
 METHODS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -147,21 +145,17 @@ class RegistrySession:
             names = transaction.run(place)
         transaction.finish()
         model = transaction.model
-        self._check_permissions(work, request)
+        for group in sorted({"/".join(xid.split("/")[:3]) for xid in work.touched if xid != "/"}):
+            check_may_write(request.may_write, group)
         if request.exact is not None:
-            set_exact_values(work, model, request.exact)
+            set_exact_values(work, request.exact)
         work.flush()
         findings: tuple[Mapping[str, str], ...] = ()
         if not request.replicated:
             mark_changes(work)
             findings = self._service.linter.lint_write(work, model, request.path)
         interaction = uuid.uuid4().hex
-        log = collect_changes(work)
-        history, events = (
-            log.history_rows(interaction, options.now, request.who),
-            log.event_rows(interaction, options.now),
-        )
-        work.store_history(history, events)
+        store_changes(work, interaction, options.now, request.who)
         answer = self._response_to_write(work, model, place, request, names)
         return replace(answer, interaction=interaction, findings=findings)
 
@@ -172,16 +166,6 @@ class RegistrySession:
                 raise Refusal("forbidden", request.path, error_detail="only administrators may change this")
         elif place.gid:
             check_may_write(request.may_write, ResourcePath("group", place.group, place.gid).xid, place.xid)
-
-    def _check_permissions(self, work: WriteTransaction, request: RegistryRequest) -> None:
-        """Raise if the writer may not write to a changed group."""
-        touched = {
-            "/".join(xid.split("/")[:3])
-            for each in (work.groups, work.resources, work.versions)
-            for xid in each.touched
-        }
-        for group in sorted(touched):
-            check_may_write(request.may_write, group)
 
     def _write_configuration(self, transaction: Transaction, name: str) -> None:
         request, work = transaction.request, transaction.work
@@ -246,7 +230,6 @@ class RegistryService:
         self._database = database
         self.linter: Final = linter
         self.describe: Final = describe
-        self._models: dict[bytes, Model] = {}
         self._compiled: tuple[Mapping[str, Any], Model] | None = None
         self._current: tuple[ChangeId, Registry, Model] | None = None
 
@@ -279,12 +262,6 @@ class RegistryService:
         with self._database.writing() if writing else self._database.reading() as connection:
             yield RegistrySession(self, connection)
 
-    def group_types(self) -> set[str]:
-        """Return the plural names of all group types."""
-        with self._database.reading() as connection:
-            _, model = self.registry_and_model(EntityReader(connection))
-        return set(model.groups)
-
     def parse_path(self, segments: tuple[str, ...], path: str) -> ResourcePath | str:
         """Return the place at a path, or the name of what is configured there.
 
@@ -303,15 +280,11 @@ class RegistryService:
         return kept[1], kept[2]
 
     def compiled_model(self, registry: Registry) -> Model:
-        """Return the compiled model of a registry; compiled models are cached by source."""
+        """Return the compiled model of a registry; the last one is cached."""
         source, compiled = registry.modelsource, self._compiled
         if compiled is not None and compiled[0] is source:
             return compiled[1]
-        key = msgspec.json.encode(source, order="deterministic")
-        model = self._models.get(key)
-        if model is None:
-            model = compile_model(source)
-            self._models = {**dict(list(self._models.items())[1 - _CACHED_MODELS :]), key: model}
+        model = compile_model(source)
         self._compiled = source, model
         return model
 
@@ -374,10 +347,9 @@ def _options_of(request: RegistryRequest, place: ResourcePath | str, known: Sequ
 
 
 def _check_default_flag(value: str, request: RegistryRequest, place: ResourcePath | str) -> None:
-    single = not isinstance(place, str) and place.kind in ("resource", "meta", "versions", "version")
-    adding = not isinstance(place, str) and place.kind == "resource" and request.verb == "add"
-    several = not isinstance(place, str) and place.kind == "versions" and request.verb == "add"
-    if not single or (value == "request" and not adding and not several):
+    kind = methods_key(place)
+    adding = request.verb == "add" and kind in ("resource", "versions")
+    if kind not in ("resource", "meta", "versions", "version") or (value == "request" and not adding):
         raise Refusal("bad_flag", request.path, flag="setdefaultversionid")
     if not value:
         raise Refusal("bad_defaultversionid", request.path, value=value, error_detail="the value is empty")

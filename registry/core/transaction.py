@@ -34,9 +34,11 @@ from registry.core.requests import (
 from registry.core.resource_rules import MAX_LOOKUPS, PendingResource, ResourceRules
 from registry.core.views import require_owner
 from registry.errors import Refusal, invalid_value
-from registry.model.attributes import GroupType, Model, check_values
+from registry.model.attributes import GroupType, Model, ModelAttribute, check_values
 from registry.store.entities import Entity, GroupEntity, Registry, Resource, Version, WriteTransaction
 
+Body = Mapping[str, Any]
+"""An object in the body of a request."""
 _SHOWN_OF_XREF: Final = frozenset(("self", "shortself", "xid", "metaurl", "versionsurl", "versionscount", "$schema"))
 
 
@@ -98,7 +100,7 @@ class Transaction:
         for each in self.pending.values():
             rules.apply_rules(each)
 
-    def _update(self, place: ResourcePath, body: Mapping[str, Any]) -> WrittenEntity:
+    def _update(self, place: ResourcePath, body: Body) -> WrittenEntity:
         if place.kind == "registry":
             self.write_registry(body)
             return WrittenEntity(place, created=False)
@@ -111,7 +113,7 @@ class Transaction:
         if place.kind == "resource":
             self.write_resource(place, body, root=True)
         elif place.kind == "meta":
-            self._write_meta_of(owner, body)
+            self.write_resource(owner, {"meta": body}, root=True, only_meta=True)
         else:
             resource = self._open_resource(owner)
             _check_version_body(body, place.xid)
@@ -120,11 +122,8 @@ class Transaction:
         pending = self.pending.get(owner.xid)
         return WrittenEntity(place, created, version=pending is not None and bool(pending.fresh))
 
-    def _write_collections(self, place: ResourcePath, body: Mapping[str, Any]) -> dict[str, Any]:
-        if place.kind == "registry":
-            places = {name: ResourcePath("groups", kind) for name, kind in self.model.groups.items()}
-        else:
-            places = {name: place.collection(name) for name in place.group.resources}
+    def _write_collections(self, place: ResourcePath, body: Body) -> dict[str, Any]:
+        places = self._collections_of(place)
         for name in body:
             if name not in places:
                 kind = "groups_only" if place.kind == "registry" else "resources_only"
@@ -132,6 +131,11 @@ class Transaction:
         if place.kind == "group" and self.work.group(place.xid) is None:
             self.write_group(place, {})
         return {name: (places[name], self._write_all(places[name], each)) for name, each in body.items()}
+
+    def _collections_of(self, place: ResourcePath) -> dict[str, ResourcePath]:
+        if place.kind == "registry":
+            return {name: ResourcePath("groups", kind) for name, kind in self.model.groups.items()}
+        return {name: place.collection(name) for name in place.group.resources}
 
     def _write_all(self, place: ResourcePath, body: object) -> list[str]:
         """Write the entities of a map; return the ids of those not skipped as read-only."""
@@ -152,24 +156,15 @@ class Transaction:
         self._write_versions(owner, resource, entries)
         return list(entries)
 
-    def write_registry(self, body: Mapping[str, Any]) -> None:
+    def write_registry(self, body: Body) -> None:
         """Update the registry's own attributes and the groups in the body; the model is ignored."""
         registry = self.work.registry
         if "id" not in self.options.ignore:
             compare_id(body, "registry", registry.id, "/")
         compare_epoch(body, registry, "/", self.options)
-        own = {name: value for name, value in body.items() if name not in self.model.groups}
-        registry.attributes = check_values(
-            "/", merge_body(registry.attributes, own, self.model.attributes, patch=self.patch), self.model.attributes
-        )
-        set_times(registry, body, "/", self.options)
-        self.raise_epoch(registry)
-        self.work.registry_touched = True
-        for plural, kind in self.model.groups.items():
-            if body.get(plural) is not None:
-                self._write_all(ResourcePath("groups", kind), body[plural])
+        self._write_holder(ResourcePath("registry"), registry, body, self.model.attributes)
 
-    def write_group(self, place: ResourcePath, body: Mapping[str, Any], *, root: bool = False) -> GroupEntity:
+    def write_group(self, place: ResourcePath, body: Body, *, root: bool = False) -> GroupEntity:
         """Write a group, and the resources in the body."""
         kind = place.group
         group = self.work.group(place.xid)
@@ -179,20 +174,37 @@ class Transaction:
             compare_epoch(body, group, place.xid, self.options)
         if not (root and "id" in self.options.ignore):
             compare_id(body, kind.singular, place.gid, place.xid)
-        own = {name: value for name, value in body.items() if name not in kind.resources}
-        values = merge_body(group.attributes, own, kind.attributes, patch=self.patch)
-        group.attributes = check_values(place.xid, values, kind.attributes)
-        set_times(group, body, place.xid, self.options)
-        self.raise_epoch(group)
-        self.work.groups.record_changed(group)
-        self._recheck_constraints(group, kind)
-        for plural in kind.resources:
-            if body.get(plural) is not None:
-                self._write_all(place.collection(plural), body[plural])
+        self._write_holder(place, group, body, kind.attributes)
         return group
 
-    def write_resource(self, place: ResourcePath, body: Mapping[str, Any], *, root: bool = False) -> Resource | None:
-        """Write a resource: its versions, its default version and its ``meta``; None if it was skipped."""
+    def _write_holder(
+        self, place: ResourcePath, entity: Registry | GroupEntity, body: Body, attributes: Mapping[str, ModelAttribute]
+    ) -> None:
+        """Write the attributes of the registry or of a group, and the entities in its collections in the body."""
+        collections = self._collections_of(place)
+        own = {name: value for name, value in body.items() if name not in collections}
+        values = merge_body(entity.attributes, own, attributes, patch=self.patch)
+        entity.attributes = check_values(place.xid, values, attributes)
+        self._store(entity, body, place.xid)
+        if isinstance(entity, GroupEntity):
+            self._recheck_constraints(entity, place.group)
+        for plural, where in collections.items():
+            if body.get(plural) is not None:
+                self._write_all(where, body[plural])
+
+    def _store(self, entity: Entity, body: Body, subject: str) -> None:
+        """Set times and epoch of an entity with new attributes."""
+        set_times(entity, body, subject, self.options)
+        self.raise_epoch(entity)
+        self.work.record_changed(entity)
+
+    def write_resource(
+        self, place: ResourcePath, body: Body, *, root: bool = False, only_meta: bool = False
+    ) -> Resource | None:
+        """Write a resource: its versions, its default version and its ``meta``; None if it was skipped.
+
+        With *only_meta* an existing one keeps its versions.
+        """
         resource = self.work.resource(place.xid)
         if resource is not None and not self.is_writable(resource, root=root):
             return None
@@ -204,34 +216,19 @@ class Transaction:
         xref = self._requested_xref(resource, meta)
         if xref is not None:
             return self._turn_into_reference(place, resource, body, meta or {}, xref)
-        created = resource is None or resource.xref is not None
+        was_reference = resource is not None and resource.xref is not None
+        created = resource is None or was_reference
         if resource is None:
             resource = self.create_resource(place, self._require_group(place))
-        elif resource.xref is not None:
+        elif was_reference:
             self._turn_into_resource(resource)
-        self._write_parts(place, resource, body, meta, created=created)
+        if created or not only_meta:
+            self._write_parts(place, resource, body, meta, created=created)
         if meta is not None:
-            self._write_meta(place, resource, meta, patch=self.patch)
+            self._write_meta(place, resource, meta, patch=self.patch and not (only_meta and was_reference))
         return resource
 
-    def _write_meta_of(self, place: ResourcePath, body: Mapping[str, Any]) -> None:
-        """Write the ``meta`` of a resource, which may be new; *place* is the resource's."""
-        resource = self.work.resource(place.xid)
-        if resource is None:
-            self.write_resource(place, {"meta": body}, root=True)
-            return
-        self.is_writable(resource, root=True)
-        xref = self._requested_xref(resource, body)
-        if xref is not None:
-            self._turn_into_reference(place, resource, {}, body, xref)
-            return
-        was_reference = resource.xref is not None
-        if was_reference:
-            self._turn_into_resource(resource)
-            self._write_parts(place, resource, {}, body, created=True)
-        self._write_meta(place, resource, body, patch=self.patch and not was_reference)
-
-    def add_version(self, place: ResourcePath, body: Mapping[str, Any]) -> Version:
+    def add_version(self, place: ResourcePath, body: Body) -> Version:
         """Write the version that a body names, or a new one, into a resource that may be new."""
         resource = self._open_resource(place)
         _check_version_body(body, place.xid)
@@ -250,38 +247,12 @@ class Transaction:
         return resource
 
     def _write_parts(
-        self,
-        place: ResourcePath,
-        resource: Resource,
-        body: Mapping[str, Any],
-        meta: Mapping[str, Any] | None,
-        *,
-        created: bool,
+        self, place: ResourcePath, resource: Resource, body: Body, meta: Body | None, *, created: bool
     ) -> None:
-        """Write the versions in a body, and its own attributes to the default version."""
+        """Write the versions in a body, and its own attributes to the default version unless they include it."""
         where, given = place.collection("versions"), body.get("versions")
         versions = self.parse_entries(where, given) if given is not None else {}
         self._write_versions(place, resource, versions)
-        self._write_default(place, resource, body, versions, meta, created=created)
-
-    def _write_versions(self, place: ResourcePath, resource: Resource, entries: Mapping[str, Any]) -> None:
-        if len(entries) > MAX_LOOKUPS:
-            self.work.versions_of(resource)
-        for name, each in entries.items():
-            _check_version_body(each, f"{resource.versions}/{name}")
-            self.write_version(place, resource, name, each)
-
-    def _write_default(
-        self,
-        place: ResourcePath,
-        resource: Resource,
-        body: Mapping[str, Any],
-        versions: Mapping[str, Any],
-        meta: Mapping[str, Any] | None,
-        *,
-        created: bool,
-    ) -> None:
-        """Write the body's own attributes to the default version, unless ``versions`` includes it."""
         name = _given_version_id(body.get("versionid"), place)
         if created:
             if name is None and meta is not None and "defaultversionid" not in self.options.ignore:
@@ -301,7 +272,14 @@ class Transaction:
         if name not in versions:
             self.write_version(place, resource, name, body, root=True)
 
-    def _write_meta(self, place: ResourcePath, resource: Resource, body: Mapping[str, Any], *, patch: bool) -> None:
+    def _write_versions(self, place: ResourcePath, resource: Resource, entries: Body) -> None:
+        if len(entries) > MAX_LOOKUPS:
+            self.work.versions_of(resource)
+        for name, each in entries.items():
+            _check_version_body(each, f"{resource.versions}/{name}")
+            self.write_version(place, resource, name, each)
+
+    def _write_meta(self, place: ResourcePath, resource: Resource, body: Body, *, patch: bool) -> None:
         subject = f"{place.xid}/meta"
         kind = place.resource
         pending = self.pending_of(place, resource)
@@ -321,17 +299,10 @@ class Transaction:
             values["readonly"] = True
         resource.attributes = values
         pending.read_requested_default(body, patch=patch, ignore=self.options.ignore)
-        set_times(resource, body, subject, self.options)
-        self.raise_epoch(resource)
-        self.work.resources.record_changed(resource)
+        self._store(resource, body, subject)
 
     def _turn_into_reference(
-        self,
-        place: ResourcePath,
-        resource: Resource | None,
-        body: Mapping[str, Any],
-        meta: Mapping[str, Any],
-        xref: object,
+        self, place: ResourcePath, resource: Resource | None, body: Body, meta: Body, xref: object
     ) -> Resource:
         """Turn a resource into a reference (``xref``) to another; its own content is deleted."""
         kind = place.resource
@@ -364,7 +335,7 @@ class Transaction:
         self.work.versions_of(resource)
         self.mark_modified(resource)
 
-    def _requested_xref(self, resource: Resource | None, meta: Mapping[str, Any] | None) -> object:
+    def _requested_xref(self, resource: Resource | None, meta: Body | None) -> object:
         if meta is not None and meta.get("xref") is not None:
             return meta["xref"]
         stays = meta is None or (self.patch and "xref" not in meta)
@@ -375,7 +346,7 @@ class Transaction:
 
     def _recheck_constraints(self, group: GroupEntity, kind: GroupType) -> None:
         """Check resources again whose constraints changed with the group."""
-        before = self.work.groups.before.get(group.xid)
+        before = self.work.before.get(group.xid)
         now, was = constraints_of(kind, group), constraints_of(kind, before)
         if before is None:
             return
@@ -419,7 +390,7 @@ class Transaction:
                 self._check_deletion(where, entity, given)
                 self._delete_entity(where, entity, root=False)
 
-    def _check_deletion(self, place: ResourcePath, entity: Entity, given: Mapping[str, Any]) -> None:
+    def _check_deletion(self, place: ResourcePath, entity: Entity, given: Body) -> None:
         singular = "version" if place.kind == "version" else (place.resource_type or place.group).singular
         compare_id(given, singular, entity.id, place.xid)
         if isinstance(entity, Resource):
@@ -482,13 +453,7 @@ class Transaction:
         self.work.record_changed(entity)
 
     def write_version(
-        self,
-        place: ResourcePath,
-        resource: Resource,
-        name: str | None,
-        body: Mapping[str, Any],
-        *,
-        root: bool = False,
+        self, place: ResourcePath, resource: Resource, name: str | None, body: Body, *, root: bool = False
     ) -> Version:
         """Write a version of a resource; without a *name* it is a new one. *place* is the resource's."""
         pending = self.pending_of(place, resource)
@@ -503,14 +468,12 @@ class Transaction:
             compare_id(body, "version", version.id, version.xid)
         self._set_ancestor(pending, version, body)
         self._version_attributes(place, version, body, self.request.document if root else None)
-        set_times(version, body, version.xid, self.options)
-        self.raise_epoch(version)
-        self.work.versions.record_changed(version)
+        self._store(version, body, version.xid)
         pending.written[version.id] = None
         return version
 
     def _version_attributes(
-        self, place: ResourcePath, version: Version, body: Mapping[str, Any], document: GivenDocument | None
+        self, place: ResourcePath, version: Version, body: Body, document: GivenDocument | None
     ) -> None:
         kind = place.resource
         own = {name: value for name, value in body.items() if name not in kind.resource}
@@ -527,7 +490,7 @@ class Transaction:
         elif kind.hasdocument and not version.epoch and f"{kind.singular}url" not in version.attributes:
             self.work.set_document(version, b"")
 
-    def _set_ancestor(self, pending: PendingResource, version: Version, body: Mapping[str, Any]) -> None:
+    def _set_ancestor(self, pending: PendingResource, version: Version, body: Body) -> None:
         given = body.get("ancestorid")
         if given is None or given == version.ancestorid:
             return
@@ -540,7 +503,7 @@ class Transaction:
         """Create a group, and mark the registry as modified."""
         check_id(place.gid, place.xid)
         parent = place.xid.rpartition("/")[0]
-        self._check_case(self.work.id_like(parent, place.gid), place.group.singular, place.gid, place.xid)
+        _check_case(self.work.id_like(parent, place.gid), place.gid, place.xid)
         self.mark_modified(self.work.registry)
         return GroupEntity(parent, place.gid, 0, self.options.now, self.options.now)
 
@@ -548,8 +511,7 @@ class Transaction:
         """Create a resource of a group, without versions."""
         check_id(place.rid, place.xid)
         parent = place.xid.rpartition("/")[0]
-        like = self.work.id_like(parent, place.rid)
-        self._check_case(like, place.resource.singular, place.rid, place.xid)
+        _check_case(self.work.id_like(parent, place.rid), place.rid, place.xid)
         self.mark_modified(group)
         resource = Resource(parent, place.rid, 0, self.options.now, self.options.now)
         resource.sticky = bool(place.resource.meta["defaultversionsticky"].default)
@@ -567,22 +529,17 @@ class Transaction:
             check_id(name, f"{place.xid}/versions/{name}", version=True)
             if not place.resource.setversionid:
                 raise Refusal("versionid_not_allowed", place.xid, plural=place.resource.plural)
-            self._check_case(self.work.version_id_like(resource, name), "version", name, place.xid)
+            _check_case(self.work.version_id_like(resource, name), name, place.xid)
         self.mark_modified(resource)
         version = Version(resource.versions, name, 0, self.options.now, self.options.now)
         self.work.add_version(version)
         return version
 
-    def _check_case(self, existing_id: str | None, singular: str, name: str, subject: str) -> None:
-        if existing_id is not None:
-            why = f"it differs only in case from the existing id {existing_id}"
-            raise Refusal("malformed_id", subject, id=name, error_detail=why)
-
     def pending_of(self, place: ResourcePath, resource: Resource) -> PendingResource:
         """Return the pending state of a resource, which is checked at the end of the request."""
         pending = self.pending.get(place.xid)
         if pending is None:
-            before = self.work.resources.before.get(place.xid)
+            before = self.work.before.get(place.xid)
             pending = PendingResource(place, before is not None, before.epoch if before is not None else 0)
             self.pending[place.xid] = pending
         return pending
@@ -597,7 +554,7 @@ class Transaction:
             raise Refusal("bad_flag", resource.xid, flag="ignore")
         return False
 
-    def parse_entries(self, place: ResourcePath, body: object) -> dict[str, Mapping[str, Any]]:
+    def parse_entries(self, place: ResourcePath, body: object) -> dict[str, Body]:
         """Return the entities of a map by id.
 
         Raises:
@@ -608,7 +565,7 @@ class Transaction:
         return {name: as_object(each, f"{place.xid}/{name}") for name, each in entries.items()}
 
 
-def _check_version_body(body: Mapping[str, Any], subject: str) -> None:
+def _check_version_body(body: Body, subject: str) -> None:
     """Raise if the body of a version has members of a resource, which would be lost."""
     for name in ("meta", "versions"):
         if body.get(name):
@@ -624,6 +581,11 @@ def _check_distinct_ids(place: ResourcePath, names: Iterable[str]) -> None:
     folded: dict[str, str] = {}
     for name in names:
         other = folded.setdefault(name.lower(), name)
-        if other != name:
-            why = f"it differs only in case from {other} in the same request"
-            raise Refusal("malformed_id", f"{place.xid}/{name}", id=name, error_detail=why)
+        _check_case(other if other != name else None, name, f"{place.xid}/{name}")
+
+
+def _check_case(existing_id: str | None, name: str, subject: str) -> None:
+    """Raise if there is an id that differs only in case."""
+    if existing_id is not None:
+        why = f"it differs only in case from the id {existing_id}"
+        raise Refusal("malformed_id", subject, id=name, error_detail=why)

@@ -7,9 +7,9 @@ memory than its size, which is bounded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -28,7 +28,7 @@ from registry.core.requests import (
 )
 from registry.errors import Refusal
 from registry.model.attributes import Model, ModelAttribute
-from registry.store.entities import PAGE_ROWS, Counted, Entity, EntityReader, GroupEntity, Registry, Resource, Version
+from registry.store.entities import PAGE_ROWS, Counted, EntityReader, GroupEntity, Registry, Resource, Version
 
 # Inlined collections and attributes (core ``spec.md``, Inline Flag).
 
@@ -89,18 +89,18 @@ def _inlinable_at(
     if place.kind == "registry":
         deeper = {name: ResourcePath("groups", kind) for name, kind in model.groups.items()}
         return {*deeper, *CONFIGURATION}, model.attributes, deeper
-    if place.kind in ("groups", "group"):
+    kind = place.resource_type
+    if kind is None:
         owner = ResourcePath("group", place.group, place.gid)
         deeper = {name: owner.collection(name) for name in place.group.resources}
         return set(deeper), place.group.attributes, deeper
     if place.kind == "meta":
-        return set(), place.resource.meta, {}
-    kind = place.resource
+        return set(), kind.meta, {}
     document = {kind.singular} if kind.hasdocument else set()
     if place.kind in ("versions", "version"):
         return document, kind.attributes, {}
-    versions = ResourcePath("versions", place.group, place.gid, kind, place.rid)
-    return {*document, "versions", "meta"}, {**kind.attributes, **kind.resource}, {"versions": versions}
+    deeper = {"versions": place.collection("versions")}
+    return {*document, "versions", "meta"}, {**kind.attributes, **kind.resource}, deeper
 
 
 # Resources with their default version, and with the target of an ``xref``.
@@ -216,26 +216,27 @@ CHECKS: Final = ("formatvalidated", "formatvalidatedreason", "compatibilityvalid
 _Names = Sequence[str] | None
 
 
+class Scope(NamedTuple):
+    """What is inlined below a place, which filters apply there, and its JSON pointer in the document view."""
+
+    inline: Inline = INLINE_NONE
+    clauses: Clauses = None
+    pointer: str = ""
+
+
+EVERYTHING: Final = Scope()
+
+
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
     """How entities are shown. ``base`` is the registry's URL without a final slash; ``path`` is the request's."""
 
     base: str
     path: str = "/"
-    inline: Inline = field(default_factory=dict)
-    clauses: Clauses = None
+    scope: Scope = EVERYTHING
     doc: bool = False
     binary: bool = False
     max_answer: int = MAX_ANSWER
-
-
-@dataclass(frozen=True, slots=True)
-class PageRequest:
-    """A page of a collection: at most ``limit`` entities, after a lower-case id or, if sorted, from a number on."""
-
-    limit: int | None = None
-    after: str = ""
-    sorting: Sorting | None = None
 
 
 class ResponseBudget:
@@ -281,57 +282,47 @@ class EntityView:
         shown |= {"xid": "/", "epoch": entity.epoch, **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
         places = {plural: ResourcePath("groups", kind) for plural, kind in self._model.groups.items()}
-        clauses = remaining_clauses(
-            view.clauses, shown, places, lambda name, clause: self._any_matches(places[name], clause)
-        )
-        if clauses == NO_CLAUSES:
+        scope = self._narrow(view.scope, shown, places)
+        if scope.clauses == NO_CLAUSES:
             return None
         inlined = {"capabilities": capabilities, "model": None, "modelsource": entity.modelsource}
         for name, value in inlined.items():
-            if name in view.inline:
+            if name in scope.inline:
                 shown[name] = self._model.document if name == "model" else value
         for place in places.values():
-            self._add_collection(shown, place, view.inline, clauses, "")
+            self._add_collection(shown, place, scope)
         return shown
 
-    def render_group(
-        self, place: ResourcePath, entity: GroupEntity, inline: Inline, clauses: Clauses, pointer: str
-    ) -> dict[str, Any] | None:
-        """Show a group; *pointer* is its JSON pointer in the response, for the document view."""
+    def render_group(self, place: ResourcePath, entity: GroupEntity, scope: Scope) -> dict[str, Any] | None:
+        """Show a group."""
         kind = place.group
-        shown = {f"{kind.singular}id": entity.id, **self._identity_members(entity, pointer), **entity.attributes}
+        shown = {f"{kind.singular}id": entity.id, "self": self._self_url(entity.xid, scope.pointer), "xid": entity.xid}
+        shown |= {"epoch": entity.epoch, **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
-        left = remaining_clauses(
-            clauses, shown, kind.resources, lambda name, clause: self._any_matches(place.collection(name), clause)
-        )
-        if left == NO_CLAUSES:
+        places = {plural: place.collection(plural) for plural in kind.resources}
+        scope = self._narrow(scope, shown, places)
+        if scope.clauses == NO_CLAUSES:
             return None
-        for plural in kind.resources:
-            self._add_collection(shown, place.collection(plural), inline, left, pointer)
+        for where in places.values():
+            self._add_collection(shown, where, scope)
         return shown
 
     def render_resource(
-        self, place: ResourcePath, shown_resource: ShownResource, inline: Inline, clauses: Clauses, pointer: str
+        self, place: ResourcePath, shown_resource: ShownResource, scope: Scope
     ) -> dict[str, Any] | None:
         """Show a resource with the attributes of its default version, except in the document view."""
-        kind, resource = place.resource, shown_resource.resource
-        version = shown_resource.default
+        kind, resource, version = place.resource, shown_resource.resource, shown_resource.default
+        inline, clauses, pointer = scope
+        versions = place.collection("versions")
         shown: dict[str, Any] = {f"{kind.singular}id": resource.id}
         if version is not None:
             shown |= self._version_attributes(place, version, is_default=True)
         shown |= {"self": self._self_url(place.xid, pointer, details=kind.hasdocument), "xid": place.xid}
         shown_meta = inline_below(inline, "meta") is not None
         meta = self.render_meta(place, shown_resource, f"{pointer}/meta") if shown_meta or clauses is not None else None
-        if clauses is not None:
-            left = remaining_clauses(
-                clauses,
-                {**shown, "meta": meta},
-                ("versions",),
-                lambda _, clause: self._any_matches(place.collection("versions"), clause, shown_resource),
-            )
-            if left == NO_CLAUSES:
-                return None
-            clauses = left
+        scope = self._narrow(scope, {**shown, "meta": meta}, {"versions": versions}, shown_resource)
+        if scope.clauses == NO_CLAUSES:
+            return None
         if self._view.doc:
             shown = {name: shown[name] for name in (f"{kind.singular}id", "self", "xid")}
         elif version is not None and inline_below(inline, kind.singular) is not None:
@@ -340,7 +331,7 @@ class EntityView:
         if shown_meta and meta is not None:
             shown["meta"] = self._with_default_link(place, shown_resource, meta, inline, pointer)
         if not (self._view.doc and resource.xref) and shown_resource.source is not None:
-            self._add_collection(shown, place.collection("versions"), inline, clauses, pointer, shown_resource)
+            self._add_collection(shown, versions, scope, shown_resource)
         return shown
 
     def render_meta(self, place: ResourcePath, shown_resource: ShownResource, pointer: str) -> dict[str, Any]:
@@ -362,62 +353,62 @@ class EntityView:
         return shown
 
     def render_version(
-        self, place: ResourcePath, entity: Version, inline: Inline, clauses: Clauses, pointer: str, *, is_default: bool
+        self, place: ResourcePath, entity: Version, scope: Scope, *, is_default: bool
     ) -> dict[str, Any] | None:
         """Show a version at *place*, which differs from its xid behind an ``xref``."""
         kind = place.resource
         shown: dict[str, Any] = {f"{kind.singular}id": place.rid}
         shown |= self._version_attributes(place, entity, is_default=is_default)
-        shown |= {"self": self._self_url(place.xid, pointer, details=kind.hasdocument), "xid": place.xid}
-        if remaining_clauses(clauses, shown, (), lambda *_: False) == NO_CLAUSES:
+        shown |= {"self": self._self_url(place.xid, scope.pointer, details=kind.hasdocument), "xid": place.xid}
+        if self._narrow(scope, shown, {}).clauses == NO_CLAUSES:
             return None
-        if inline_below(inline, kind.singular) is not None:
+        if inline_below(scope.inline, kind.singular) is not None:
             self._add_document(place, entity, shown)
         return shown
 
-    def render_entities(
-        self, place: ResourcePath, names: Sequence[str], inline: Inline, pointer: str = ""
-    ) -> dict[str, Any]:
-        """Show the named entities of a collection; *pointer* is its JSON pointer in the response."""
+    def render_entities(self, place: ResourcePath, names: Sequence[str], scope: Scope) -> dict[str, Any]:
+        """Show the named entities of a collection."""
         entities: dict[str, Any] = {}
         for start in range(0, len(names), PAGE_ROWS):
             part = names[start : start + PAGE_ROWS]
-            there = dict(self._iter_shown(place, "", inline, self._view.clauses, pointer, part))
+            there = dict(self._iter_shown(place, scope, only=part))
             entities |= {name: self._to_json(there[name]) for name in part if name in there}
         return entities
 
-    def render_page(self, place: ResourcePath, page: PageRequest, inline: Inline) -> tuple[dict[str, Any], str]:
-        """Return a page of a collection, and where the next one begins ('' for none)."""
-        if page.sorting is not None:
-            return self._render_sorted_page(place, page, page.sorting, inline)
+    def render_page(
+        self, place: ResourcePath, limit: int | None, after: str, sorting: Sorting | None
+    ) -> tuple[dict[str, Any], str]:
+        """Return a page of a collection, and where the next one begins ('' for none).
+
+        It begins after a lower-case id or, if sorted, at a number.
+        """
+        if sorting is not None:
+            return self._render_sorted_page(place, limit, int(after or 0), sorting)
         entries: dict[str, Any] = {}
         last = ""
-        for name, shown in self._iter_shown(place, page.after, inline, self._view.clauses, ""):
-            if page.limit is not None and len(entries) == page.limit:
+        for name, shown in self._iter_shown(place, self._view.scope, after):
+            if limit is not None and len(entries) == limit:
                 return entries, last.lower()
             entries[name], last = self._to_json(shown), name
         return entries, ""
 
     def _render_sorted_page(
-        self, place: ResourcePath, page: PageRequest, sorting: Sorting, inline: Inline
+        self, place: ResourcePath, limit: int | None, start: int, sorting: Sorting
     ) -> tuple[dict[str, Any], str]:
         """Sort by keys, then show only the entities of the page."""
         keys: list[tuple[SortKey, str]] = []
-        for name, shown in self._iter_shown(place, "", INLINE_NONE, self._view.clauses, ""):
+        for name, shown in self._iter_shown(place, self._view.scope._replace(inline=INLINE_NONE)):
             keys.append((sorting.sort_key(shown, name), name))
         keys.sort(reverse=sorting.descending)
-        start = int(page.after or 0)
-        end = len(keys) if page.limit is None else start + page.limit
-        entries = self.render_entities(place, [name for _, name in keys[start:end]], inline)
+        end = len(keys) if limit is None else start + limit
+        entries = self.render_entities(place, [name for _, name in keys[start:end]], self._view.scope)
         return entries, str(end) if end < len(keys) else ""
 
     def _iter_shown(
         self,
         place: ResourcePath,
-        after: str,
-        inline: Inline,
-        clauses: Clauses,
-        pointer: str,
+        scope: Scope,
+        after: str = "",
         only: _Names = None,
         owner: ShownResource | None = None,
     ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -425,26 +416,26 @@ class EntityView:
 
         *owner* is the resource of versions if it is known.
         """
-        if clauses == NO_CLAUSES:
+        if scope.clauses == NO_CLAUSES:
             return
         reader = self._reader
         if place.kind == "groups":
             xids = [place.child(name).xid for name in only or ()]
             for group in reader.iter_groups(place.xid, after) if only is None else reader.groups_by_xid(xids).values():
-                where, at = place.child(group.id), self._pointer_to(pointer, group.id)
-                if (shown := self.render_group(where, group, inline, clauses, at)) is not None:
+                at = self._scope_of(scope, group.id)
+                if (shown := self.render_group(place.child(group.id), group, at)) is not None:
                     yield group.id, shown
         elif place.kind == "resources":
             for each in iter_shown(reader, place, after) if only is None else iter_named_resources(reader, place, only):
-                at = self._pointer_to(pointer, each.resource.id)
-                if (shown := self.render_resource(each.place, each, inline, clauses, at)) is not None:
+                at = self._scope_of(scope, each.resource.id)
+                if (shown := self.render_resource(each.place, each, at)) is not None:
                     yield each.resource.id, shown
         else:
             owner = owner if owner is not None else require_shown(reader, place)
             main = "" if owner.source is None else owner.source.defaultversionid
             for version in self._iter_versions(owner, after, only):
-                where, at = place.child(version.id), self._pointer_to(pointer, version.id)
-                shown = self.render_version(where, version, inline, clauses, at, is_default=version.id == main)
+                where, at = place.child(version.id), self._scope_of(scope, version.id)
+                shown = self.render_version(where, version, at, is_default=version.id == main)
                 if shown is not None:
                     yield version.id, shown
 
@@ -459,36 +450,42 @@ class EntityView:
         return self._reader.iter_versions(owner.source.versions, after)
 
     def _add_collection(
-        self,
-        shown: dict[str, Any],
-        place: ResourcePath,
-        inline: Inline,
-        clauses: Clauses,
-        pointer: str,
-        owner: ShownResource | None = None,
+        self, shown: dict[str, Any], place: ResourcePath, scope: Scope, owner: ShownResource | None = None
     ) -> None:
         """Add the three attributes of a collection, counted and inlined after filtering."""
         xid = place.xid
         plural = xid.rpartition("/")[2]
-        deeper = inline_below(inline, plural)
-        wanted: Clauses = None if clauses is None else clauses_within(clauses, plural)
+        deeper, pointer = inline_below(scope.inline, plural), f"{scope.pointer}/{plural}"
+        wanted: Clauses = None if scope.clauses is None else clauses_within(scope.clauses, plural)
         inlined: dict[str, Any] = {}
         if deeper is not None:
-            each = self._iter_shown(place, "", deeper, wanted, f"{pointer}/{plural}", None, owner)
+            each = self._iter_shown(place, Scope(deeper, wanted, pointer), owner=owner)
             inlined = {name: self._to_json(one) for name, one in each}
             count = len(inlined)
         elif wanted is not None:
-            count = sum(1 for _ in self._iter_shown(place, "", INLINE_NONE, wanted, "", None, owner))
+            count = sum(1 for _ in self._iter_shown(place, Scope(clauses=wanted), owner=owner))
         else:
             count = self._reader.count(xid) if owner is None else owner.count
-        shown[f"{plural}url"] = self._collection_url(xid, f"{pointer}/{plural}", deeper is not None, wanted, count)
+        shown[f"{plural}url"] = self._collection_url(xid, pointer, deeper is not None, wanted, count)
         shown[f"{plural}count"] = count
         if deeper is not None:
             shown[plural] = inlined
 
-    def _any_matches(self, place: ResourcePath, clause: Clause, owner: ShownResource | None = None) -> bool:
-        """Whether an entity of a collection matches a clause."""
-        return any(True for _ in self._iter_shown(place, "", INLINE_NONE, (clause,), "", None, owner))
+    def _narrow(
+        self,
+        scope: Scope,
+        shown: Mapping[str, Any],
+        places: Mapping[str, ResourcePath],
+        owner: ShownResource | None = None,
+    ) -> Scope:
+        """Return the scope of the collections of an entity: with the clauses that remain."""
+
+        def exists(name: str, clause: Clause) -> bool:
+            return any(True for _ in self._iter_shown(places[name], Scope(clauses=(clause,)), owner=owner))
+
+        if scope.clauses is None:
+            return scope
+        return scope._replace(clauses=remaining_clauses(scope.clauses, shown, places, exists))
 
     def _version_attributes(self, place: ResourcePath, version: Version, *, is_default: bool) -> dict[str, Any]:
         shown: dict[str, Any] = {"versionid": version.id, "epoch": version.epoch, "isdefault": is_default}
@@ -515,15 +512,12 @@ class EntityView:
             meta["defaultversionurl"] = f"#{pointer}{to_pointer(['versions', meta['defaultversionid']])}"
         return meta
 
-    def _identity_members(self, entity: Entity, pointer: str) -> dict[str, Any]:
-        return {"self": self._self_url(entity.xid, pointer), "xid": entity.xid, "epoch": entity.epoch}
-
     def _self_url(self, xid: str, pointer: str, *, details: bool = False) -> str:
         return f"#{pointer or '/'}" if self._view.doc else self._url(xid, details=details)
 
-    def _pointer_to(self, pointer: str, name: str) -> str:
-        """Return the JSON pointer of a member in the document view, '' otherwise."""
-        return pointer + to_pointer([name]) if self._view.doc else ""
+    def _scope_of(self, scope: Scope, name: str) -> Scope:
+        """Return the scope of an entity of a collection; only the document view needs pointers."""
+        return scope._replace(pointer=scope.pointer + to_pointer([name])) if self._view.doc else scope
 
     def _entity_url(self, xid: str, pointer: str, *, inlined: bool) -> str:
         return f"#{pointer}" if self._view.doc and inlined else self._url(xid)

@@ -222,7 +222,7 @@ def _parse_document(
     if body:
         why = "the document is external, so the body must be empty"
         raise Refusal("extra_xregistry_header", path, name=f"xRegistry-{url}", error_detail=why)
-    return attributes, GivenDocument(None, is_external=True)
+    return attributes, GivenDocument(None)
 
 
 def _parse_body(head: RequestHead, body: bytes, path: str) -> Any:
@@ -537,10 +537,9 @@ def build_reply(head: RequestHead, request: RegistryRequest, place: ResourcePath
     status = 201 if response.location else 200
     if response.document is not None and isinstance(place, ResourcePath):
         return _document_reply(request, place, response, status, fields)
-    if response.paging is not None and response.paging.after:
+    if response.after:
         url = "/".join((request.base, *request.segments))
-        page = response.paging
-        fields.append(next_link(url, iter_query(head), request.limit, page.after, page.count))
+        fields.append(next_link(url, iter_query(head), request.limit, response.after, response.count))
     return json_reply(response.body, status, fields)
 
 

@@ -333,7 +333,7 @@ class _Page:
         """Return a page of a collection."""
         answer = self._perform(place, limit=_PAGE_ROWS, cursor=cursor)
         entries = msgspec.json.decode(msgspec.json.encode(answer.body))
-        after, count = (answer.paging.after, answer.paging.count) if answer.paging is not None else ("", None)
+        after, count = answer.after, answer.count
         title = place.xid.rpartition("/")[2]
         return {"title": title, "place": place, "entries": entries, "after": after, "count": count}
 

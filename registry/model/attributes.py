@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from importlib.resources import files
 from typing import Any, Final
@@ -87,36 +87,27 @@ def show_attributes(attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
 # Timestamps: RFC 3339 in, UTC out; ordered by the instant and not by the text.
 
 _TIME_FORM: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d):(\d\d)(?:\.(\d{1,12}))?(?:([Zz])|([+-])(\d\d):(\d\d))?", re.ASCII
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,12})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)?", re.ASCII | re.IGNORECASE
 )
 
 
 def parse_time(text: str) -> datetime | None:
     """Parse a timestamp (without a zone: UTC); None if it is not valid."""
-    match = _TIME_FORM.fullmatch(text)
-    if match is None:
+    if not _TIME_FORM.fullmatch(text):
         return None
-    day, minute, second, fraction, _, sign, hours, minutes = match.groups()
+    if text[17:19] == "60":  # a leap second
+        text = f"{text[:17]}59{text[19:]}"
     try:
-        instant = datetime.fromisoformat(f"{day}T{minute}:{'59' if second == '60' else second}+00:00")
-        instant = instant.replace(microsecond=int((fraction or "0")[:6].ljust(6, "0")))
-        if sign:
-            if int(hours) > 23 or int(minutes) > 59:
-                return None
-            offset = timedelta(hours=int(hours), minutes=int(minutes))
-            instant = instant - offset if sign == "+" else instant + offset
+        instant = datetime.fromisoformat(text.upper())
+        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    return instant
 
 
 def format_time(instant: datetime) -> str:
     """Format an instant in UTC, with the fraction that it has."""
-    text = instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    if instant.year < 1000:
-        text = f"{instant.year:04d}{text[text.index('-') :]}"
-    fraction = f".{instant.microsecond:06d}".rstrip("0") if instant.microsecond else ""
-    return f"{text}{fraction}Z"
+    text = instant.astimezone(UTC).replace(tzinfo=None).isoformat()
+    return f"{text.rstrip('0') if instant.microsecond else text}Z"
 
 
 def to_utc(text: str) -> str:
@@ -344,6 +335,10 @@ def _fill_defaults(value: Any, attribute: ModelAttribute) -> Any:
 
 # Group types and resource types.
 
+FLAGS: Final = tuple(
+    "setversionid hasdocument singleversionroot validateformat validatecompatibility strictvalidation".split()
+)
+_SHOWN: Final = ("maxversions", *FLAGS[:2], "versionmode", *FLAGS[2:])
 _DEFAULT_TYPEMAP: Final = {"application/json": "json", "*+json": "json", "text/plain": "string"}
 
 
@@ -407,14 +402,7 @@ class ResourceType:
             "plural": self.plural,
             "singular": self.singular,
             **self.descriptive,
-            "maxversions": self.maxversions,
-            "setversionid": self.setversionid,
-            "hasdocument": self.hasdocument,
-            "versionmode": self.versionmode,
-            "singleversionroot": self.singleversionroot,
-            "validateformat": self.validateformat,
-            "validatecompatibility": self.validatecompatibility,
-            "strictvalidation": self.strictvalidation,
+            **{name: getattr(self, name) for name in _SHOWN},
             **({"typemap": dict(self.typemap)} if self.typemap else {}),
             "attributes": show_attributes(self.attributes),
             "resourceattributes": show_attributes(self.resource),

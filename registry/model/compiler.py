@@ -9,6 +9,9 @@ from typing import Any, Final
 
 from registry.errors import Refusal
 from registry.model.attributes import (
+    FLAGS,
+    KEY,
+    NAME,
     SCALARS,
     TYPES,
     TYPES_WITH_TARGET,
@@ -64,6 +67,18 @@ _META: Final = f"""
     defaultversionid string required served
     defaultversionurl url readonly required served
     defaultversionsticky boolean required served"""
+_REGISTRY: Final = f"""
+    {_TIMES}{_TEXTS}
+    capabilities object served
+    model object readonly served
+    modelsource object served"""
+_GROUP: Final = f"""
+    {_TIMES}{_TEXTS}
+    deprecated object
+    constraints map"""
+_RESOURCE: Final = """
+    metaurl url readonly immutable required served
+    meta object served"""
 _COLLECTION: Final = """
     {0}url url readonly immutable required served
     {0}count uinteger readonly required served
@@ -92,62 +107,21 @@ def _attr(name: str, kind: str, **flags: bool) -> ModelAttribute:
     return ModelAttribute(name, kind, **more)
 
 
-def _id_table(name: str) -> str:
-    return f"{name} string immutable required served{_ID}"
+def _spec_attrs(singular: str, table: str, collections: Iterable[str] = ()) -> dict[str, ModelAttribute]:
+    """Return the attributes of a kind of entity: its id, those of its table, and those of its collections."""
+    identity = f"{singular}id string immutable required served{_ID}"
+    return _attrs(identity + table + "".join(map(_COLLECTION.format, collections)))
 
 
-def _collection_table(plurals: Iterable[str]) -> str:
-    return "".join(map(_COLLECTION.format, plurals))
-
-
-def registry_attrs(groups: Iterable[str]) -> dict[str, ModelAttribute]:
-    """Return the attributes of the registry."""
-    inlined = "\ncapabilities object served\nmodel object readonly served\nmodelsource object served"
-    first = "specversion string readonly immutable required served\n"
-    return _attrs(first + _id_table("registryid") + _TIMES + _TEXTS + inlined + _collection_table(groups))
-
-
-def group_attrs(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribute]:
-    """Return the attributes of a group type."""
-    more = "\ndeprecated object\nconstraints map"
-    return _attrs(_id_table(f"{singular}id") + _TIMES + _TEXTS + more + _collection_table(resources))
-
-
-def version_attrs(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]:
-    """Return the version attributes of a resource type."""
-    return _attrs(_id_table(f"{singular}id") + _VERSION + (_DOCUMENT.format(singular) if hasdocument else ""))
-
-
-def resource_attrs(singular: str) -> dict[str, ModelAttribute]:
-    """Return the attributes of a resource in addition to its default version's."""
-    more = "\nmetaurl url readonly immutable required served\nmeta object served"
-    return _attrs(_id_table(f"{singular}id") + more + _collection_table(("versions",)))
-
-
-def meta_attrs(singular: str) -> dict[str, ModelAttribute]:
-    """Return the ``meta`` attributes of a resource type."""
-    return _attrs(_id_table(f"{singular}id") + _META)
-
-
-_STRICT_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_EXTENDED_NAME: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
 _PLURAL_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,56}")
 _DESCRIPTIVE: Final = ("description", "documentation", "icon", "labels", "modelversion", "modelcompatiblewith")
-_FLAGS: Final = (
-    "setversionid",
-    "hasdocument",
-    "singleversionroot",
-    "validateformat",
-    "validatecompatibility",
-    "strictvalidation",
-)
 _MODEL_ASPECTS: Final = frozenset(("description", "documentation", "labels", "attributes", "groups"))
 _GROUP_ASPECTS: Final = frozenset(
     (*_DESCRIPTIVE, "plural", "singular", "attributes", "resources", "constraints", "ximportresources")
 )
 _RESOURCE_ASPECTS: Final = frozenset(
     (
-        *(*_DESCRIPTIVE, *_FLAGS, "plural", "singular", "maxversions", "versionmode", "typemap"),
+        *(*_DESCRIPTIVE, *FLAGS, "plural", "singular", "maxversions", "versionmode", "typemap"),
         *("attributes", "resourceattributes", "metaattributes"),
     )
 )
@@ -172,7 +146,8 @@ def compile_model(source: object) -> Model:
     resources = _read_resources(groups_source)
     groups = {plural: _to_group(plural, _as_object(each, plural), resources) for plural, each in groups_source.items()}
     _check_names([*groups, *(each.singular for each in groups.values())], "group types")
-    attributes = _overlay(registry_attrs(groups), _read_attributes(tree.get("attributes"), "attributes"), "registry")
+    known = _attrs("specversion string readonly immutable required served") | _spec_attrs("registry", _REGISTRY, groups)
+    attributes = _overlay(known, _read_attributes(tree.get("attributes"), "attributes"), "registry")
     return Model(attributes, groups, tree)
 
 
@@ -194,9 +169,8 @@ def _to_group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[s
             raise _refusal(f"{plural} has two resource types called {each.plural}")
         own[each.plural] = each
     _check_names([*own, *(each.singular for each in own.values())], f"resource types in {plural}")
-    attributes = _overlay(
-        group_attrs(singular, own), _read_attributes(source.get("attributes"), f"{plural}.attributes"), plural
-    )
+    known = _spec_attrs(singular, _GROUP, own)
+    attributes = _overlay(known, _read_attributes(source.get("attributes"), f"{plural}.attributes"), plural)
     constraints = tuple(parse_constraints(plural, source.get("constraints") or {}, own, attributes))
     return GroupType(plural, singular, attributes, own, constraints, _descriptive(source, plural))
 
@@ -213,7 +187,7 @@ def _read_resource(group: str, plural: str, source: Mapping[str, Any]) -> Resour
     where = f"{group}.{plural}"
     _check_known(source, _RESOURCE_ASPECTS, where)
     singular = _read_singular(plural, source)
-    given = {name: _require_boolean(source[name], f"{where}.{name}") for name in _FLAGS if source.get(name) is not None}
+    given = {name: _require_boolean(source[name], f"{where}.{name}") for name in FLAGS if source.get(name) is not None}
     mode = str(source.get("versionmode") or "manual").lower()
     maxversions = source.get("maxversions") or 0
     if mode not in VERSION_MODES:
@@ -224,18 +198,17 @@ def _read_resource(group: str, plural: str, source: Mapping[str, Any]) -> Resour
         raise _refusal(f"{where}.singleversionroot must be true with versionmode {mode}")
     if given.get("validatecompatibility") and not given.get("validateformat"):
         raise _refusal(f"{where}.validateformat must be true with validatecompatibility")
-    own = resource_attrs(singular)
+    own = _spec_attrs(singular, _RESOURCE, ("versions",))
     if source.get("resourceattributes") not in (None, {}, show_attributes(own)):
         raise _refusal(f"{where}.resourceattributes must not redefine attributes that the server sets")
-    versions = version_attrs(singular, hasdocument=given.get("hasdocument", True))
+    document = _DOCUMENT.format(singular) if given.get("hasdocument", True) else ""
+    versions, meta = _spec_attrs(singular, _VERSION + document), _spec_attrs(singular, _META)
     return ResourceType(
         plural,
         singular,
         group,
         _overlay(versions, _read_attributes(source.get("attributes"), f"{where}.attributes"), where),
-        _overlay(
-            meta_attrs(singular), _read_attributes(source.get("metaattributes"), f"{where}.metaattributes"), where
-        ),
+        _overlay(meta, _read_attributes(source.get("metaattributes"), f"{where}.metaattributes"), where),
         own,
         maxversions=maxversions,
         versionmode=mode,
@@ -323,7 +296,7 @@ def _read_attributes(given: object, where: str, *, extended: bool = False, depth
         raise _refusal(f"{where} is nested too deeply")
     attributes: dict[str, ModelAttribute] = {}
     for name, each in _as_object(given or {}, where).items():
-        spelled = _EXTENDED_NAME if extended else _STRICT_NAME
+        spelled = KEY if extended else NAME
         if name != WILDCARD and not spelled.fullmatch(name):
             raise _refusal(f"{where}: {name!r} is not a valid attribute name")
         attributes[name] = _read_attribute(name, _as_object(each, f"{where}.{name}"), f"{where}.{name}", depth)
@@ -339,7 +312,7 @@ def _read_attribute(name: str, source: Mapping[str, Any], where: str, depth: int
     if source.get("name", name) != name:
         raise _refusal(f"{where}.name must be {name!r}")
     kind = source.get("type")
-    if kind not in TYPES:
+    if not isinstance(kind, str) or kind not in TYPES:
         raise _refusal(f"{where}.type is {kind!r}, which is not a type")
     extended = str(source.get("namecharset") or "strict").lower()
     if extended not in ("strict", "extended") or ("namecharset" in source and kind != "object"):

@@ -9,19 +9,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.util.exc import CommandError
 from sqlalchemy import (
     BigInteger,
-    BindParameter,
     Boolean,
     Column,
+    ColumnElement,
     Connection,
     Engine,
     Index,
@@ -38,8 +38,10 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.sql.expression import ClauseElement
+from sqlalchemy.sql.functions import FunctionElement
 
 # One writer at a time across processes: SQLite by ``BEGIN IMMEDIATE``, PostgreSQL by an advisory lock. Readers see one
 # snapshot of the registry for their whole transaction, and never wait.
@@ -175,17 +177,12 @@ class Database:
         Raises:
             SQLAlchemyError: the database does not answer, or the wait for other writers timed out.
         """
-        with self._engine.connect() as connection:
-            connection.info["writing"] = True
-            try:
-                with connection.begin():
-                    if not self._sqlite:
-                        most = {"most": f"{_BUSY_SECONDS * 1000:.0f}ms"}
-                        connection.execute(text("SELECT set_config('lock_timeout', :most, true)"), most)
-                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITE_LOCK})
-                    yield connection
-            finally:
-                connection.info.pop("writing", None)
+        with self.writing_aside() as connection:
+            if not self._sqlite:
+                most = {"most": f"{_BUSY_SECONDS * 1000:.0f}ms"}
+                connection.execute(text("SELECT set_config('lock_timeout', :most, true)"), most)
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITE_LOCK})
+            yield connection
         for written in self._watchers:
             written()
 
@@ -223,7 +220,7 @@ def open_database(url: str) -> Database:
     """
     try:
         address = make_url(url)
-        engine = _sqlite_engine(url) if address.get_backend_name() == "sqlite" else _postgresql_engine(url)
+        engine = _create_engine(url, sqlite=address.get_backend_name() == "sqlite")
     except ArgumentError as error:
         raise StoreError("the URL of the store is not a valid SQLAlchemy URL") from error
     database = Database(engine)
@@ -271,8 +268,11 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _sqlite_engine(url: str) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, pool_size=_POOL, max_overflow=_POOL)
+def _create_engine(url: str, *, sqlite: bool) -> Engine:
+    options = {"timeout": _BUSY_SECONDS} if sqlite else {"connect_timeout": _CONNECT_SECONDS}
+    engine = create_engine(url, connect_args=options, pool_size=_POOL, max_overflow=_POOL, pool_pre_ping=not sqlite)
+    if not sqlite:
+        return engine
 
     @event.listens_for(engine, "connect")
     def configure_connection(connection: sqlite3.Connection, _record: Any) -> None:
@@ -286,12 +286,6 @@ def _sqlite_engine(url: str) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.info.get("writing") else "BEGIN")
 
     return engine
-
-
-def _postgresql_engine(url: str) -> Engine:
-    return create_engine(
-        url, pool_size=_POOL, max_overflow=_POOL, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS}
-    )
 
 
 def _driver_message(error: Exception) -> str:
@@ -311,91 +305,68 @@ METADATA: Final = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_
 _KEY_TYPE: Final = Text().with_variant(String(collation="C"), "postgresql")
 _NUMBER_TYPE: Final = BigInteger().with_variant(Integer, "sqlite")
 
-REGISTRY: Final = Table(
-    "registry",
-    METADATA,
-    Column("id", Text, primary_key=True),
-    Column("epoch", BigInteger, nullable=False),
-    Column("createdat", Text, nullable=False),
-    Column("modifiedat", Text, nullable=False),
-    Column("attributes", Text, nullable=False),
-    Column("modelsource", Text, nullable=False),
-    Column("capabilities", Text, nullable=False, server_default="{}"),
-)
+
+def _columns(kind: Any, names: str) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names.split()]
+
+
+def _numbered_table(name: str, *more: SchemaItem) -> Table:
+    """Return a table of rows numbered in the order of writes; numbers are never used again."""
+    number = Column("number", _NUMBER_TYPE, primary_key=True, autoincrement=True)
+    return Table(name, METADATA, number, *_columns(Text, "interaction at"), *more, sqlite_autoincrement=True)
 
 
 def _entity_table(name: str, *more: SchemaItem) -> Table:
     """Return the table of one kind of entity: the common columns, and *more* columns and indexes."""
-    return Table(
-        name,
-        METADATA,
-        Column("xid", _KEY_TYPE, primary_key=True),
-        Column("parent", _KEY_TYPE, nullable=False),
-        Column("id", _KEY_TYPE, nullable=False),
-        Column("folded", _KEY_TYPE, nullable=False),
-        Column("epoch", BigInteger, nullable=False),
-        Column("createdat", Text, nullable=False),
-        Column("modifiedat", Text, nullable=False),
-        Column("attributes", Text, nullable=False),
-        *more,
-        Index(None, "parent", "folded", unique=True),
-    )
+    keys, texts = _columns(_KEY_TYPE, "parent id folded"), _columns(Text, "createdat modifiedat attributes")
+    common = (Column("xid", _KEY_TYPE, primary_key=True), *keys, *_columns(BigInteger, "epoch"), *texts)
+    return Table(name, METADATA, *common, *more, Index(None, "parent", "folded", unique=True))
 
 
+REGISTRY: Final = Table(
+    "registry",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    *_columns(BigInteger, "epoch"),
+    *_columns(Text, "createdat modifiedat attributes modelsource"),
+    Column("capabilities", Text, nullable=False, server_default="{}"),
+)
 GROUPS: Final = _entity_table("groups")
 RESOURCES: Final = _entity_table(
     "resources",
-    Column("xref", _KEY_TYPE, nullable=True),
-    Column("defaultversionid", _KEY_TYPE, nullable=True),
-    Column("sticky", Boolean, nullable=False),
-    Column("counter", BigInteger, nullable=False),
+    Column("xref", _KEY_TYPE),
+    Column("defaultversionid", _KEY_TYPE),
+    *_columns(Boolean, "sticky"),
+    *_columns(BigInteger, "counter"),
     Index(None, "xref"),
 )
 VERSIONS: Final = _entity_table(
     "versions",
-    Column("ancestorid", _KEY_TYPE, nullable=False),
+    *_columns(_KEY_TYPE, "ancestorid"),
     Index(None, "parent", "ancestorid"),
     Index(None, "parent", "createdat"),
 )
 DOCUMENTS: Final = Table(
-    "documents", METADATA, Column("xid", _KEY_TYPE, primary_key=True), Column("body", LargeBinary, nullable=False)
+    "documents", METADATA, Column("xid", _KEY_TYPE, primary_key=True), *_columns(LargeBinary, "body")
 )
-HISTORY: Final = Table(
+HISTORY: Final = _numbered_table(
     "history",
-    METADATA,
-    Column("number", _NUMBER_TYPE, primary_key=True, autoincrement=True),
-    Column("interaction", Text, nullable=False),
-    Column("at", Text, nullable=False),
-    Column("who", Text, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("xid", _KEY_TYPE, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("entity", Text, nullable=True),
+    *_columns(Text, "who action"),
+    *_columns(_KEY_TYPE, "xid"),
+    *_columns(BigInteger, "epoch"),
+    Column("entity", Text),
     Index(None, "xid", "number"),
-    sqlite_autoincrement=True,
 )
-OUTBOX: Final = Table(
-    "outbox",
-    METADATA,
-    Column("number", _NUMBER_TYPE, primary_key=True, autoincrement=True),
-    Column("interaction", Text, nullable=False),
-    Column("at", Text, nullable=False),
-    Column("type", Text, nullable=False),
-    Column("subject", _KEY_TYPE, nullable=False),
-    Column("data", Text, nullable=True),
-    sqlite_autoincrement=True,
+OUTBOX: Final = _numbered_table(
+    "outbox", *_columns(Text, "type"), *_columns(_KEY_TYPE, "subject"), Column("data", Text)
 )
 SUBSCRIBERS: Final = Table(
     "subscribers",
     METADATA,
     Column("id", _KEY_TYPE, primary_key=True),
-    Column("origin", Text, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("permission", Text, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("position", BigInteger, nullable=False),
-    Column("expires", Text, nullable=True),
+    *_columns(Text, "origin owner body permission"),
+    *_columns(BigInteger, "revision position"),
+    Column("expires", Text),
 )
 BLOCKED: Final = Table(
     "held",
@@ -407,33 +378,48 @@ MARKS: Final = Table(
     "marks",
     METADATA,
     Column("key", _KEY_TYPE, primary_key=True),
-    Column("owner", _KEY_TYPE, nullable=False),
-    Column("uid", _KEY_TYPE, nullable=False),
-    Column("name", _KEY_TYPE, nullable=False),
-    Column("position", BigInteger, nullable=False),
-    Column("stamp", BigInteger, nullable=False),
-    Column("origin", Text, nullable=False),
-    Column("seen", Text, nullable=False),
-    Column("digest", Text, nullable=False),
-    Column("authority", Text, nullable=False),
-    Column("deleted", Boolean, nullable=False),
+    *_columns(_KEY_TYPE, "owner uid name"),
+    *_columns(BigInteger, "position stamp"),
+    *_columns(Text, "origin seen digest authority"),
+    *_columns(Boolean, "deleted"),
     Index("ix_marks_owner_name", "owner", "name"),
     Index("ix_marks_uid", "uid"),
     Index("ix_marks_position", "position", unique=True),
 )
-REPLICA: Final = Table(
-    "replica", METADATA, Column("id", Text, primary_key=True), Column("clock", BigInteger, nullable=False)
-)
+REPLICA: Final = Table("replica", METADATA, Column("id", Text, primary_key=True), *_columns(BigInteger, "clock"))
 PEERS: Final = Table(
     "peers",
     METADATA,
     Column("name", _KEY_TYPE, primary_key=True),
-    Column("catalog", Text, nullable=False),
-    Column("position", BigInteger, nullable=False),
+    *_columns(Text, "catalog"),
+    *_columns(BigInteger, "position"),
 )
-_KEY_COUNTS: Final = (1, 2, 4, 8, 16, 24, 32, 64, 128, 250, 500)
-"""Numbers of key parameters for which statements are compiled."""
 Row = tuple[Any, ...]
+
+
+class _Keys(FunctionElement[Any]):
+    """The texts of a JSON array as rows, so that one statement takes any number of keys."""
+
+    inherit_cache = True
+
+
+@compiles(_Keys, "sqlite")
+def _compile_for_sqlite(element: _Keys, compiler: Any, **options: Any) -> str:
+    return f"(SELECT value FROM json_each({compiler.process(element.clauses, **options)}))"
+
+
+@compiles(_Keys, "postgresql")
+def _compile_for_postgresql(element: _Keys, compiler: Any, **options: Any) -> str:
+    return f"(SELECT json_array_elements_text(CAST({compiler.process(element.clauses, **options)} AS JSON)))"
+
+
+def in_keys(column: Column[Any], operator: str = "IN") -> ColumnElement[bool]:
+    """Return the condition that a column has one of the keys that a statement is given."""
+    return column.bool_op(operator)(_Keys(bindparam("keys", type_=Text)))
+
+
+def _encode_keys(keys: Collection[str]) -> str:
+    return msgspec.json.encode(list(keys)).decode("utf-8")
 
 
 class Statement:
@@ -455,6 +441,14 @@ class Statement:
         """Return the first row, None if there is none."""
         rows = self._execute(connection, [values], fetch=True)
         return rows[0] if rows else None
+
+    def fetch_by_keys(self, connection: Connection, keys: Collection[str], **values: Any) -> list[Row]:
+        """Return all rows of a statement with :func:`in_keys`."""
+        return self.fetch_all(connection, {**values, "keys": _encode_keys(keys)}) if keys else []
+
+    def execute_by_keys(self, connection: Connection, keys: Collection[str]) -> None:
+        """Execute a statement with :func:`in_keys`."""
+        self.execute(connection, [{"keys": _encode_keys(keys)}] if keys else [])
 
     def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute it with the values of each row."""
@@ -485,36 +479,3 @@ class Statement:
         found = str(compiled), compiled.positiontup, fixed
         self._compiled[connection.dialect.name] = found
         return found
-
-
-class InStatement:
-    """A statement with any number of keys (``IN``); *build* is given their parameters."""
-
-    def __init__(self, build: Callable[[list[BindParameter[str]]], ClauseElement]) -> None:
-        self._build = build
-        self._statements: dict[int, Statement] = {}
-
-    def iter_rows(self, connection: Connection, keys: Collection[str], values: Mapping[str, Any]) -> Iterator[Row]:
-        """Yield the rows, in as many statements as the keys need."""
-        for statement, given in self._iter_statements(keys, values):
-            yield from statement.fetch_all(connection, given)
-
-    def execute(self, connection: Connection, keys: Collection[str]) -> None:
-        """Execute the statement."""
-        for statement, given in self._iter_statements(keys, {}):
-            statement.execute(connection, [given])
-
-    def _iter_statements(
-        self, keys: Collection[str], values: Mapping[str, Any]
-    ) -> Iterator[tuple[Statement, dict[str, Any]]]:
-        left = iter(keys)
-        while part := list(islice(left, _KEY_COUNTS[-1])):
-            size = next(each for each in _KEY_COUNTS if each >= len(part))
-            statement = self._statements.get(size)
-            if statement is None:
-                statement = Statement(
-                    self._build([bindparam(f"key{number}", type_=_KEY_TYPE) for number in range(size)])
-                )
-                self._statements[size] = statement
-            part += part[-1:] * (size - len(part))
-            yield statement, {**values, **{f"key{number}": each for number, each in enumerate(part)}}

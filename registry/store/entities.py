@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from typing import Any, Final, Generic, TypeVar
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
 import msgspec
 from sqlalchemy import (
-    BindParameter,
     Connection,
-    Delete,
     Select,
     Table,
     bindparam,
@@ -31,9 +29,9 @@ from registry.store.engine import (
     REGISTRY,
     RESOURCES,
     VERSIONS,
-    InStatement,
     Row,
     Statement,
+    in_keys,
 )
 
 
@@ -101,11 +99,6 @@ class Version(Entity):
 
     ancestorid: str = ""
 
-    @property
-    def resource(self) -> str:
-        """The xid of its resource."""
-        return self.parent.rsplit("/", 1)[0]
-
 
 def to_json_text(tree: Mapping[str, Any]) -> str:
     """Return the JSON text of a tree as stored."""
@@ -124,18 +117,10 @@ _COMMON_COLUMNS: Final = 8
 """Leading columns common to all entity tables. Access by index costs a third of access by name."""
 
 
-def _select_named(table: Table, keys: Sequence[BindParameter[str]]) -> Select[Any]:
-    return select(table).where(table.c.xid.in_(keys))
-
-
-def _select_counted(table: Table, keys: Sequence[BindParameter[str]]) -> Select[Any]:
-    return select(table.c.parent, func.count()).where(table.c.parent.in_(keys)).group_by(table.c.parent)
-
-
 _KINDS: Final = (GROUPS, RESOURCES, VERSIONS)
 _REGISTRY: Final = Statement(select(REGISTRY))
 _BY_XID: Final = {each: Statement(select(each).where(each.c.xid == bindparam("xid"))) for each in _KINDS}
-_BY_XIDS: Final = {each: InStatement(partial(_select_named, each)) for each in _KINDS}
+_BY_XIDS: Final = {each: Statement(select(each).where(in_keys(each.c.xid))) for each in _KINDS}
 _PAGE: Final = {
     each: Statement(
         select(each)
@@ -146,7 +131,10 @@ _PAGE: Final = {
     for each in _KINDS
 }
 _COUNT: Final = {each: Statement(select(func.count()).where(each.c.parent == bindparam("parent"))) for each in _KINDS}
-_COUNTS: Final = {each: InStatement(partial(_select_counted, each)) for each in _KINDS}
+_COUNTS: Final = {
+    each: Statement(select(each.c.parent, func.count()).where(in_keys(each.c.parent)).group_by(each.c.parent))
+    for each in _KINDS
+}
 _DOCUMENT: Final = Statement(select(DOCUMENTS.c.body).where(DOCUMENTS.c.xid == bindparam("xid")))
 _MAIN_VERSION: Final = VERSIONS.alias("main")
 _WITH_DEFAULT: Final = select(RESOURCES, _MAIN_VERSION).outerjoin_from(
@@ -161,7 +149,7 @@ _SHOWN_PAGE: Final = Statement(
     .order_by(RESOURCES.c.folded)
     .limit(PAGE_ROWS)
 )
-_SHOWN_NAMED: Final = InStatement(lambda xids: _WITH_COUNT.where(RESOURCES.c.xid.in_(xids)))
+_SHOWN_NAMED: Final = Statement(_WITH_COUNT.where(in_keys(RESOURCES.c.xid)))
 _REFERRING: Final = Statement(select(RESOURCES).where(RESOURCES.c.xref == bindparam("xid")))
 _FIND_ID: Final = {
     each: Statement(select(each.c.id).where(each.c.parent == bindparam("parent"), each.c.folded == bindparam("folded")))
@@ -174,32 +162,28 @@ _CHILD: Final = VERSIONS.alias("child")
 _IS_LEAF: Final = ~exists().where(
     _CHILD.c.parent == VERSIONS.c.parent, _CHILD.c.ancestorid == VERSIONS.c.id, _CHILD.c.id != VERSIONS.c.id
 )
-_NEWEST_LEAF: Final = InStatement(
-    lambda apart: (
-        select(VERSIONS.c.createdat)
-        .where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(apart), _IS_LEAF)
-        .order_by(VERSIONS.c.createdat.desc())
-        .limit(1)
-    )
+_LEAVES_BUT: Final = select(VERSIONS).where(
+    VERSIONS.c.parent == bindparam("parent"), in_keys(VERSIONS.c.id, "NOT IN"), _IS_LEAF
 )
-_LEAVES: Final = InStatement(
-    lambda apart: select(VERSIONS).where(
-        VERSIONS.c.parent == bindparam("parent"),
-        VERSIONS.c.createdat >= bindparam("since"),
-        VERSIONS.c.id.not_in(apart),
-        _IS_LEAF,
-    )
+_NEWEST_LEAF: Final = Statement(
+    _LEAVES_BUT.with_only_columns(VERSIONS.c.createdat).order_by(VERSIONS.c.createdat.desc()).limit(1)
 )
-_CHILDREN: Final = InStatement(
-    lambda names: select(VERSIONS).where(
+_LEAVES: Final = Statement(_LEAVES_BUT.where(VERSIONS.c.createdat >= bindparam("since")))
+_CHILDREN: Final = Statement(
+    select(VERSIONS).where(
         VERSIONS.c.parent == bindparam("parent"),
-        VERSIONS.c.ancestorid.in_(names),
+        in_keys(VERSIONS.c.ancestorid),
         VERSIONS.c.id != VERSIONS.c.ancestorid,
     )
 )
-_OTHER_VERSION: Final = InStatement(
-    lambda apart: select(VERSIONS).where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(apart)).limit(1)
+_OTHER_VERSION: Final = Statement(
+    select(VERSIONS).where(VERSIONS.c.parent == bindparam("parent"), in_keys(VERSIONS.c.id, "NOT IN")).limit(1)
 )
+
+
+def level_of(xid: str) -> int:
+    """Return how deep an entity is: 0 for the registry, 1 for groups, 2 for resources, 3 for versions."""
+    return 0 if xid == "/" else xid.count("/") // 2
 
 
 def bounds_below(xid: str) -> tuple[str, str]:
@@ -234,8 +218,7 @@ class EntityReader:
 
     def last_change_time(self) -> str:
         """Return the time of the last history entry, '' before the first; times never decrease."""
-        row = _LAST_ENTRY.fetch_first(self.connection, {})
-        return "" if row is None else str(row[2])
+        return next((str(row[2]) for row in _LAST_ENTRY.fetch_all(self.connection, {})), "")
 
     def group(self, xid: str) -> GroupEntity | None:
         """Return a group."""
@@ -275,33 +258,33 @@ class EntityReader:
         These are some of the last ones, which include the newest.
         """
         connection, names = self.connection, excluded or ("",)
-        last = next(_NEWEST_LEAF.iter_rows(connection, names, {"parent": parent}), None)
-        if last is None:
+        last = _NEWEST_LEAF.fetch_by_keys(connection, names, parent=parent)
+        if not last:
             return []
         # As text .51Z sorts before .5Z: a later time than the last text begins with that text without the Z.
-        rows = _LEAVES.iter_rows(connection, names, {"parent": parent, "since": last[0].removesuffix("Z")})
+        rows = _LEAVES.fetch_by_keys(connection, names, parent=parent, since=last[0][0].removesuffix("Z"))
         return [_to_version(row) for row in rows]
 
     def child_versions(self, parent: str, names: Collection[str]) -> list[Version]:
         """Return the versions of a collection that descend directly from the named ones."""
-        return [_to_version(row) for row in _CHILDREN.iter_rows(self.connection, names, {"parent": parent})]
+        return [_to_version(row) for row in _CHILDREN.fetch_by_keys(self.connection, names, parent=parent)]
 
     def other_version(self, parent: str, excluded: Collection[str]) -> Version | None:
         """Return any version of a collection that is not among those *excluded*."""
-        row = next(_OTHER_VERSION.iter_rows(self.connection, excluded or ("",), {"parent": parent}), None)
-        return None if row is None else _to_version(row)
+        rows = _OTHER_VERSION.fetch_by_keys(self.connection, excluded or ("",), parent=parent)
+        return _to_version(rows[0]) if rows else None
 
     def groups_by_xid(self, xids: Sequence[str]) -> dict[str, GroupEntity]:
         """Return the groups that exist, by xid."""
-        return {each.xid: each for each in map(_to_group, _BY_XIDS[GROUPS].iter_rows(self.connection, xids, {}))}
+        return {each.xid: each for each in map(_to_group, _BY_XIDS[GROUPS].fetch_by_keys(self.connection, xids))}
 
     def versions_by_xid(self, xids: Sequence[str]) -> dict[str, Version]:
         """Return the versions that exist, by xid."""
-        return {each.xid: each for each in map(_to_version, _BY_XIDS[VERSIONS].iter_rows(self.connection, xids, {}))}
+        return {each.xid: each for each in map(_to_version, _BY_XIDS[VERSIONS].fetch_by_keys(self.connection, xids))}
 
     def resources_by_xid(self, xids: Sequence[str]) -> dict[str, Resource]:
         """Return the resources that exist, by xid."""
-        return {each.xid: each for each in map(_to_resource, _BY_XIDS[RESOURCES].iter_rows(self.connection, xids, {}))}
+        return {each.xid: each for each in map(_to_resource, _BY_XIDS[RESOURCES].fetch_by_keys(self.connection, xids))}
 
     def resource_with_default(self, xid: str) -> tuple[Resource, Version | None] | None:
         """Return a resource with its default version, None if the resource does not exist."""
@@ -314,7 +297,7 @@ class EntityReader:
 
     def with_defaults_by_xid(self, xids: Sequence[str]) -> dict[str, Counted]:
         """Return the resources that exist, by xid, with default version and number of versions."""
-        return {row[0]: _to_counted(row) for row in _SHOWN_NAMED.iter_rows(self.connection, xids, {})}
+        return {row[0]: _to_counted(row) for row in _SHOWN_NAMED.fetch_by_keys(self.connection, xids)}
 
     def count(self, parent: str) -> int:
         """Return the number of entities of a collection."""
@@ -325,7 +308,7 @@ class EntityReader:
         """Return the number of entities in each of these collections; empty collections are left out."""
         if not parents:
             return {}
-        return {row[0]: row[1] for row in _COUNTS[_table_of(parents[0])].iter_rows(self.connection, parents, {})}
+        return {row[0]: row[1] for row in _COUNTS[_table_of(parents[0])].fetch_by_keys(self.connection, parents)}
 
     def find_referring(self, xid: str) -> list[Resource]:
         """Return the resources whose ``xref`` is *xid*."""
@@ -361,7 +344,7 @@ class EntityReader:
 
 def _table_of(parent: str) -> Table:
     """Return the table of the entities of a collection."""
-    return (GROUPS, RESOURCES, VERSIONS)[parent.count("/") // 2]
+    return _KINDS[parent.count("/") // 2]
 
 
 def _parse_tree(text: str) -> dict[str, Any]:
@@ -409,10 +392,6 @@ def _common_fields(row: Row) -> tuple[str, str, int, str, str, dict[str, Any]]:
 E = TypeVar("E", GroupEntity, Resource, Version)
 
 
-def _delete_statement(table: Table, keys: Sequence[BindParameter[str]]) -> Delete:
-    return delete(table).where(table.c.xid.in_(keys))
-
-
 _UPDATE: Final = {
     table: Statement(
         update(table).where(table.c.xid == bindparam("of")).values({each: bindparam(each) for each in table.c.keys()})
@@ -423,40 +402,16 @@ _INSERT: Final = {
     table: Statement(insert(table), [each for each in table.c.keys() if each != "number"])
     for table in (*_KINDS, DOCUMENTS, HISTORY, OUTBOX)
 }
-_DELETE: Final = {table: InStatement(partial(_delete_statement, table)) for table in (*_KINDS, DOCUMENTS)}
-
-
-@dataclass(slots=True)
-class PendingWrites(Generic[E]):
-    """Loaded or changed entities of one kind: ``before`` the write and ``now``; None if it does not exist.
-
-    Attribute values are replaced, never modified in place, so that ``before`` can share them.
-    """
-
-    before: dict[str, E | None] = field(default_factory=dict)
-    now: dict[str, E | None] = field(default_factory=dict)
-    touched: dict[str, None] = field(default_factory=dict)
-
-    def add_loaded(self, xid: str, entity: E | None) -> E | None:
-        """Record a loaded entity."""
-        self.before[xid] = None if entity is None else replace(entity, attributes=dict(entity.attributes))
-        self.now[xid] = entity
-        return entity
-
-    def record_changed(self, entity: E) -> None:
-        """Record an entity as new or changed."""
-        self.before.setdefault(entity.xid, None)
-        self.now[entity.xid] = entity
-        self.touched[entity.xid] = None
-
-    def record_deleted(self, xid: str) -> None:
-        """Record an entity as deleted."""
-        self.now[xid] = None
-        self.touched[xid] = None
+_DELETE: Final = {table: Statement(delete(table).where(in_keys(table.c.xid))) for table in (*_KINDS, DOCUMENTS)}
 
 
 class WriteTransaction:
-    """The entities that one write reads and changes."""
+    """The entities that one write reads and changes.
+
+    ``before`` are those loaded or changed as they were before the write, ``now`` as they are; None if one does not
+    exist. ``touched`` are the xids of changed ones. Attribute values are replaced, never modified in place, so that
+    ``before`` can share them.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -464,50 +419,64 @@ class WriteTransaction:
         registry = self.reader.registry()
         assert registry is not None, "the registry was not created"
         self.registry: Final = registry
-        self.registry_before: Final = replace(registry)
-        self.registry_touched = False
-        self.groups: Final = PendingWrites[GroupEntity]()
-        self.resources: Final = PendingWrites[Resource]()
-        self.versions: Final = PendingWrites[Version]()
+        self.before: Final[dict[str, Any]] = {"/": replace(registry)}
+        self.now: Final[dict[str, Any]] = {"/": registry}
+        self.touched: Final[dict[str, None]] = {}
         self._complete: dict[str, list[str]] = {}
         self._made: dict[str, dict[str, str]] = {}
         self._documents: dict[str, bytes | None] = {}
         self._read: dict[str, bytes | None] = {}
 
+    def changes(self) -> Iterator[tuple[str, Any, Any]]:
+        """Yield xid, former and new state of changed entities: the registry, groups, resources, then versions."""
+        for xid in sorted(self.touched, key=level_of):
+            if (before := self.before.get(xid)) is not (now := self.now[xid]):
+                yield xid, before, now
+
+    def record_changed(self, entity: Entity) -> None:
+        """Record an entity as new or changed."""
+        self.before.setdefault(entity.xid, None)
+        self.now[entity.xid] = entity
+        self.touched[entity.xid] = None
+
     def group(self, xid: str) -> GroupEntity | None:
         """Return the current state of a group."""
-        return self.groups.now[xid] if xid in self.groups.now else self.groups.add_loaded(xid, self.reader.group(xid))
+        return self._load(xid, self.reader.group)
 
     def resource(self, xid: str) -> Resource | None:
         """Return the current state of a resource."""
-        known = self.resources.now
-        return known[xid] if xid in known else self.resources.add_loaded(xid, self.reader.resource(xid))
+        return self._load(xid, self.reader.resource)
 
     def find_referring(self, xid: str) -> list[Resource]:
         """Return the current resources whose ``xref`` is *xid*."""
         kept = (self.resource(each.xid) for each in self.reader.find_referring(xid))
-        changed = (self.resources.now[each] for each in self.resources.touched)
-        there = {each.xid: each for each in (*kept, *changed) if each is not None and each.xref == xid}
+        changed = (self.now[each] for each in self.touched)
+        there = {each.xid: each for each in (*kept, *changed) if isinstance(each, Resource) and each.xref == xid}
         return list(there.values())
 
     def prefetch(self, xids: Sequence[str]) -> None:
         """Prefetch resources with their versions, which is faster than one by one."""
-        wanted = [xid for xid in xids if xid not in self.resources.now]
+        wanted = [xid for xid in xids if xid not in self.now]
         resources = self.reader.resources_by_xid(wanted)
         for xid in wanted:
             each = resources.get(xid)
-            self.resources.add_loaded(xid, each)
+            self._add_loaded(xid, each)
             if each is None:
                 self._complete[f"{xid}/versions"] = []
 
-    def record_changed(self, entity: Registry | GroupEntity | Resource) -> None:
-        """Record an entity as changed or new."""
-        if isinstance(entity, Registry):
-            self.registry_touched = True
-        elif isinstance(entity, GroupEntity):
-            self.groups.record_changed(entity)
-        else:
-            self.resources.record_changed(entity)
+    def _load(self, xid: str, read: Callable[[str], E | None]) -> E | None:
+        if xid not in self.now:
+            self._add_loaded(xid, read(xid))
+        entity: E | None = self.now[xid]
+        return entity
+
+    def _add_loaded(self, xid: str, entity: Entity | None) -> None:
+        self.before[xid] = None if entity is None else replace(entity, attributes=dict(entity.attributes))
+        self.now[xid] = entity
+
+    def _record_deleted(self, xid: str) -> None:
+        self.now[xid] = None
+        self.touched[xid] = None
 
     def versions_of(self, resource: Resource) -> dict[str, Version]:
         """Return all current versions of a resource, by id."""
@@ -515,13 +484,13 @@ class WriteTransaction:
         if parent not in self._complete:
             versions = list(self.reader.iter_versions(parent))
             for each in versions:
-                if each.xid not in self.versions.now:
-                    self.versions.add_loaded(each.xid, each)
+                if each.xid not in self.now:
+                    self._add_loaded(each.xid, each)
             made = self._made.setdefault(parent, {})
             there = dict.fromkeys((*(each.xid for each in versions), *(f"{parent}/{name}" for name in made.values())))
             self._complete[parent] = list(there)
             made.update({each.id.lower(): each.id for each in versions})
-        kept = (self.versions.now[xid] for xid in self._complete[parent])
+        kept = (self.now[xid] for xid in self._complete[parent])
         return {each.id: each for each in kept if each is not None}
 
     def has_all_versions(self, resource: Resource) -> bool:
@@ -530,10 +499,10 @@ class WriteTransaction:
 
     def version(self, resource: Resource, name: str) -> Version | None:
         """Return the current state of a version of a resource."""
-        xid, known = f"{resource.versions}/{name}", self.versions.now
-        if xid in known or self.has_all_versions(resource):
-            return known.get(xid)
-        return self.versions.add_loaded(xid, self.reader.version(xid))
+        xid = f"{resource.versions}/{name}"
+        if self.has_all_versions(resource):
+            self.now.setdefault(xid)
+        return self._load(xid, self.reader.version)
 
     def version_id_like(self, resource: Resource, name: str) -> str | None:
         """Return the id of a version that differs from *name* only in case, None if there is none."""
@@ -560,17 +529,17 @@ class WriteTransaction:
         parent = resource.versions
         known = self._complete.get(parent)
         if known is None:
-            known = [xid for xid in self.versions.before if xid.rpartition("/")[0] == parent]
-        kept = (self.versions.before.get(xid) for xid in known)
+            known = [xid for xid in self.before if xid.rpartition("/")[0] == parent]
+        kept = (self.before.get(xid) for xid in known)
         return {each.id: each for each in kept if each is not None}
 
     def add_version(self, version: Version) -> None:
         """Record a version as new."""
         known, made = self._complete.get(version.parent), self._made.setdefault(version.parent, {})
-        if known is not None and self.versions.now.get(version.xid) is None:
+        if known is not None and self.now.get(version.xid) is None:
             known.append(version.xid)
         made[version.id.lower()] = version.id
-        self.versions.record_changed(version)
+        self.record_changed(version)
 
     def document(self, version: Version) -> bytes | None:
         """Return the current document of a version, None if it has none."""
@@ -591,92 +560,75 @@ class WriteTransaction:
 
     def flush(self) -> None:
         """Write all changes, except history and events."""
-        if self.registry_touched:
+        if "/" in self.touched:
             self._connection.execute(update(REGISTRY).values(_to_registry_row(self.registry)))
-        self._flush_table(GROUPS, self.groups)
-        self._flush_table(RESOURCES, self.resources)
-        self._flush_table(VERSIONS, self.versions)
-        gone = [xid for xid, body in self._documents.items() if body is None]
-        written = self._written_documents()
-        self._delete(DOCUMENTS, [*gone, *written])
-        self._insert(DOCUMENTS, [{"xid": xid, "body": self._documents[xid]} for xid in written])
+        for level, table in enumerate(_KINDS, 1):
+            self._flush_table(level, table)
+        written = {xid: body for xid, body in self._documents.items() if body is None or self.now.get(xid)}
+        _DELETE[DOCUMENTS].execute_by_keys(self._connection, written)
+        new = [{"xid": xid, "body": body} for xid, body in written.items() if body is not None]
+        _INSERT[DOCUMENTS].execute(self._connection, new)
 
     def store_history(self, history: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]) -> None:
         """Store history and events."""
-        self._insert(HISTORY, history)
-        self._insert(OUTBOX, events)
+        _INSERT[HISTORY].execute(self._connection, history)
+        _INSERT[OUTBOX].execute(self._connection, events)
 
     def add_resource(self, resource: Resource) -> None:
         """Record a resource as new, without versions."""
         self._complete.setdefault(resource.versions, [])
-        self.resources.record_changed(resource)
+        self.record_changed(resource)
 
     def delete_group(self, xid: str) -> None:
         """Delete a group with everything in it."""
         first, last = bounds_below(xid)
-        for table, changes in ((RESOURCES, self.resources), (VERSIONS, self.versions)):
+        for table, read in ((RESOURCES, self.reader.resources_by_xid), (VERSIONS, self.reader.versions_by_xid)):
             query = select(table.c.xid).where(table.c.xid >= first, table.c.xid < last)
-            there = [row[0] for row in self._connection.execute(query).all()]
-            self._add_loaded(changes, [each for each in there if each not in changes.now])
+            there = [row[0] for row in self._connection.execute(query)]
+            for each, entity in read([each for each in there if each not in self.now]).items():
+                self._add_loaded(each, entity)
             for each in there:
-                changes.record_deleted(each)
-        for xid_of_version in list(self.versions.now):
-            if first <= xid_of_version < last:
-                self._documents[xid_of_version] = None
-        self.groups.record_deleted(xid)
+                self._record_deleted(each)
+        self._documents |= dict.fromkeys(each for each in self.now if first <= each < last)
+        self._record_deleted(xid)
 
     def delete_resource(self, resource: Resource) -> None:
         """Delete a resource with its versions."""
         for version in self.versions_of(resource).values():
             self.delete_version(version)
-        self.resources.record_deleted(resource.xid)
+        self._record_deleted(resource.xid)
 
     def delete_version(self, version: Version) -> None:
         """Delete a version with its document."""
-        self.versions.record_deleted(version.xid)
+        self._record_deleted(version.xid)
         self._documents[version.xid] = None
 
     def _current_versions(self, versions: Iterable[Version]) -> list[Version]:
         """Return the current state of versions; those not loaded yet are recorded."""
         current = []
         for each in versions:
-            if each.xid not in self.versions.now:
-                self.versions.add_loaded(each.xid, each)
-            now = self.versions.now[each.xid]
+            if each.xid not in self.now:
+                self._add_loaded(each.xid, each)
+            now = self.now[each.xid]
             if now is not None:
                 current.append(now)
         return current
 
-    def _add_loaded(self, changes: PendingWrites[Any], xids: list[str]) -> None:
-        entities = (
-            self.reader.resources_by_xid(xids) if changes is self.resources else self.reader.versions_by_xid(xids)
-        )
-        for xid, each in entities.items():
-            changes.add_loaded(xid, each)
-
-    def _written_documents(self) -> list[str]:
-        return [xid for xid, body in self._documents.items() if body is not None and self.versions.now.get(xid)]
-
-    def _flush_table(self, table: Table, changes: PendingWrites[Any]) -> None:
-        gone = [xid for xid in changes.touched if changes.now[xid] is None and changes.before.get(xid) is not None]
-        self._delete(table, gone)
+    def _flush_table(self, level: int, table: Table) -> None:
+        gone: list[str] = []
         new: list[dict[str, Any]] = []
-        for xid in changes.touched:
-            entity = changes.now[xid]
-            if entity is None:
+        for xid in self.touched:
+            entity, is_new = self.now[xid], self.before.get(xid) is None
+            if level_of(xid) != level or (is_new and entity is None):
                 continue
-            row = _to_row(entity)
-            if changes.before.get(xid) is None:
-                new.append(row)
+            if entity is None:
+                gone.append(xid)
+            elif is_new:
+                new.append(_to_row(table, entity))
             else:
-                _UPDATE[table].execute(self._connection, [{**row, "of": xid}])
-        self._insert(table, new)
-
-    def _delete(self, table: Table, xids: Sequence[str]) -> None:
-        _DELETE[table].execute(self._connection, xids)
-
-    def _insert(self, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-        _INSERT[table].execute(self._connection, rows)
+                _UPDATE[table].execute(self._connection, [{**_to_row(table, entity), "of": xid}])
+        _DELETE[table].execute_by_keys(self._connection, gone)
+        _INSERT[table].execute(self._connection, new)
 
 
 def create_registry(connection: Connection, registry: Registry) -> None:
@@ -690,21 +642,7 @@ def _to_registry_row(registry: Registry) -> dict[str, Any]:
     return {"id": registry.id, **times, **texts}
 
 
-def _to_row(entity: Entity) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "xid": entity.xid,
-        "parent": entity.parent,
-        "id": entity.id,
-        "folded": entity.id.lower(),
-        "epoch": entity.epoch,
-        "createdat": entity.createdat,
-        "modifiedat": entity.modifiedat,
-        "attributes": to_json_text(entity.attributes),
-    }
-    if isinstance(entity, Resource):
-        row.update(
-            xref=entity.xref, defaultversionid=entity.defaultversionid, sticky=entity.sticky, counter=entity.counter
-        )
-    if isinstance(entity, Version):
-        row["ancestorid"] = entity.ancestorid
-    return row
+def _to_row(table: Table, entity: Entity) -> dict[str, Any]:
+    attributes = to_json_text(entity.attributes)
+    derived = {"xid": entity.xid, "folded": entity.id.lower(), "attributes": attributes}
+    return {name: derived[name] if name in derived else getattr(entity, name) for name in table.c.keys()}

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
 from sqlalchemy import Connection, Row, Table, and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from registry.store.engine import BLOCKED, HISTORY, MARKS, OUTBOX, PEERS, REPLICA, SUBSCRIBERS, InStatement, Statement
+from registry.store.engine import BLOCKED, HISTORY, MARKS, OUTBOX, PEERS, REPLICA, SUBSCRIBERS, Statement, in_keys
 from registry.store.entities import bounds_below
 
 _PRUNE_SCANNED: Final = 1000
@@ -89,11 +88,7 @@ def find_prunable(connection: Connection, after: int, upto: int, before: str | N
 
 def delete_entries(connection: Connection, numbers: Sequence[int]) -> int:
     """Delete prunable entries; return how many existed."""
-    gone = 0
-    for start in range(0, len(numbers), _KEYS_PER_QUERY):
-        few = HISTORY.c.number.in_(numbers[start : start + _KEYS_PER_QUERY])
-        gone += connection.execute(delete(HISTORY).where(few)).rowcount
-    return gone
+    return connection.execute(delete(HISTORY).where(HISTORY.c.number.in_(numbers))).rowcount
 
 
 # Replication marks: the last writer of an entity, and what that writer had seen; deleted entities keep their marks.
@@ -108,13 +103,10 @@ _MAX_SINGLE_LOOKUPS: Final = 16
 
 _REPLICA: Final = Statement(select(REPLICA.c.id, REPLICA.c.clock))
 _SET_CLOCK: Final = Statement(update(REPLICA).values(clock=bindparam("now")))
-_BY_KEY: Final = Statement(select(MARKS).where(MARKS.c.key == bindparam("key")))
-_BY_KEYS: Final = InStatement(lambda keys: select(MARKS).where(MARKS.c.key.in_(keys)))
-_BY_OWNER: Final = InStatement(lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners)))
-_BY_NAME: Final = InStatement(
-    lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners), MARKS.c.name == bindparam("name"))
-)
-_DELETE: Final = InStatement(lambda keys: delete(MARKS).where(MARKS.c.key.in_(keys)))
+_BY_KEYS: Final = Statement(select(MARKS).where(in_keys(MARKS.c.key)))
+_BY_OWNER: Final = Statement(select(MARKS).where(in_keys(MARKS.c.owner)))
+_BY_NAME: Final = Statement(select(MARKS).where(in_keys(MARKS.c.owner), MARKS.c.name == bindparam("name")))
+_DELETE: Final = Statement(delete(MARKS).where(in_keys(MARKS.c.key)))
 _INSERT: Final = Statement(insert(MARKS), MARKS.c.keys())
 
 
@@ -168,25 +160,22 @@ class Marks:
     def marks_by_xid(self, xids: Sequence[str]) -> dict[str, Mark]:
         """Return the marks of entities marked by xid."""
         found = {xid: self._put[xid] for xid in xids if xid in self._put}
-        for mark in map(_to_mark, _BY_KEYS.iter_rows(self._connection, xids, {})):
+        for mark in map(_to_mark, _BY_KEYS.fetch_by_keys(self._connection, xids)):
             found.setdefault(mark.group, mark)
         return found
 
     def mark_of(self, xid: str) -> Mark | None:
         """Return the mark of a group, or of another entity marked by xid."""
-        if xid in self._put:
-            return self._put[xid]
-        row = _BY_KEY.fetch_first(self._connection, {"key": xid})
-        return None if row is None else _to_mark(row)
+        return self.marks_by_xid([xid]).get(xid)
 
     def version_marks(self, definitions: Sequence[str], names: Collection[str] = ()) -> dict[str, dict[str, Mark]]:
         """Return the marks of versions of definitions, by definition and uid: all, or at least those of *names*."""
         by_definition: dict[str, dict[str, Mark]] = {each: {} for each in definitions}
         connection = self._connection
         if 0 < len(names) <= _MAX_SINGLE_LOOKUPS:
-            found = chain.from_iterable(_BY_NAME.iter_rows(connection, definitions, {"name": each}) for each in names)
+            found = [row for each in names for row in _BY_NAME.fetch_by_keys(connection, definitions, name=each)]
         else:
-            found = chain(_BY_OWNER.iter_rows(connection, definitions, {}))
+            found = _BY_OWNER.fetch_by_keys(connection, definitions)
         for mark in map(_to_mark, found):
             by_definition[mark.owner][mark.uid] = mark
         for mark in self._put.values():
@@ -223,7 +212,7 @@ class Marks:
         """Write the stored marks."""
         if not self._put:
             return
-        _DELETE.execute(self._connection, self._put)
+        _DELETE.execute_by_keys(self._connection, self._put)
         _INSERT.execute(self._connection, [_to_row(each) for each in self._put.values()])
         _SET_CLOCK.execute(self._connection, [{"now": self._clock}])
         self._put.clear()
@@ -248,9 +237,9 @@ class Marks:
         self._connection.execute(insert(PEERS).values(name=peer, catalog=catalog, position=position))
 
 
-def digest_of(attributes: Mapping[str, Any]) -> str:
-    """Return a digest of an entity's state, ignoring its authority."""
-    plain = {name: value for name, value in attributes.items() if name != "authority"}
+def digest_of(state: Mapping[str, Any], ignored: Collection[str] = ("authority",)) -> str:
+    """Return a digest of an entity's state without the *ignored* members."""
+    plain = {name: value for name, value in state.items() if name not in ignored}
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
 
 
@@ -276,19 +265,8 @@ def _to_mark(row: Sequence[Any]) -> Mark:
 
 
 def _to_row(mark: Mark) -> dict[str, Any]:
-    return {
-        "key": mark.key,
-        "owner": mark.owner,
-        "uid": mark.uid,
-        "name": mark.name,
-        "position": mark.position,
-        "stamp": mark.stamp,
-        "origin": mark.origin,
-        "seen": msgspec.json.encode(mark.seen).decode("ascii"),
-        "digest": mark.digest,
-        "authority": mark.authority,
-        "deleted": mark.deleted,
-    }
+    row = {name: getattr(mark, name) for name in MARKS.c.keys()}
+    return {**row, "seen": msgspec.json.encode(mark.seen).decode("ascii")}
 
 
 # The outbox: events numbered in the order of their writes, until all subscribers have them.
@@ -374,7 +352,6 @@ def _prunable_end(connection: Connection, first: int) -> int:
 # recorded position are sent again after a crash.
 
 Origin = Literal["settings", "api"]
-_COLUMNS: Final = ("id", "origin", "owner", "body", "permission", "revision", "position", "expires")
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +382,7 @@ class DeliveryProgress:
 
 def list_subscribers(connection: Connection) -> list[SubscriberRow]:
     """Return all subscribers, in order of ids."""
-    query = select(*(SUBSCRIBERS.c[name] for name in _COLUMNS)).order_by(SUBSCRIBERS.c.id)
+    query = select(SUBSCRIBERS).order_by(SUBSCRIBERS.c.id)
     return [SubscriberRow(*row) for row in connection.execute(query)]
 
 
@@ -417,7 +394,7 @@ def list_revisions(connection: Connection) -> dict[str, tuple[int, str | None]]:
 
 def find_subscriber(connection: Connection, identifier: str, *, changing: bool = False) -> SubscriberRow | None:
     """Return a subscriber, None if it does not exist; *changing* locks its row."""
-    query = select(*(SUBSCRIBERS.c[name] for name in _COLUMNS)).where(SUBSCRIBERS.c.id == identifier)
+    query = select(SUBSCRIBERS).where(SUBSCRIBERS.c.id == identifier)
     query = query.with_for_update() if changing else query
     row = connection.execute(query).first()
     return None if row is None else SubscriberRow(*row)
@@ -425,8 +402,8 @@ def find_subscriber(connection: Connection, identifier: str, *, changing: bool =
 
 def add_subscriber(connection: Connection, subscriber: SubscriberRow) -> bool:
     """Insert a subscriber unless it exists; return whether it was new."""
-    values = {name: getattr(subscriber, name) for name in _COLUMNS}
-    return connection.execute(_insert(connection, SUBSCRIBERS).values(values).on_conflict_do_nothing()).rowcount > 0
+    query = _insert(connection, SUBSCRIBERS).values(asdict(subscriber)).on_conflict_do_nothing()
+    return connection.execute(query).rowcount > 0
 
 
 def replace_subscriber(connection: Connection, subscriber: SubscriberRow) -> None:
@@ -467,11 +444,11 @@ def store_progress(connection: Connection, by_subscriber: Mapping[str, DeliveryP
         where = SUBSCRIBERS.c.id == identifier
         if not connection.execute(update(SUBSCRIBERS).where(where).values(position=progress.position)).rowcount:
             continue  # it was deleted meanwhile
-        _delete_blocked(connection, identifier, sorted(before - progress.blocked))
-        more: Collection[int] = sorted(progress.blocked - before)
-        if more:
-            rows = [{"subscriber": identifier, "number": number} for number in more]
-            connection.execute(_insert(connection, BLOCKED).on_conflict_do_nothing(), rows)
+        left = (BLOCKED.c.subscriber == bindparam("of")) & (BLOCKED.c.number == bindparam("gone"))
+        if gone := [{"of": identifier, "gone": number} for number in sorted(before - progress.blocked)]:
+            connection.execute(delete(BLOCKED).where(left), gone)
+        if more := [{"subscriber": identifier, "number": number} for number in sorted(progress.blocked - before)]:
+            connection.execute(_insert(connection, BLOCKED).on_conflict_do_nothing(), more)
 
 
 def skip_events(connection: Connection, identifier: str, upto: int) -> int:
@@ -491,9 +468,3 @@ def skip_events(connection: Connection, identifier: str, upto: int) -> int:
 
 def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
-
-
-def _delete_blocked(connection: Connection, identifier: str, numbers: Sequence[int]) -> None:
-    for start in range(0, len(numbers), 500):
-        few = BLOCKED.c.number.in_(numbers[start : start + 500])
-        connection.execute(delete(BLOCKED).where(BLOCKED.c.subscriber == identifier, few))

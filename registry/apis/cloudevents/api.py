@@ -126,14 +126,14 @@ class CloudEventsRequest:
             raise Refusal("extra_xregistry_header", self.owner.xid, name="Registry-version", error_detail=why)
         if edition.version is not None:
             check_identifier(tree, "version", self.owner.xid, edition.version.id)
-        self.check_conditions(views.etag_of(self.session, edition), edition.epoch, self.owner, tree.get("epoch"))
+        self.check_conditions(self.viewer.etag_of(edition), edition.epoch, self.owner, tree.get("epoch"))
 
     def resource_reply(self, place: ResourcePath, status: int, name: str = "") -> Reply:
         """Return the reply with the resulting resource, or with one version of it."""
         edition = self.viewer.choose_edition(require_shown(self.reader, place), name)
         more = self.reply_headers(place, status)
         if not self.asked.meta:
-            return views.resource_reply(self.session, self.viewer, place, edition, status, more, redirect=False)
+            return self.viewer.resource_reply(place, edition, status, more, redirect=False)
         return json_reply(self.viewer.render_edition(place, edition, named=bool(name), inline=False), status, more)
 
     def reply_headers(self, place: ResourcePath, status: int) -> list[tuple[bytes, bytes]]:
@@ -250,7 +250,7 @@ class GroupWriteRequest(CloudEventsRequest):
         if group is None:
             self.check_absent(place)
             return self._create_group(place, body, with_resources=False)
-        self.check_conditions(views.etag_of(self.session, group), group.epoch, place, tree.get("epoch"))
+        self.check_conditions(self.viewer.etag_of(group), group.epoch, place, tree.get("epoch"))
         form = GroupMapping(place.group.plural, place.gid, self.links)
         attributes = replace_attributes(place.group.plural, form, group.attributes, body.content)
         return self._write_group(place, {**attributes, **body.times}, 200)
@@ -264,7 +264,7 @@ class GroupWriteRequest(CloudEventsRequest):
     def _write_group(self, place: ResourcePath, attributes: Mapping[str, Any], status: int) -> Reply:
         self.perform("replace", place, attributes)
         group = require_group(self.reader, place)
-        shown, tag = self.viewer.render_group(place, group, "listed"), views.etag_of(self.session, group)
+        shown, tag = self.viewer.render_group(place, group, "listed"), self.viewer.etag_of(group)
         return json_reply(shown, status, self.reply_headers(place, status), tag)
 
 
@@ -411,7 +411,7 @@ class SchemaWriteRequest(CloudEventsRequest):
             if body:
                 why = "the document is external, so the body must be empty"
                 raise Refusal("extra_xregistry_header", place.xid, name="Registry-schemaURI", error_detail=why)
-            document, kind = GivenDocument(None, is_external=True), None
+            document, kind = GivenDocument(None), None
         else:
             kind = media.decode("latin-1").strip() if media and body else guess_content_type(body)
             document, attributes = GivenDocument(body), {**attributes, views.DOCUMENT_URL: None}
@@ -454,15 +454,15 @@ class DeleteRequest(CloudEventsRequest):
             return self._delete_versions(given) if place.kind == "versions" else self._delete_listed(given)
         if place.kind == "group":
             group = require_group(self.reader, place)
-            self.check_conditions(views.etag_of(self.session, group), group.epoch, place)
+            self.check_conditions(self.viewer.etag_of(group), group.epoch, place)
             reply = json_reply(self.viewer.render_group(place, group, "listed"))
         else:
             edition = self.viewer.choose_edition(require_shown(self.reader, self.owner), place.vid)
             said: Mapping[str, Any] = self.attributes_in_headers()
-            self.check_conditions(views.etag_of(self.session, edition), edition.epoch, place, said.get("epoch"))
+            self.check_conditions(self.viewer.etag_of(edition), edition.epoch, place, said.get("epoch"))
             if place.kind == "version":
                 self._require_version_left({place.vid})
-            reply = views.resource_reply(self.session, self.viewer, self.owner, edition, redirect=False)
+            reply = self.viewer.resource_reply(self.owner, edition, redirect=False)
         self.perform("delete", place)
         return reply
 
@@ -537,14 +537,14 @@ class ReadRequest(CloudEventsRequest):
         if place.kind == "group":
             group = require_group(self.reader, place)
             # With its resources, which change without its epoch, it has no ETag.
-            tag = "" if asked.inline else views.etag_of(self.session, group)
+            tag = "" if asked.inline else self.viewer.etag_of(group)
             reply = json_reply(self.viewer.render_group(place, group, "whole" if asked.inline else "listed"), tag=tag)
         else:
             edition = self.viewer.choose_edition(require_shown(self.reader, self.owner), place.vid)
             if asked.meta:
                 named = place.kind == "version"
                 return json_reply(self.viewer.render_edition(self.owner, edition, named=named, inline=asked.inline))
-            reply = views.resource_reply(self.session, self.viewer, self.owner, edition)
+            reply = self.viewer.resource_reply(self.owner, edition)
         tag = next((value for name, value in reply.headers if name == b"ETag"), b"").decode("ascii")
         return Reply(304, reply.headers) if reply.status == 200 and matches_etag(self.call.head, tag) else reply
 

@@ -10,7 +10,7 @@ import base64
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -290,16 +290,6 @@ _BASE_ATTRIBUTES: Final = ("basemessage", "basemessageuri", "basemessageurl", "b
 _REFERENCES: Final = ("definitiongroups", "messagegroups")
 
 
-class EntityMapping(Protocol):
-    """Converts one kind of entity; ``to_core`` raises :class:`Refusal`."""
-
-    def to_older(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the older format."""
-
-    def to_core(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the 1.0 attributes."""
-
-
 @dataclass(frozen=True, slots=True)
 class GroupMapping:
     """Converts a group or an endpoint; *plural* is the 1.0 name of its type."""
@@ -431,6 +421,10 @@ class SchemaMapping:
         """Return the 1.0 attributes, with the document as in the body (``schema``, ``schemabase64``)."""
         form = convert_schema("/schemagroups/g/schemas/s", body)
         return to_core_attributes({name: value for name, value in form.items() if name not in _IDENTITY_NAMES})
+
+
+EntityMapping = GroupMapping | MessageMapping | SchemaMapping
+"""Converts one kind of entity; ``to_core`` raises :class:`Refusal`."""
 
 
 def _parse_document(tree: Mapping[str, Any], *, strict: bool = False) -> Declarations:

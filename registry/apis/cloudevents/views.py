@@ -175,6 +175,49 @@ class CloudEventsView:
             raise Refusal("not_found", f"{shown.resource.xid}/versions/{name}")
         return ResourceEdition(shown, version)
 
+    def etag_of(self, subject: ResourceEdition | GroupEntity) -> str:
+        """Return the ETag of a resource or a group.
+
+        A definition depends on the format of its group, and on the target of its ``xref``.
+        """
+        if isinstance(subject, GroupEntity):
+            return f'"{subject.epoch}"'
+        resource = subject.shown.resource
+        group = self._reader.group(resource.group)
+        return f'"{resource.epoch}-{subject.epoch}-{group.epoch if group is not None else 0}"'
+
+    def resource_reply(
+        self,
+        place: ResourcePath,
+        edition: ResourceEdition,
+        status: int = 200,
+        more: Iterable[tuple[bytes, bytes]] = (),
+        *,
+        redirect: bool = True,
+    ) -> Reply:
+        """Return the reply with a definition, with the document of a schema, or with a redirect to it.
+
+        *place* is the resource's; *redirect* is for readers.
+        """
+        tag = self.etag_of(edition)
+        if place.resource.plural == "messages":
+            shown = self.render_resource(place, edition, "whole", self.group_defaults(place))
+            fields = (
+                *iter_header_fields(shown, alone=False),
+                (b"Content-Location", encode_header(shown["self"])),
+                *more,
+            )
+            return json_reply(shown, status, fields, tag)
+        shown = {**self.render_edition(place, edition, named=True, inline=False), "id": place.rid}
+        location = (b"Content-Location", encode_header(shown["self"]))
+        fields = ((b"ETag", tag.encode("ascii")), *iter_header_fields(shown, alone=True), location, *more)
+        elsewhere = shown.get(DOCUMENT_URL)
+        if elsewhere is not None:
+            return Reply(307, (*fields, (b"Location", encode_header(elsewhere)))) if redirect else Reply(status, fields)
+        document = (self._reader.document(edition.version.xid) if edition.version is not None else None) or b""
+        media = str(shown.get("contenttype") or guess_content_type(document))
+        return Reply(status, ((b"Content-Type", clean_content_type(media)), *fields), document)
+
     def _schema_members(self, place: ResourcePath, edition: ResourceEdition, style: Style) -> dict[str, Any]:
         """Return the members for versions of a schema: their URL, all of them, or the latest document."""
         source = edition.shown.source
@@ -252,50 +295,3 @@ def attributes_in_headers(head: RequestHead, path: str) -> dict[str, str | None]
             raise Refusal("extra_xregistry_header", path, name=f"Registry-{name}", error_detail=why)
         said[_SPELLINGS.get(name, name)] = decode_header(value, name, path) or None
     return said
-
-
-# Replies: entities with headers, documents, and pages.
-
-Headers = Iterable[tuple[bytes, bytes]]
-
-
-def etag_of(session: RegistrySession, subject: ResourceEdition | GroupEntity) -> str:
-    """Return the ETag of a resource or a group.
-
-    A definition depends on the format of its group, and on the target of its ``xref``.
-    """
-    if isinstance(subject, GroupEntity):
-        return f'"{subject.epoch}"'
-    resource = subject.shown.resource
-    group = session.reader.group(resource.group)
-    return f'"{resource.epoch}-{subject.epoch}-{group.epoch if group is not None else 0}"'
-
-
-def resource_reply(
-    session: RegistrySession,
-    viewer: CloudEventsView,
-    place: ResourcePath,
-    edition: ResourceEdition,
-    status: int = 200,
-    more: Headers = (),
-    *,
-    redirect: bool = True,
-) -> Reply:
-    """Return the reply with a definition, with the document of a schema, or with a redirect to it.
-
-    *place* is the resource's; *redirect* is for readers.
-    """
-    tag = etag_of(session, edition)
-    if place.resource.plural == "messages":
-        shown = viewer.render_resource(place, edition, "whole", viewer.group_defaults(place))
-        fields = (*iter_header_fields(shown, alone=False), (b"Content-Location", encode_header(shown["self"])), *more)
-        return json_reply(shown, status, fields, tag)
-    shown = {**viewer.render_edition(place, edition, named=True, inline=False), "id": place.rid}
-    location = (b"Content-Location", encode_header(shown["self"]))
-    fields = ((b"ETag", tag.encode("ascii")), *iter_header_fields(shown, alone=True), location, *more)
-    elsewhere = shown.get(DOCUMENT_URL)
-    if elsewhere is not None:
-        return Reply(307, (*fields, (b"Location", encode_header(elsewhere)))) if redirect else Reply(status, fields)
-    document = (session.reader.document(edition.version.xid) if edition.version is not None else None) or b""
-    media = str(shown.get("contenttype") or guess_content_type(document))
-    return Reply(status, ((b"Content-Type", clean_content_type(media)), *fields), document)

@@ -17,11 +17,13 @@ from registry.apis.messagecatalog.documents import (
     VERSION_ATTRIBUTES,
     CatalogReader,
     ListRequest,
+    Representation,
     catalog_path,
     check_new_id,
     definitions_in,
     group_attributes,
     iter_versions_in,
+    objects_in,
     parse_segments,
     split_uri,
     version_attributes,
@@ -89,11 +91,8 @@ class CatalogWriter(CatalogReader):
 
     def _put_groups(self, target: ResourcePath, body: Mapping[str, Any]) -> CatalogWriteResult:
         """Write the groups of a catalog's document."""
-        listed = body.get("groups")
-        if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-            raise invalid_value("/", "groups", "must be a list of objects")
         given: dict[str, Any] = {}
-        for each in listed:
+        for each in objects_in(body, "groups", "/"):
             name = check_new_id(each.get("id"), "/")
             if name in given:
                 raise invalid_value("/", "groups", f"contains {name} twice")
@@ -370,10 +369,7 @@ class MessageCatalogApi(_ProblemsApi):
             place = reader.find_path(segments)
             if not place.is_collection:
                 flag = {"group": "definitions", "resource": "versions"}.get(place.kind, "")
-                shown = reader.show(place, whole=flag in query)
-                if matches_etag(call.head, shown.etag):
-                    return Reply(304, ((b"ETag", shown.etag.encode("ascii")),))
-                return json_reply(shown.body, tag=shown.etag)
+                return _read_reply(call, reader.show(place, whole=flag in query))
             page = _parse_list_request(call, query, place)
             shown = reader.list_page(place, page, whole="definitions" in query)
         url = f"{call.url}{catalog_path(place.xid)}"
@@ -425,9 +421,13 @@ class DefinitionLookup(_ProblemsApi):
             shown = reader.show(reader.find_path(split[1]))
         if shown.body["authority"].rstrip("/") != split[0]:
             raise Refusal("not_found", values[0])
-        if matches_etag(call.head, shown.etag):
-            return Reply(304, ((b"ETag", shown.etag.encode("ascii")),))
-        return json_reply(shown.body, tag=shown.etag)
+        return _read_reply(call, shown)
+
+
+def _read_reply(call: ApiCall, shown: Representation) -> Reply:
+    if matches_etag(call.head, shown.etag):
+        return Reply(304, ((b"ETag", shown.etag.encode("ascii")),))
+    return json_reply(shown.body, tag=shown.etag)
 
 
 def _parse_list_request(call: ApiCall, query: Mapping[str, list[str]], place: ResourcePath) -> ListRequest:

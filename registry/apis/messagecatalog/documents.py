@@ -123,11 +123,21 @@ def definitions_in(body: Mapping[str, Any], subject: str) -> list[Mapping[str, A
     """
     definitions: list[Mapping[str, Any]] = []
     for name in _LIST_MEMBERS:
-        listed = body.get(name) if body.get(name) is not None else []
-        if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-            raise invalid_value(subject, name, "must be a list of objects")
-        definitions += listed
+        if body.get(name) is not None:
+            definitions += objects_in(body, name, subject)
     return definitions
+
+
+def objects_in(body: Mapping[str, Any], name: str, subject: str) -> list[Mapping[str, Any]]:
+    """Return a member of a body that must be a list of objects.
+
+    Raises:
+        Refusal: it is not.
+    """
+    listed = body.get(name)
+    if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
+        raise invalid_value(subject, name, "must be a list of objects")
+    return listed
 
 
 def iter_versions_in(body: Mapping[str, Any], subject: str) -> Iterator[Mapping[str, Any]]:
@@ -139,9 +149,9 @@ def iter_versions_in(body: Mapping[str, Any], subject: str) -> Iterator[Mapping[
     if "versions" not in body:
         yield body
         return
-    listed = body["versions"]
-    if not isinstance(listed, list) or not listed or not all(isinstance(each, Mapping) for each in listed):
-        raise invalid_value(subject, "versions", "must be a non-empty list of objects")
+    listed = objects_in(body, "versions", subject)
+    if not listed:
+        raise invalid_value(subject, "versions", "must not be empty")
     common = {name: value for name, value in body.items() if name not in ("versions", "version", "definition")}
     for each in listed:
         for name in ("id", "format"):
@@ -167,7 +177,10 @@ def version_attributes(body: Mapping[str, Any], name: str, group: GroupEntity, s
     )
     document = _with_group_format(body, form, subject)
     *_, message = read_message(subject, "", document, SourceLocation(subject), form, reader)
-    wrong = next((each for each in findings.sorted() if _is_error(each.severity, each.rule)), None)
+    # Fields of AMQP, MQTT and NATS are not extensible (section 3).
+    wrong = next(
+        (each for each in findings.sorted() if each.severity == "error" or each.rule == "unknown-option"), None
+    )
     if wrong is not None:
         raise invalid_value(subject, wrong.pointer.lstrip("/") or "definition", wrong.message)
     attributes = {**message.attributes, **({"basemessage": message.base} if message.base is not None else {})}
@@ -224,11 +237,6 @@ def _with_group_format(body: Mapping[str, Any], form: Format, subject: str) -> d
     alone = document.get("protocol") is None and document.get("envelope") is None
     document.pop("format", None)
     return document if alone else {**document, "format": wanted}
-
-
-def _is_error(severity: str, rule: str) -> bool:
-    """Whether a finding is an error in 0.1: fields of AMQP, MQTT and NATS are not extensible (section 3)."""
-    return severity == "error" or rule == "unknown-option"
 
 
 def _check_texts(given: Mapping[str, Any], subject: str) -> None:
