@@ -25,7 +25,7 @@ from router.evaluation.outcome_rows import (
 from router.evaluation.outputs import Tally, sum_tallies
 from router.evaluation.plan import Plan, compile_plan
 from router.logs import get_logger
-from router.state.state import BatchStore
+from router.state.state import BatchStore, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.shadow import EpochPair
 from router.writing.kafka_records import KafkaRecords, create_single_write, to_kafka_records
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from router.evaluation.plan import Evaluator
+    from router.request_reply import Pairing
+    from router.watching.status import RouterStatus
 
 _NO_ROUTE: Final = 2**31 - 1
 _log = get_logger()
@@ -323,6 +325,17 @@ class PlanCache:
         if pair.before == pair.after or loaded.without_shadow is not None:
             notes = list(iter_catalog_notes(loaded.plan, shadow))
             self._metrics.shadow.judging(pair, len(shadow.catalog.definitions), notes)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """What all queries of a router share; *pairing* receives the records to pair with others."""
+
+    state: StateFolder
+    plans: PlanCache
+    metrics: Metrics
+    status: RouterStatus
+    pairing: Pairing | None = None
 
 
 def restore_plan(store: BatchStore, plan_id: str, restore: Callable[[bytes], Plan]) -> Plan:

@@ -243,38 +243,9 @@ _NAMED: Final = 5
 _WHOLE_ID: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterSummary:
-    """A dead letter in a list. ``nearest`` has xids; ``attempts`` counts the first write and all replays."""
-
-    id: str
-    failed: datetime | None
-    reason: str
-    endpoint: str | None
-    detail: str
-    nearest: tuple[str, ...]
-    attempts: int
-    standing: Standing
-    sink: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "letter": self.id,
-            "failed": None if self.failed is None else instant(self.failed),
-            "reason": self.reason,
-            "endpoint": self.endpoint,
-            "detail": self.detail,
-            "nearest": list(self.nearest),
-            "attempts": self.attempts,
-            "standing": self.standing,
-            "sink": self.sink,
-        }
-
-
 @dataclass(slots=True)
 class DeadLetterCounts:
-    """Counts of dead letters per group, and the most recent ones, newest first.
+    """Counts of dead letters per group, and the most recent ones as JSON, newest first.
 
     ``seen`` counts all letters, ``total`` the letters that match the filter.
     """
@@ -282,7 +253,7 @@ class DeadLetterCounts:
     seen: int = 0
     total: int = 0
     counts: dict[GroupBy, Counter[str]] = field(default_factory=dict)
-    newest: list[DeadLetterSummary] = field(default_factory=list)
+    newest: list[dict[str, Any]] = field(default_factory=list)
 
 
 def list_dead_letters(
@@ -295,7 +266,7 @@ def list_dead_letters(
 ) -> DeadLetterCounts:
     """Count the dead letters that match the filter, and return the *limit* most recent ones."""
     result = DeadLetterCounts(counts={each: Counter() for each in by})
-    heap: list[tuple[datetime, int, DeadLetterSummary]] = []
+    heap: list[tuple[datetime, int, dict[str, Any]]] = []
     for letter, entry in join_ledger_entries(letters, ledger):
         result.seen += 1
         standing = get_standing(entry)
@@ -355,19 +326,19 @@ def find_dead_letter(letters: Iterable[DeadLetter], prefix: str) -> DeadLetter:
     return matches[0]
 
 
-def _summarize(letter: DeadLetter, entry: LedgerEntry | None, redactor: Redactor) -> DeadLetterSummary:
-    shown = redactor.redact(letter).letter
-    return DeadLetterSummary(
-        letter.id,
-        letter.failed,
-        letter.reason,
-        letter.endpoint,
-        shown.detail,
-        tuple(str(near.get("message")) for near in letter.nearest),
-        letter.attempts + (entry.attempts if entry is not None else 0),
-        get_standing(entry),
-        letter.sink,
-    )
+def _summarize(letter: DeadLetter, entry: LedgerEntry | None, redactor: Redactor) -> dict[str, Any]:
+    """Return a dead letter in a list; ``attempts`` counts the first write and all replays."""
+    return {
+        "letter": letter.id,
+        "failed": None if letter.failed is None else instant(letter.failed),
+        "reason": letter.reason,
+        "endpoint": letter.endpoint,
+        "detail": redactor.redact(letter).letter.detail,
+        "nearest": [str(near.get("message")) for near in letter.nearest],
+        "attempts": letter.attempts + (entry.attempts if entry is not None else 0),
+        "standing": get_standing(entry),
+        "sink": letter.sink,
+    }
 
 
 def _group_value(letter: DeadLetter, by: GroupBy) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.offsets import KafkaOffsets
 from router.batches.pipeline import Pipeline
-from router.batches.plans import LoadedPlan, PlanCache
+from router.batches.plans import LoadedPlan, SharedParts
 from router.batches.splitting import Splitting
 from router.batches.waiting import Draining
 from router.errors import BrokerUnreachable, DiskError, extract_cause, find_permanent_error, is_data_loss
@@ -33,20 +33,17 @@ from router.reading import generations
 from router.reading.generations import Generation, Spans, Succession, cluster_of, reads, topics_of
 from router.reading.streams import QueryReader, ReadTopics, start_query, topics_of_query
 from router.realtime import RealTimeQuery, require_cores, require_rest_topic, restore_origin
-from router.request_reply import Pairing
 from router.running.monitoring import require_intact_query
 from router.running.reload import run_in_background
 from router.sources import INBOX, REST, Source, group_by_query, make_query_client
 from router.spark.session import is_jvm_alive, kill_jvm
 from router.state.durable import disk_of
-from router.state.state import Accounts, StateFolder
 from router.watching.batches import finding_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from router.watching.metrics import Metrics
     from router.watching.status import RouterStatus
 
 # What starts a query: on its generation, in batches or record by record.
@@ -97,27 +94,11 @@ _log = get_logger()
 class Queries:
     """Starts, watches, retargets and drains all queries of a router."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        state: StateFolder,
-        plans: PlanCache,
-        metrics: Metrics,
-        status: RouterStatus,
-        *,
-        once: bool,
-        pairing: Pairing | None = None,
-        accounts: Accounts | None = None,
-    ) -> None:
-        self._spark = spark
-        self._state = state
-        self._plans = plans
-        self._metrics = metrics
-        self._status = status
-        self._accounts = accounts or Accounts(state)
+    def __init__(self, shared: SharedParts, *, once: bool) -> None:
+        self._shared = shared
+        self._state, self._plans, self._status = shared.state, shared.plans, shared.status
         self._once = once
-        self._pairing = pairing
-        self._succession = Succession(state)
+        self._succession = Succession(shared.state)
         self._running: dict[str, QueryRun] = {}
 
     def set_start_positions(self, sources: Sequence[Source], *, waits: bool = False) -> None:
@@ -258,7 +239,7 @@ class Queries:
             self._status.query(running.name, "stopped", batch=running.pipeline.last)
         if cut:
             kill_jvm()
-        self._accounts.keep_all()
+        self._state.accounts.keep_all()
         return not cut
 
     def _begin_switch(self, running: QueryRun) -> None:
@@ -413,7 +394,7 @@ class Queries:
         members = () if apart else sources
         topics = self._make_topics(running, members)
         generation = self._repair(running, members, topics)
-        reader = QueryReader(self._spark, settings, running.name, members)
+        reader = QueryReader(self._plans.spark, settings, running.name, members)
         if not apart and settings.is_real_time:
             running.catching_up = running.catching_up or self._succession.unfinished(running.name) is not None
             if not running.catching_up:
@@ -495,16 +476,11 @@ class Queries:
             running.name,
             kind,
             generation,
-            self._state,
-            self._plans,
-            self._metrics,
-            self._status,
+            self._shared,
             final=generation.pending if running.switching else None,
             splitting=splitting,
             came_by=next(iter(self._plans.active.queries), "") if is_rest else "",
             restored=restore_origin if is_rest else None,
-            pairing=self._pairing,
-            accounts=self._accounts,
             topics=topics,
         )
         once = self._once or running.catching_up
@@ -513,11 +489,12 @@ class Queries:
 
     def _launch_real_time(self, running: QueryRun, generation: Generation, reader: QueryReader) -> None:
         plan = self._plans.active
-        require_cores(self._spark, plan, generation.topics)
+        require_cores(self._plans.spark, plan, generation.topics)
         rows = reader.stream(self._state, generation, None)
         running.switching = False
-        self._accounts.let_go(running.name)
-        running.pipeline = RealTimeQuery(running.name, generation, plan, self._metrics, self._status, self._accounts)
+        accounts = self._state.accounts
+        accounts.let_go(running.name)
+        running.pipeline = RealTimeQuery(running.name, generation, plan, self._shared.metrics, self._status, accounts)
         running.query = running.pipeline.start(rows, self._state)
         self._status.query(running.name, "running")
 

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bindings.protocols import BINDINGS
@@ -31,7 +30,7 @@ from router.logs import get_logger
 from router.realtime import require_real_time
 from router.settings import Settings
 from router.settings.catalogs import make_logins
-from router.state.durable import Pins, clients_of, distrusted
+from router.state.durable import distrusted, pin_addresses
 from router.terminal import plural
 
 if TYPE_CHECKING:
@@ -231,7 +230,6 @@ class Reloader:
         self._active = active
         self._metrics = metrics
         self._status = status
-        self._pins = Pins(Path(settings.state))
         self._interval = settings.catalog.poll.total_seconds() or (UNREAD_SECONDS if unread else 0)
         more: dict[str, Any] = {"max_shrink": settings.catalog.max_shrink, "unfit": self._find_rejections}
         self._watcher = _watch(settings.catalog.source, self._interval, active, unread=unread, **more)
@@ -296,14 +294,13 @@ class Reloader:
         plan, rule = Plan(catalog, self._settings), "unusable-source"
         try:
             require_real_time(plan)
-            clients = clients_of(self._settings, catalog, plan.sources)
-            if distrust := distrusted(clients, self._pins):
+            if distrust := distrusted(self._settings, catalog, plan.sources):
                 self._reject(tuple(distrust))
                 return None
             _ = plan.evaluator
             # An address is on the disk before any connection shows credentials to it.
             rule = "moved-address"
-            self._pins.keep(clients)
+            pin_addresses(self._settings, catalog, plan.sources)
         except (ConfigError, StateError) as error:
             self._reject((Finding("", "", "error", rule, error.message, error.hint),))
             return None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from bindings.private_files import set_umask_for
 from catalog.linting.attributes import rejecting_errors
 from catalog.load import freeze_for_gc
-from router.batches.plans import PlanCache
+from router.batches.plans import PlanCache, SharedParts
 from router.dead_letters.retention import RetentionThread
 from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
 from router.evaluation.plan import Plan, compile_plan
@@ -53,8 +53,8 @@ from router.spark.session import (
     open_spark_session,
     require_jvm,
 )
-from router.state.durable import Pins, admit, clients_of, disk_of
-from router.state.state import Accounts, StateFolder
+from router.state.durable import admit, disk_of
+from router.state.state import StateFolder
 from router.watching.metrics import RelationMetrics, SubscriptionMetrics, add_jvm_metrics
 from router.watching.status import RouterStatus
 from router.writing.outcomes import create_topics
@@ -225,7 +225,6 @@ class Service:
         self._stale = stale
         self._settings = plan.settings
         self._state = state
-        self._accounts = Accounts(state)
         self._base = base
         self._stop = stop
         self._in_order = True
@@ -236,8 +235,8 @@ class Service:
         self._subscriptions = RouterSubscriptions(state.root, make_logins(plan.settings), self._status, make_metrics)
         endpoints = [source.endpoint for source in plan.sources]
         # This comes before their series begin: what an account adds to a series that was seen looks like traffic.
-        self._accounts.keep_endpoints(endpoints)
-        for query, account in self._accounts.known.items():
+        state.accounts.keep_endpoints(endpoints)
+        for query, account in state.accounts.known.items():
             self._metrics.resume(query, account)
         self._metrics.init_series(endpoints=endpoints)
 
@@ -254,7 +253,7 @@ class Service:
             wanted = [*self._first.queries, *(() if self._settings.realtime is None else (REST,))]
             names = [*wanted, *Succession(self._state).left(wanted)]
             require_intact(self._state, names, inbox=self._settings.inbox.kafka is None)
-        admit(clients_of(self._settings, self._first.catalog, self._first.sources), Pins(self._state.root))
+        admit(self._settings, self._first.catalog, self._first.sources)
         with self._stop.interruptible():
             require_checks(iter_router_checks(self._settings, self._first.catalog, self._first.sources, once=once))
         require_real_time(self._first, once=once)
@@ -285,8 +284,7 @@ class Service:
             shadowing = ShadowReloader(plans, self._metrics.shadow)
             pairing = stack.enter_context(self._make_pairing())
             warming = None if once else stack.enter_context(WarmUp(spark, plans.current(), self._status))
-            shared = (spark, self._state, plans, self._metrics, self._status)
-            queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
+            queries = Queries(SharedParts(self._state, plans, self._metrics, self._status, pairing), once=once)
             with disk_of(self._state.root):
                 queries.set_start_positions(self._first.sources, waits=not once)
             self._show_plan(self._first, stale=self._stale)
@@ -424,7 +422,7 @@ def _run_gateways(settings: Settings, plan: Plan, stop: threading.Event, monitor
     pushed = _pushed_endpoints(plan)
     if not pushed:
         raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
-    admit(clients_of(settings, plan.catalog, plan.sources), Pins(Path(settings.state)))
+    admit(settings, plan.catalog, plan.sources)
     require_checks(iter_gateway_checks(settings, plan.catalog, plan.sources))
     metrics, status = monitoring.metrics, monitoring.status
     comparisons = CatalogComparisons(metrics, status)

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
@@ -95,6 +96,11 @@ class StateFolder:
         state = cls(root)
         with state.database:
             yield state
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        """The accounts of all queries, as this process has them."""
+        return Accounts(self.database)
 
     def spill(self, letter: str, record: bytes) -> None:
         """Write the whole record of a dead letter to a file; the same letter again changes nothing."""
@@ -344,8 +350,8 @@ class Accounts:
     did, not from what was written of them.
     """
 
-    def __init__(self, state: StateFolder) -> None:
-        self._database = state.database
+    def __init__(self, database: StateDatabase) -> None:
+        self._database = database
         self._lock = threading.RLock()
         self._unwritten: set[str] = set()
         stored = self._database.read("SELECT query, account FROM accounts ORDER BY query")

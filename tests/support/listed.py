@@ -21,7 +21,7 @@ import pytest
 from catalog.load import load
 from catalog.model import Catalog
 from router.batches.pipeline import Pipeline
-from router.batches.plans import LoadedPlan
+from router.batches.plans import LoadedPlan, SharedParts
 from router.batches.splitting import BatchPart
 from router.errors import SinkError
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
@@ -415,7 +415,9 @@ class Process:
         self.plans = cast(Any, SimpleNamespace(active=plan, current=self.current, pinned=self.current))
         self.metrics = Metrics(plan.settings.sinks)
         self.status = RouterStatus()
-        self.pipeline = Pipeline(INBOX, "inbox", generation, state, self.plans, self.metrics, self.status)
+        state.__dict__.pop("accounts", None)  # Another process reads them.
+        shared = SharedParts(state, self.plans, self.metrics, self.status)
+        self.pipeline = Pipeline(INBOX, "inbox", generation, shared)
 
     def current(self, *pinned: object) -> ListPlan:
         """Return the plan that this process has loaded."""
