@@ -66,17 +66,17 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
     """
     takers = dead_letter_sinks(settings)
     readable = tuple(name for name in takers if settings.sinks[name].readable)
-    others = (
+    hint = (
         f"read {', '.join(readable)} instead" if readable else "add a table, a folder or a topic to dead_letters.sinks"
     )
     for name in wanted:
         if name not in takers:
-            raise ConfigError(f"sink {name} has no dead letters", key="dead_letters.sinks", hint=others)
+            raise ConfigError(f"sink {name} has no dead letters", key="dead_letters.sinks", hint=hint)
         if name not in readable:
-            raise ConfigError(f"dead letters in sink {name} cannot be read back", key=f"sinks.{name}", hint=others)
+            raise ConfigError(f"dead letters in sink {name} cannot be read back", key=f"sinks.{name}", hint=hint)
     if not readable:
-        names = ", ".join(takers)
-        raise ConfigError(f"dead letters in {names} cannot be read back", key="dead_letters.sinks", hint=others)
+        text = f"dead letters in {', '.join(takers)} cannot be read back"
+        raise ConfigError(text, key="dead_letters.sinks", hint=hint)
     return tuple(dict.fromkeys(wanted)) or readable
 
 
@@ -170,15 +170,9 @@ class DeadLetterFilter:
             and (not self.standings or standing in self.standings)
             and (not self.endpoints or _fits(self.endpoints, letter.endpoint or ""))
             and (not self.messages or any(_fits(self.messages, str(near.get("message"))) for near in letter.nearest))
-            and self._is_in_time_range(letter.failed)
+            and (self.since is None or (letter.failed is not None and letter.failed >= self.since))
+            and (self.until is None or (letter.failed is not None and letter.failed < self.until))
         )
-
-    def _is_in_time_range(self, failed: datetime | None) -> bool:
-        if self.since is None and self.until is None:
-            return True
-        if failed is None:
-            return False
-        return (self.since is None or failed >= self.since) and (self.until is None or failed < self.until)
 
 
 def build_filter(
@@ -273,8 +267,10 @@ def list_dead_letters(
         if not selection.matches(letter, standing):
             continue
         result.total += 1
+        nearest = str(letter.nearest[0].get("message")) if letter.nearest else NONE
+        values = {"reason": letter.reason, "endpoint": letter.endpoint or NONE, "nearest": nearest}
         for each in by:
-            result.counts[each][_group_value(letter, each)] += 1
+            result.counts[each][values[each]] += 1
         age = letter.failed or BEGINNING
         if limit and (len(heap) < limit or age >= heap[0][0]):
             # If times are equal, the letter read later counts as newer.
@@ -339,15 +335,6 @@ def _summarize(letter: DeadLetter, entry: LedgerEntry | None, redactor: Redactor
         "standing": get_standing(entry),
         "sink": letter.sink,
     }
-
-
-def _group_value(letter: DeadLetter, by: GroupBy) -> str:
-    """Return the value by which a dead letter is grouped; for ``nearest``, its first nearest definition."""
-    if by == "reason":
-        return letter.reason
-    if by == "endpoint":
-        return letter.endpoint or NONE
-    return str(letter.nearest[0].get("message")) if letter.nearest else NONE
 
 
 # Explaining a dead letter with the current catalog, candidate by candidate, like ``match --explain``.

@@ -37,7 +37,14 @@ from router.realtime import require_real_time, require_rest_topic
 from router.request_reply import Pairing
 from router.running.monitoring import BacklogPoller, Monitoring, load_startup_catalog, require_intact, serve_monitoring
 from router.running.queries import Queries, WarmUp
-from router.running.reload import BackgroundReloader, CatalogComparisons, Reloader, ShadowReloader, run_in_background
+from router.running.reload import (
+    BackgroundReloader,
+    CatalogComparisons,
+    Reloader,
+    ShadowReloader,
+    finding_fields,
+    run_in_background,
+)
 from router.settings import Settings, load_settings
 from router.settings.catalogs import make_logins
 from router.sinks import check_endpoints
@@ -171,36 +178,22 @@ def run(
 
 
 def _report_catalog(plan: Plan) -> None:
-    findings = plan.catalog.findings
-    errors = [finding for finding in findings if finding.severity == "error"]
-    _log.info(
-        "catalog loaded",
-        epoch=plan.epoch,
-        definitions=len(plan.catalog.definitions),
-        endpoints=len(plan.catalog.endpoints),
-        warnings=sum(finding.severity == "warning" for finding in findings),
-        errors=len(errors),
-    )
+    catalog, errors = plan.catalog, [each for each in plan.catalog.findings if each.severity == "error"]
+    found = {"warnings": sum(each.severity == "warning" for each in catalog.findings), "errors": len(errors)}
+    size = {"definitions": len(catalog.definitions), "endpoints": len(catalog.endpoints)}
+    _log.info("catalog loaded", epoch=plan.epoch, **size, **found)
     left_out = rejecting_errors(errors)
     for finding in errors:
-        _log.warning(
-            "definition left out" if finding in left_out else "catalog error; the rest is used",
-            file=finding.file,
-            pointer=finding.pointer,
-            rule=finding.rule,
-            problem=finding.message,
-            hint=finding.hint,
-        )
+        text = "definition left out" if finding in left_out else "catalog error; the rest is used"
+        _log.warning(text, **finding_fields(finding))
     missing = find_missing_sources(plan.catalog, plan.settings)
     for endpoint, remedy in missing.items():
         _log.warning("source not found in the catalog; it is not read", endpoint=endpoint, hint=remedy)
     if not plan.sources:
-        raise ConfigError(
-            "no source to read: the catalog has none of the configured sources"
-            + (f"; it has no {', '.join(missing)}" if missing else ""),
-            key="sources",
-            hint=next(iter(missing.values()), "list endpoints of the catalog under `sources`"),
-        )
+        lacking = f"; it has no {', '.join(missing)}" if missing else ""
+        text = f"no source to read: the catalog has none of the configured sources{lacking}"
+        hint = next(iter(missing.values()), "list endpoints of the catalog under `sources`")
+        raise ConfigError(text, key="sources", hint=hint)
 
 
 def _create_topics(plan: Plan) -> None:
@@ -327,7 +320,7 @@ class Service:
     ) -> None:
         """*warming* is None in a run that ends by itself."""
         once = warming is None
-        changes = CatalogActivation(plans, queries, intake, self._show_plan, self._set_pending_reason)
+        changes = CatalogActivation(plans, queries, intake, self._show_plan, self._status.set_pending_reason)
         nudged = threading.Event()
         unread = bool(self._stale)
         reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set, unread=unread)
@@ -368,9 +361,6 @@ class Service:
         self._comparisons.set_active(plan.catalog)
         if any(sink.topics is not None and sink.topics.create_topics for sink in self._settings.sinks.values()):
             run_in_background(partial(_create_topics, plan))
-
-    def _set_pending_reason(self, reason: str) -> None:
-        self._status.set_pending_reason(reason)
 
     def _drain(self, queries: Queries, intake: Intake) -> None:
         self._status.set_draining()

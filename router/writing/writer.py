@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
@@ -216,10 +216,8 @@ class BatchWriter:
         """
         for name, numbers in self._plan.routes.event_sinks.items():
             if name in reasons:
-                share: Iterable[RejectedRow] = (
-                    RejectedRow(each.position, reasons[name], each.endpoint, each.message)
-                    for each in events.select_routes(numbers).list_decisions()
-                )
+                lacked = events.select_routes(numbers).list_decisions()
+                share = iter([RejectedRow(o.position, reasons[name], o.endpoint, o.message) for o in lacked])
                 if not self._is_kafka(name):
                     share = self._open_sink(name).iter_missing_rows(create_commit(name, batch), share)
                 rejections.add(name, share)
@@ -333,12 +331,9 @@ class BatchWriter:
 
     def _publish_outcomes(self, name: str, outcomes: Outcomes, *, letters: bool) -> tuple[RejectedRow, ...]:
         rejected: tuple[RejectedRow, ...] = ()
-        if letters:
-            self._publish([name], partial(outcomes.publish_dead_letters, name))
-            return rejected
-        if name in self._capped:
+        if name in self._capped and not letters:
             outcomes, rejected = limit_topics(outcomes, name, self._capped[name])
-        self._publish([name], partial(outcomes.publish_events, name))
+        self._publish([name], partial(outcomes.publish, name, letters=letters))
         if rejected:
             self._metrics.count_sink_write(name, "rejected")
         return rejected

@@ -266,20 +266,16 @@ class ListOutcomes:
         ]
         return pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in ("position", "reason", "detail")]))
 
-    def publish_events(self, sink: str) -> None:
+    def publish(self, sink: str, *, letters: bool) -> None:
         """Publish."""
         if sink in self.world.down:
             raise SinkError(sink, "is away")
         self.world.published.setdefault(sink, []).extend(each.number for each in self.given)
 
-    def publish_dead_letters(self, sink: str) -> None:
-        """Publish."""
-        self.publish_events(sink)
-
     def publish_all(self, sinks: Sequence[str]) -> None:
         """Publish events to the first and letters to the last."""
-        self._of(each for each in self.given if not each.reason).publish_events(sinks[0])
-        self.select_dead_letters().publish_dead_letters(sinks[-1])
+        self._of(each for each in self.given if not each.reason).publish(sinks[0], letters=False)
+        self.select_dead_letters().publish(sinks[-1], letters=True)
 
     def iter_spilled(self) -> Iterator[tuple[str, bytes]]:
         """Spill nothing."""

@@ -35,7 +35,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (StoredBatch, "pin", 1),
     (ListSink, "commit_staged", 1),
     (ListSink, "write", 1),
-    (ListOutcomes, "publish_events", 1),
+    (ListOutcomes, "publish", 1),
     (BatchWriter, "send_dead_letters", 1),
     (StoredBatch, "settle", 1),
     (Splitting, "written", 1),
