@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 RECEIVED: Final = "received"
 CHUNK_ROWS: Final = 4096
 """Rows of the inbox that are summed up together."""
+MAX_CHUNKS: Final = 1000
+"""Sums that are kept of a partition; of more, each two become one."""
 LOOK_ROWS: Final = 200_000
 """Rows of the inbox that are read at one look, so that the first look at millions does not keep a thread."""
 
@@ -252,6 +254,8 @@ class InboxRows:
             if rows.last > position:
                 self._known[number].append(rows)
         self._pass(view, number, position)
+        if len(self._known[number]) > MAX_CHUNKS:
+            self._known[number] = _merged(self._known[number])
         return sum(sum(rows.counts.values()) for rows in new)
 
 
@@ -272,6 +276,20 @@ def _read(view: InboxView, number: int, first: InboxPosition, last: InboxPositio
         if upto == first:
             return
         first = upto
+
+
+def _merged(known: deque[_Rows]) -> deque[_Rows]:
+    """Sum up each two neighbours together."""
+    pairs: deque[_Rows] = deque()
+    while known:
+        rows = known.popleft()
+        if known:
+            other = known.popleft()
+            counts = dict(Counter(rows.counts) + Counter(other.counts))
+            oldest = {name: min(at, rows.oldest.get(name, at)) for name, at in other.oldest.items()}
+            rows = _Rows(rows.first, other.last, counts, {**rows.oldest, **oldest})
+        pairs.append(rows)
+    return pairs
 
 
 class InboxBacklog:
@@ -310,8 +328,21 @@ class InboxBacklog:
         )
         self.read_until.look(asked, (), ends, positions)
         self.endpoints = self._rows.look(view, positions, ends)
-        oldest = (each.oldest for each in (self.endpoints or {}).values() if each.oldest is not None)
-        return Backlog(records, min(oldest, default=None))
+        if self.endpoints is None:
+            arrived = self._iter_first(view, positions, ends)
+        else:
+            arrived = (each.oldest for each in self.endpoints.values() if each.oldest is not None)
+        return Backlog(records, min(arrived, default=None))
+
+    @staticmethod
+    def _iter_first(
+        view: InboxView, positions: Mapping[int, InboxPosition], ends: Mapping[int, InboxPosition]
+    ) -> Iterator[int]:
+        """Yield when the first row of each partition arrived, which is its oldest."""
+        for number, position in positions.items():
+            if ends[number] > position:
+                last = view.advance_position(number, position, 1, ends[number])
+                yield from (at for rows in _read(view, number, position, last) for at in rows.oldest.values())
 
 
 # Where the rows of a batch lie, and how a batch is cut into parts that can be found again.

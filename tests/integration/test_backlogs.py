@@ -178,6 +178,7 @@ def test_kafkas_own_tools_see_how_far_a_source_is_read(
 def test_the_inbox_says_what_waits_of_each_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlogs, "CHUNK_ROWS", 7)
     monkeypatch.setattr(backlogs, "LOOK_ROWS", 30)
+    monkeypatch.setattr(backlogs, "MAX_CHUNKS", 3)
     random = Random(34)
     inbox = Inbox(tmp_path / "inbox", partitions=2)
     view, rows = InboxView(tmp_path / "inbox"), InboxRows()
