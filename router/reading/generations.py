@@ -169,9 +169,19 @@ class Generation:
         return offsets
 
     def reached(self) -> dict[str, Any] | None:
-        """The offset of the only source up to which batches are committed; None before the first."""
+        """The offset of the only source up to which batches are committed; None before the first.
+
+        Raises:
+            StateError: Spark's note of it is gone: nobody knows where to read on.
+        """
         committed = newest_in(self.path / "commits")
-        return None if committed is None else self.ends(committed)
+        if committed is None:
+            return None
+        path = self.path / "offsets" / str(committed)
+        try:
+            return _read_end(path)
+        except FileNotFoundError as error:
+            raise missing(path, f"batch {committed} was committed") from error
 
     def ends(self, batch: int) -> dict[str, Any]:
         """Return the offset of the only source that a batch ends at, as Spark noted it; empty when that says none."""

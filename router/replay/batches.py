@@ -253,7 +253,7 @@ def hold_back_waiting(judged: Sequence[ReplayOutcome], turns: ReplayOrder) -> It
         if each.letter in held:
             yield ReplayOutcome(each.letter, None, (), HELD)
             continue
-        if each.reason is None:
+        if each.reason is None and each.letter in keys:
             turns.passed.add(each.letter)
         yield each
 

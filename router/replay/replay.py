@@ -260,6 +260,8 @@ class _Run:
         counts = self.summary if self.resumed is None else self.resumed
         self._opened().replay(plan, pending, self._find_letters(pending.letters), counts)
         self.summary.resuming = False
+        if self.watcher is not None:
+            self.watcher.progress(counts)
 
     def _find_letters(self, ids: Sequence[str]) -> list[DeadLetter]:
         """Return dead letters by id, in that order, without those that no longer exist."""

@@ -173,10 +173,10 @@ def _read_accounts(root: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _is_importable(root: Path, name: Path) -> bool:
-    """Whether there is a database of that name to import.
+    """Whether there is a database of that name to import; what occurred is given up where it is damaged.
 
     Raises:
-        StateError: it is damaged or gone.
+        StateError: another one is damaged or gone.
     """
     path = root / name
     if name == OLD_LETTERS and (root / _MARKER).exists() and not (path.exists() and path.stat().st_size):
@@ -184,11 +184,17 @@ def _is_importable(root: Path, name: Path) -> bool:
         raise missing(path, "there was one; it is gone or empty", hint=hint)
     if not path.exists():
         return False
-    with translate_errors(path), closing(sqlite3.connect(path)) as connection:
-        ((fault,),) = connection.execute("PRAGMA quick_check(1)").fetchall()
-        if fault != "ok":
-            raise damaged(path, fault)
-        return bool(connection.execute("PRAGMA user_version").fetchone()[0])
+    try:
+        with translate_errors(path), closing(sqlite3.connect(path)) as connection:
+            ((fault,),) = connection.execute("PRAGMA quick_check(1)").fetchall()
+            if fault != "ok":
+                raise damaged(path, fault)
+            return bool(connection.execute("PRAGMA user_version").fetchone()[0])
+    except StateError as error:
+        if name != _SIGHTINGS:
+            raise
+        _log.warning("coverage cannot be read; starting anew", problem=str(error))
+        return False
 
 
 def _copy_tables(connection: sqlite3.Connection, name: Path) -> None:
