@@ -190,7 +190,7 @@ def _offset_in(path: Path, batch: int) -> dict[str, Any]:
         f"{RESTORE}; if state.db has no pin of it (SELECT * FROM pins WHERE batch = {batch}), nothing of it was "
         f"written and the file may be removed"
     )
-    return json.loads(_checked(file, partial(_has_objects, objects=2), hint=hint).split(b"\n")[2]) or {}
+    return json.loads(_checked(file, _is_offsets, hint=hint).split(b"\n")[2]) or {}
 
 
 def _checked(path: Path, is_whole: Callable[[bytes], bool], *, hint: str = RESTORE) -> bytes:
@@ -218,6 +218,11 @@ def _crc_of(content: bytes, written: bytes) -> bytes:
     size = max(1, int.from_bytes(written[4:_CRC_HEAD], "big"))
     sums = (zlib.crc32(content[at : at + size]) for at in range(0, len(content), size))
     return _CRC_MAGIC + size.to_bytes(4, "big") + b"".join(each.to_bytes(4, "big") for each in sums)
+
+
+def _is_offsets(content: bytes) -> bool:
+    # Spark takes a plan of a batch without a time for one of 1970.
+    return _has_objects(content, 2) and "batchTimestampMs" in json.loads(content.split(b"\n")[1])
 
 
 def _has_objects(content: bytes, objects: int) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from router.errors import StateError
 from router.reading import generations
 from router.reading.generations import EARLIEST, Generation, Positions, starting_offsets
+from router.state.durable import progress_of
 from router.state.state import StateFolder
 
 QUERY = "kafka-1"
@@ -79,3 +80,13 @@ def test_a_committed_batch_without_a_note_of_its_end_is_no_reason_to_begin_anew(
     assert generation.ends(0) == {}
     with pytest.raises(StateError, match="offsets/0 is missing: batch 0 was committed"):
         generation.positions()
+
+
+def test_a_plan_of_a_batch_without_its_time_is_damaged(state: StateFolder) -> None:
+    generation = generations.begin(state, QUERY, ["t"])
+    (generation.path / "metadata").write_text('{"id": "x"}')
+    planned(generation, 0, {"t": {"0": 9}}, committed=False)
+    with pytest.raises(StateError, match="offsets/0 is damaged: it is truncated"):
+        progress_of(generation.path)
+    (generation.path / "offsets" / "0").write_text('v1\n{"batchTimestampMs": 1}\n{"t": {"0": 9}}')
+    assert progress_of(generation.path).end == {"t": {"0": 9}}
