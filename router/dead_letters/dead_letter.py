@@ -204,7 +204,8 @@ def format_body(body: bytes | None, max_length: int = BODY_SHOWN) -> list[str]:
         return ["(none)"]
     shown = body[:max_length]
     more = [f"{CUT} {len(body) - max_length} bytes more"] if len(body) > max_length else []
-    if "body" in (given := body_to_json(body)) and "\x00" not in given["body"]:
+    text = body_to_json(body).get("body")
+    if text is not None and "\x00" not in text:
         # The last character may be truncated.
         return [sanitize(line.rstrip("\r")) for line in shown.decode("utf-8", "ignore").split("\n")] + more
     lines = []

@@ -254,7 +254,7 @@ class RunningSubscription:
         if end is not None and end <= now:
             facts = {
                 "expiration": end.isoformat(),
-                "hint": "compare the clocks; the requested expiry is used meanwhile",
+                "hint": "compare the clocks; until then the requested expiry is used",
             }
             _log.warning("subscription has expired by its manager's clock", endpoint=self.source.endpoint, **facts)
             end = now + timedelta(seconds=2 * asked)

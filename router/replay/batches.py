@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -262,7 +262,7 @@ def hold_back_waiting(judged: Sequence[ReplayOutcome], turns: ReplayOrder) -> It
 
 MAX_BATCH_BYTES: Final = 64 * 2**20
 """Bytes of bodies at which a batch is closed, whatever its number of dead letters."""
-Sinks = tuple[str, ...]
+Sinks: TypeAlias = tuple[str, ...]
 """The sinks that lack a record; () for those of its route, when none has it."""
 
 

@@ -153,35 +153,33 @@ def load_startup_catalog(
     """
     reported: tuple[str, ...] = ()
     while not stop.is_set():
-        failure: CatalogUnavailable | None = None
         try:
             catalog = wait_unless_stopped(lambda: read_catalog(settings), stop)
-            if catalog is None:
-                return None
-            awaited = catalog.pending
-            if not awaited:
-                monitoring.status.set_awaited(())
-                return catalog, ""
         except CatalogUnavailable as error:
-            if not error.awaited:
+            last = monitoring.last.read() if monitoring.last is not None and error.awaited else None
+            if last is None:
                 raise
-            awaited, failure = (error.awaited,), error
-        if monitoring.last is not None and (saved := monitoring.last.read()) is not None:
-            last, kept = saved
-            monitoring.status.set_awaited(awaited)
-            _log.warning("started with the last valid catalog", unreachable=list(awaited), epoch=last.epoch, kept=kept)
-            return (
-                last,
-                f"the catalog is unreachable at {shorten_list(awaited)}; using the last valid one, saved {kept}",
-            )
-        if failure is not None:
-            raise failure
-        monitoring.status.set_awaited(awaited)
-        if awaited != reported:
-            reported = awaited
+            return _use_saved(monitoring, (error.awaited,), *last)
+        if catalog is None:
+            return None
+        monitoring.status.set_awaited(catalog.pending)
+        if not catalog.pending:
+            return catalog, ""
+        if (last := monitoring.last.read() if monitoring.last is not None else None) is not None:
+            return _use_saved(monitoring, catalog.pending, *last)
+        if catalog.pending != reported:
+            reported = catalog.pending
             _log.warning("waiting to start: the catalog has unreachable references", unreachable=list(reported))
         stop.wait(settings.catalog.poll.total_seconds() or HOLD_SECONDS)
     return None
+
+
+def _use_saved(monitoring: Monitoring, awaited: tuple[str, ...], catalog: Catalog, kept: str) -> tuple[Catalog, str]:
+    """Report the use of the saved catalog because of unreachable addresses; return it and the reason."""
+    monitoring.status.set_awaited(awaited)
+    reason = f"the catalog is unreachable at {shorten_list(awaited)}; using the last valid one, saved {kept}"
+    _log.warning("started with the last valid catalog", unreachable=list(awaited), epoch=catalog.epoch, kept=kept)
+    return catalog, reason
 
 
 # Checks of the state folder before anything reads from it; a start fails and names the damage.
@@ -459,10 +457,10 @@ class _QueryPoller:
             _log.info("source reachable again", **inputs)
 
     def _find_client(self, plan: Plan) -> KafkaClient | None:
-        sources = () if self._query in (INBOX, REST) else plan.queries.get(self._query, ())
-        if not sources and self._query not in (INBOX, REST):
-            return self._client
-        return make_query_client(plan.settings, self._query, sources)
+        if self._query in (INBOX, REST):
+            return make_query_client(plan.settings, self._query, ())
+        sources = plan.queries.get(self._query)
+        return make_query_client(plan.settings, self._query, sources) if sources else self._client
 
     def _topics_to_poll(self, sources: Sequence[Source]) -> tuple[str, ...]:
         inbox, realtime = self._poller.active().settings.inbox.kafka, self._poller.active().settings.realtime
@@ -481,15 +479,18 @@ class _QueryPoller:
         return {**Positions(self._poller.state).of(cluster_of(self._query)), **known}
 
     def _ask_inbox(self) -> Backlog:
-        reached: Mapping[str, Any] | None = {}
-        while True:
-            before, generation = reached, generations.current(self._poller.state, INBOX)
-            reached = None if generation is None else generation.reached()
-            try:
-                return self._inbox.look(reached)
-            except InboxDamaged:
-                if reached == before:
-                    raise  # Else it was trimmed, since a batch of it was committed meanwhile.
+        reached = self._read_inbox_position()
+        try:
+            return self._inbox.look(reached)
+        except InboxDamaged:
+            # It was trimmed, if a batch of it was committed meanwhile.
+            if (now := self._read_inbox_position()) == reached:
+                raise
+            return self._inbox.look(now)
+
+    def _read_inbox_position(self) -> Mapping[str, Any] | None:
+        generation = generations.current(self._poller.state, INBOX)
+        return None if generation is None else generation.reached()
 
     def _group_by_endpoint(
         self, backlogs: Mapping[str, Backlog | None], sources: Sequence[Source]

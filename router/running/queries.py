@@ -442,15 +442,21 @@ class Queries:
     ) -> None:
         settings = self._plans.active.settings
         kind: Kind = "inbox" if running.name == INBOX else "kafka"
-        rest: dict[str, Any] = {}
-        if running.name == REST:
-            rest = {"came_by": next(iter(self._plans.active.queries), ""), "restored": restore_origin}
+        is_rest = running.name == REST
         rows = reader.stream(self._state, generation, running.sizing)
         offsets = reader if reader.has_offsets else None
         splitting = Splitting(self._state.batches, running.name, kind, generation, running.sizing, offsets)
-        final = generation.pending if running.switching else None
-        how: dict[str, Any] = {"final": final, "splitting": splitting, "topics": topics, **rest}
-        running.pipeline = Pipeline(running.name, kind, generation, self._shared, **how)
+        running.pipeline = Pipeline(
+            running.name,
+            kind,
+            generation,
+            self._shared,
+            final=generation.pending if running.switching else None,
+            splitting=splitting,
+            came_by=next(iter(self._plans.active.queries), "") if is_rest else "",
+            restored=restore_origin if is_rest else None,
+            topics=topics,
+        )
         once = self._once or running.catching_up
         running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=once)
         self._status.query(running.name, "running")

@@ -149,13 +149,13 @@ class CatalogComparisons:
                 difference = compare_catalogs(before, catalog)
                 good = self._good or before
                 wrong = _count_incompatible(difference if good is before else compare_catalogs(good, catalog))
+                self._good = good if wrong else None
+                self._status.add_difference(difference)
+                numbers = len(difference.changes), _count_incompatible(difference), wrong
+                self._metrics.catalog_state.count_changes(*numbers)
+                _log_difference(difference)
             except Exception:
                 _log.exception("catalog changes cannot be determined; the catalog is active", epoch=catalog.epoch)
-                return
-            self._good = good if wrong else None
-            self._status.add_difference(difference)
-            self._metrics.catalog_state.count_changes(len(difference.changes), _count_incompatible(difference), wrong)
-            _log_difference(difference)
 
 
 def _log_difference(difference: CatalogDiff) -> None:

@@ -85,7 +85,7 @@ class Inventory:
         """
         self.require_file(database.path if database.fact("noted") else None)
         known = self.holdings() if self.path.exists() else Holdings()
-        if not known.database or known.database != database.id:
+        if known.database != database.id:
             self.write(replace(known, database=database.id))
         with database.transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO facts VALUES ('noted', 1)")
@@ -189,18 +189,18 @@ _INDEXES: Final = (
 
 def _table_statement(name: str, text: str) -> str:
     columns, _, key = text.partition("; ")
-    parts = []
-    for column, kind in (each.split() for each in columns.split(", ")):
-        required, kind = "" if kind.endswith("?") else "NOT NULL", kind.removesuffix("?")
-        typed = "" if kind == "any" else f"CHECK (typeof({column}) IN ('{kind}', 'null'))"
-        ordinary = f"{column} {kind.removeprefix('any')} {required} {typed}"
-        parts.append(f"{column} INTEGER PRIMARY KEY AUTOINCREMENT" if kind == "serial" else ordinary)
-    return f"CREATE TABLE {name} ({', '.join([*parts, *filter(None, [key])])}) {'WITHOUT ROWID' * key.startswith('P')}"
+    parts = [_column_definition(*column.split()) for column in columns.split(", ")] + [key] * bool(key)
+    return f"CREATE TABLE {name} ({', '.join(parts)}) {'WITHOUT ROWID' * key.startswith('PRIMARY')}"
 
 
-_WITHOUT_DATABASE: Final = (
-    "unfinished batches are then evaluated anew, added topics begin at `start`, dead letters count as never replayed"
-)
+def _column_definition(name: str, kind: str) -> str:
+    if kind == "serial":
+        return f"{name} INTEGER PRIMARY KEY AUTOINCREMENT"
+    required, kind = "" if kind.endswith("?") else "NOT NULL", kind.removesuffix("?")
+    typed = "" if kind == "any" else f"CHECK (typeof({name}) IN ('{kind}', 'null'))"
+    return f"{name} {kind.removeprefix('any')} {required} {typed}"
+
+
 _opening: Final = threading.Lock()
 """One at a time: when a plain file is closed, the process loses the locks that SQLite has of it."""
 
@@ -287,7 +287,10 @@ class StateDatabase:
         noted = self._inventory.holdings().database if self._inventory.path.exists() else ""
         there = path.exists()
         if noted and not (there and path.stat().st_size):
-            hint = f'{RESTORE}; to go on without it, remove "database" from {folder / NAME}: {_WITHOUT_DATABASE}'
+            hint = (
+                f'{RESTORE}; to go on without it, remove "database" from {folder / NAME}: unfinished batches are then '
+                "evaluated anew, added topics begin at `start`, and dead letters count as never replayed"
+            )
             raise missing(path, "the folder had one; it is gone or empty", hint=hint)
         if self._create and not there:
             create_private_folder(folder)

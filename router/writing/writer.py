@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
@@ -216,8 +216,10 @@ class BatchWriter:
         """
         for name, numbers in self._plan.routes.event_sinks.items():
             if name in reasons:
-                lacked = events.select_routes(numbers).list_decisions()
-                share = iter([RejectedRow(o.position, reasons[name], o.endpoint, o.message) for o in lacked])
+                share: Iterable[RejectedRow] = (
+                    RejectedRow(each.position, reasons[name], each.endpoint, each.message)
+                    for each in events.select_routes(numbers).list_decisions()
+                )
                 if not self._is_kafka(name):
                     share = self._open_sink(name).iter_missing_rows(create_commit(name, batch), share)
                 rejections.add(name, share)

@@ -403,6 +403,11 @@ RECORDS: Final = ListRows(
 """5 is a dead letter, and 6 has its key."""
 
 
+def forget_accounts(state: StateFolder) -> None:
+    """Forget the accounts as they were read, since what comes next is another process."""
+    vars(state).pop("accounts", None)
+
+
 class Process:
     """The one query of a router: it remembers nothing of the processes before it."""
 
@@ -411,7 +416,7 @@ class Process:
         self.plans = cast(Any, SimpleNamespace(active=plan, current=self.current, pinned=self.current))
         self.metrics = Metrics(plan.settings.sinks)
         self.status = RouterStatus()
-        state.__dict__.pop("accounts", None)  # Another process reads them.
+        forget_accounts(state)
         shared = SharedParts(state, self.plans, self.metrics, self.status)
         self.pipeline = Pipeline(INBOX, "inbox", generation, shared)
 
