@@ -255,7 +255,7 @@ class Pipeline:
 
         Raises:
             Draining: the query must end; nothing of this batch has been written.
-            TopicsRenewed: as above, and the query must restart at the first records of some topics.
+            TopicsRecreated: as above, and the query must restart at the first records of some topics.
             StateError: topics were recreated, and ``on_data_loss`` is ``stop``.
             BatchPinError: the plan that the batch is pinned to cannot be restored.
         """
