@@ -198,7 +198,7 @@ def _checked(path: Path, is_whole: Callable[[bytes], bool], *, hint: str = RESTO
     content = read(path) or b""
     try:
         whole = is_whole(content)
-    except (ValueError, LookupError):
+    except (ValueError, LookupError, TypeError):
         whole = False
     if not whole:
         raise damaged(path, "it is truncated or was not written by Spark" if content else "it is empty", hint=hint)

@@ -82,11 +82,15 @@ def test_a_committed_batch_without_a_note_of_its_end_is_no_reason_to_begin_anew(
         generation.positions()
 
 
-def test_a_plan_of_a_batch_without_its_time_is_damaged(state: StateFolder) -> None:
+def test_files_of_spark_that_say_something_else_are_damaged(state: StateFolder) -> None:
     generation = generations.begin(state, QUERY, ["t"])
     (generation.path / "metadata").write_text('{"id": "x"}')
     planned(generation, 0, {"t": {"0": 9}}, committed=False)
     with pytest.raises(StateError, match="offsets/0 is damaged: it is truncated"):
         progress_of(generation.path)
+    (generation.path / "metadata").write_text("[]")
+    with pytest.raises(StateError, match="metadata is damaged"):
+        progress_of(generation.path)
+    (generation.path / "metadata").write_text('{"id": "x"}')
     (generation.path / "offsets" / "0").write_text('v1\n{"batchTimestampMs": 1}\n{"t": {"0": 9}}')
     assert progress_of(generation.path).end == {"t": {"0": 9}}
