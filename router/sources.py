@@ -7,7 +7,7 @@ Endpoints of one broker whose subscriptions overlap share a channel too, named b
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -121,19 +121,13 @@ def _require_one_isolation(sources: Iterable[Source]) -> None:
         ConfigError: the settings of two sources differ in it.
     """
     for members in group_by_query(source for source in sources if not source.pushed).values():
-        levels = {_isolation_level(source): source.endpoint for source in members}
+        levels = {
+            plain_options(source.settings.kafka).get("isolation.level", "read_committed"): source.endpoint
+            for source in members
+        }
         if len(levels) > 1:
-            raise ConfigError(
-                f"sources {' and '.join(sorted(levels.values()))} are read together, with unlike isolation.level",
-                key="sources",
-                hint="give both the same under `kafka`, or one a `lane` of its own",
-            )
-
-
-def _isolation_level(source: Source) -> str:
-    """Return which records of transactions a source shows."""
-    level = source.settings.kafka.get("isolation.level")
-    return "read_committed" if level is None else level.get_secret_value()
+            text = f"sources {' and '.join(sorted(levels.values()))} are read together, with unlike isolation.level"
+            raise ConfigError(text, key="sources", hint="give both the same under `kafka`, or one a `lane` of its own")
 
 
 def find_missing_sources(catalog: Catalog, settings: Settings) -> dict[str, str]:
@@ -153,64 +147,52 @@ def _fault(endpoint: Endpoint, text: str, hint: str) -> ConfigError:
 def _resolve_source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, start: Start | None) -> Source:
     binding = BINDINGS.get(endpoint.protocol or "")
     if binding is None:
-        raise _fault(
-            endpoint,
-            f"protocol {endpoint.protocol or 'none'} cannot be a source in this version",
-            f"sources are {', '.join(BINDINGS)}; remove the source",
-        )
+        hint = f"sources are {', '.join(BINDINGS)}; remove the source"
+        raise _fault(endpoint, f"protocol {endpoint.protocol or 'none'} cannot be a source in this version", hint)
     kind = binding.sending.family
     if settings.subscription is not None and kind != "http":
-        raise _fault(
-            endpoint,
-            f"a subscription delivers by HTTP, and its protocol is {binding.protocol}",
-            "leave out subscription: brokers are subscribed to by their own protocols",
-        )
-    refused = find_refused_option(endpoint)
-    if refused is not None:
+        hint = "leave out subscription: brokers are subscribed to by their own protocols"
+        raise _fault(endpoint, f"a subscription delivers by HTTP, and its protocol is {binding.protocol}", hint)
+    if (refused := find_refused_option(endpoint)) is not None:
         name, exemption = refused
-        raise _fault(
-            endpoint,
-            f"its option {name} decides which messages come, and is not honoured: {exemption.why}",
-            exemption.hint,
-        )
+        text = f"its option {name} decides which messages come, and is not honoured: {exemption.why}"
+        raise _fault(endpoint, text, exemption.hint)
     if binding.receiving is not None:
         return _resolve_broker(endpoint, kind, binding.receiving, settings, catalog)
-    return _WITHOUT_GATEWAY[kind](endpoint, settings, start)
+    return _resolve_kafka(endpoint, settings, start) if kind == "kafka" else _resolve_http(endpoint, settings)
 
 
 def _resolve_kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) -> Source:
     topic = topic_option(endpoint.options)
     if not topic:
-        raise _fault(
-            endpoint, "the endpoint has no topic", "give the endpoint protocoloptions.options.topic in the catalog"
-        )
+        hint = "give the endpoint protocoloptions.options.topic in the catalog"
+        raise _fault(endpoint, "the endpoint has no topic", hint)
     try:
         topic = parse_template(topic).expand(settings.context, encode=False)
     except TemplateError as error:
-        raise _fault(
-            endpoint,
-            f"its topic {topic!r} is a template, and a query reads topics by name: {error}",
-            "set context of the source, with a value for each placeholder",
-        ) from error
-    brokers = _find_brokers(endpoint, settings)
+        hint = "set context of the source, with a value for each placeholder"
+        text = f"its topic {topic!r} is a template, and a query reads topics by name: {error}"
+        raise _fault(endpoint, text, hint) from error
+    brokers, fault = resolve_brokers(
+        [settings.bootstrap_servers] if settings.bootstrap_servers else endpoint.uris,
+        tls=settings.tls is not None,
+        login=settings.username is not None,
+        options=plain_options(settings.kafka),
+    )
+    if fault:
+        hint = "correct bootstrap_servers of the source, or its protocoloptions.endpoints in the catalog"
+        raise _fault(endpoint, f"{fault}", hint)
     if not brokers.servers:
-        raise _fault(
-            endpoint,
-            "no Kafka brokers are known",
-            "set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog",
-        )
+        hint = "set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog"
+        raise _fault(endpoint, "no Kafka brokers are known", hint)
     told = plain_options(settings.kafka)
     if told.get("isolation.level") == "read_uncommitted":
         # It was the default of older routers: who asks for it reads on where these were, and so does who leaves it.
         del told["isolation.level"]
     options = sorted(told.items())
     # As written, since the name of a query is also that of its checkpoint, however addresses are parsed.
-    client: tuple[object, ...] = (
-        settings.bootstrap_servers or brokers.servers,
-        settings.username,
-        settings.tls,
-        options,
-    )
+    servers = settings.bootstrap_servers or brokers.servers
+    client: tuple[object, ...] = (servers, settings.username, settings.tls, options)
     if brokers.tls and settings.tls is None:
         client = (*client, brokers.security)
     if settings.sasl is not None:
@@ -235,33 +217,12 @@ def _resolve_kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | 
     )
 
 
-def _find_brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
-    """Return the brokers of the settings, else those of the endpoint.
-
-    Raises:
-        ConfigError: their addresses contradict each other, or the settings.
-    """
-    brokers, fault = resolve_brokers(
-        [settings.bootstrap_servers] if settings.bootstrap_servers else endpoint.uris,
-        tls=settings.tls is not None,
-        login=settings.username is not None,
-        options=plain_options(settings.kafka),
-    )
-    if fault:
-        hint = "correct bootstrap_servers of the source, or its protocoloptions.endpoints in the catalog"
-        raise _fault(endpoint, f"{fault}", hint)
-    return brokers
-
-
-def _resolve_http(endpoint: Endpoint, settings: SourceSettings, _start: Start | None) -> Source:
+def _resolve_http(endpoint: Endpoint, settings: SourceSettings) -> Source:
     chosen = settings.subscription
     manager = "" if chosen is None else chosen.manager or next(iter(endpoint.uris), "")
     if chosen is not None and not manager:
-        raise _fault(
-            endpoint,
-            "no subscription manager is known",
-            "set subscription.manager of the source, or protocoloptions.endpoints in the catalog",
-        )
+        hint = "set subscription.manager of the source, or protocoloptions.endpoints in the catalog"
+        raise _fault(endpoint, "no subscription manager is known", hint)
     own = path_of(endpoint.uris if chosen is None else (chosen.sink,))
     path = settings.path or endpoint.options.get("path") or own or f"/{endpoint.xid.split('/')[-1]}"
     method = str(endpoint.options.get("method") or "POST").upper()
@@ -283,25 +244,16 @@ def _resolve_broker(
 ) -> Source:
     uris = settings.uris or endpoint.uris
     if not uris:
-        raise _fault(
-            endpoint,
-            "no broker is known",
-            f"set uris of the source ({kind}://host:port), or protocoloptions.endpoints in the catalog",
-        )
+        hint = f"set uris of the source ({kind}://host:port), or protocoloptions.endpoints in the catalog"
+        raise _fault(endpoint, "no broker is known", hint)
     try:
         addresses = settings.addresses or receiving.list_addresses(endpoint, catalog)
     except ValueError as error:
-        raise _fault(
-            endpoint,
-            f"it cannot be subscribed to as the catalog says: {error}",
-            "set addresses of the source, or correct the endpoint's protocoloptions",
-        ) from error
+        hint = "set addresses of the source, or correct the endpoint's protocoloptions"
+        raise _fault(endpoint, f"it cannot be subscribed to as the catalog says: {error}", hint) from error
     if not addresses:
-        raise _fault(
-            endpoint,
-            "it is not said what to subscribe to",
-            "set addresses of the source, or topic, node or subject in the endpoint's protocoloptions.options",
-        )
+        hint = "set addresses of the source, or topic, node or subject in the endpoint's protocoloptions.options"
+        raise _fault(endpoint, "it is not said what to subscribe to", hint)
     return Source(
         endpoint.xid,
         kind,
@@ -314,11 +266,6 @@ def _resolve_broker(
         addresses=tuple(addresses),
         options=endpoint.options,
     )
-
-
-_Resolver = Callable[[Endpoint, SourceSettings, Start | None], Source]
-_WITHOUT_GATEWAY: Final[Mapping[str, _Resolver]] = {"kafka": _resolve_kafka, "http": _resolve_http}
-"""Kinds without a gateway that connects to a broker: Spark reads Kafka, and our own server takes HTTP."""
 
 
 _OF_CONNECTIONS: Final = frozenset({"connectionproperties", "cleansession", "sessionexpiryinterval", "keepalive"})
@@ -335,7 +282,11 @@ def group_by_connection(sources: Iterable[Source]) -> dict[str, list[Source]]:
     groups: dict[str, list[Source]] = {}
     for source in sources:
         if source.brokered:
-            groups.setdefault(_connection_key(source), []).append(source)
+            chosen, has_token = source.settings, source.settings.token is not None
+            who = (chosen.username, chosen.client_id, chosen.credentials, chosen.seed, has_token, chosen.tls)
+            options = sorted((name, repr(value)) for name, value in pick_connection_options(source.options).items())
+            told = repr((source.protocol, source.uris, who, options)).encode()
+            groups.setdefault(hashlib.sha256(told).hexdigest()[:12], []).append(source)
     return groups
 
 
@@ -344,13 +295,6 @@ def list_subscriptions(sources: Iterable[Source]) -> tuple[EndpointSubscription,
     return tuple(
         EndpointSubscription(each.endpoint, address, each.options) for each in sources for address in each.addresses
     )
-
-
-def _connection_key(source: Source) -> str:
-    chosen = source.settings
-    who = (chosen.username, chosen.client_id, chosen.credentials, chosen.seed, chosen.token is not None, chosen.tls)
-    options = sorted((name, repr(value)) for name, value in pick_connection_options(source.options).items())
-    return hashlib.sha256(repr((source.protocol, source.uris, who, options)).encode()).hexdigest()[:12]
 
 
 def _require_connections(sources: Sequence[Source]) -> None:

@@ -28,12 +28,11 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
-from router.batches.plans import LoadedPlan
+from router.batches.plans import LoadedPlan, SharedParts
 from router.batches.splitting import BatchPart, Splitting
 from router.evaluation.outputs import Tally
 from router.logs import get_logger
 from router.request_reply import NAME as PAIRS
-from router.request_reply import Pairing
 from router.state.ledger import LetterLedger
 from router.state.state import BlockedKeys, Hold, Park, StateFolder
 from router.writing.outcomes import SINK_REJECTED, HeldBack, Outcomes, RecordOutcome, Rejections
@@ -252,18 +251,17 @@ class TooManyDeadLetters(Exception):
 
 @dataclass(slots=True)
 class StoredBatch(Batch):
-    """An attempt at a part of a batch of a running router, which stores what a retry must know in ``state``.
+    """An attempt at a part of a batch of a running router, which stores what a retry must know.
 
     With *park* the part goes to dead letters.
     """
 
-    state: StateFolder
+    shared: SharedParts
     loaded: LoadedPlan
     part: BatchPart
     park: Park | None
     splitting: Splitting
     ordering: KeyOrdering
-    pairing: Pairing | None = None
 
     def look(self) -> None:
         """Check the evaluated batch before the first write.
@@ -277,8 +275,8 @@ class StoredBatch(Batch):
         if self.park is not None:
             return
         self.splitting.check(self.tally)
-        if self.pairing is not None:
-            self.pairing.require_room()
+        if self.shared.pairing is not None:
+            self.shared.pairing.require_room()
         most, dead, total = self.loaded.plan.settings.dead_letters.max_ratio, self.tally.dead_letters, self.tally.total
         too_many = most is not None and total and dead / total > most
         if too_many and not self._is_pinned and not self.part.condemned:
@@ -293,7 +291,7 @@ class StoredBatch(Batch):
             self._keep(f"{name}.raw", line, "original record written to a file", letter=name)
         if not self._is_pinned:
             plan = self.loaded.plan
-            self.state.batches.pin(self.id.query, self.id.number, plan.id, plan.to_bytes())
+            self.shared.state.batches.pin(self.id.query, self.id.number, plan.id, plan.to_bytes())
 
     def set_aside(self) -> Mapping[str, str] | None:
         """Decide, durably, which sinks do not have their events, each with the detail for its dead letters."""
@@ -303,7 +301,7 @@ class StoredBatch(Batch):
             return self.park.lacking
         lacking = self._lacking()
         noted = replace(self.park, lacking=lacking, part=self.id.label)
-        self.state.batches.note(self.id.query, self.id.number, noted)
+        self.shared.state.batches.note(self.id.query, self.id.number, noted)
         return lacking
 
     def hold_back(self) -> HeldBack:
@@ -325,9 +323,9 @@ class StoredBatch(Batch):
 
     def relate(self) -> None:
         """Pass on the pairing columns, if the plan has them."""
-        if self.pairing is not None and self.loaded.plan.pairs_messages:
+        if self.shared.pairing is not None and self.loaded.plan.pairs_messages:
             commit = create_commit(PAIRS, self.id)
-            self.pairing.take(self.outcomes.iter_exchanges(), commit, self.id.query, self.loaded.plan.epoch)
+            self.shared.pairing.take(self.outcomes.iter_exchanges(), commit, self.id.query, self.loaded.plan.epoch)
 
     def settle(self) -> None:
         """Block the keys of the dead letters, durably."""
@@ -343,17 +341,17 @@ class StoredBatch(Batch):
 
     @property
     def _is_pinned(self) -> bool:
-        return self.state.batches.pinned(self.id.query, self.id.number) is not None
+        return self.shared.state.batches.pinned(self.id.query, self.id.number) is not None
 
     def _lacking(self) -> dict[str, str]:
         if self.writer.has_dead_letters(self.id):
             return {}
-        held = self.state.batches.noted(Hold, self.id.query, self.id.number, self.id.generation)
+        held = self.shared.state.batches.noted(Hold, self.id.query, self.id.number, self.id.generation)
         noted = held.taken if held and held.part == self.id.label else ()
         taken = self.writer.finished_sinks(self.id).union(noted)
         why = {held.sink: f"{PARKED}: {held.reason.removeprefix(f'sink {held.sink}: ')}"} if held and held.sink else {}
         return {name: why.get(name, PARKED) for name in self.writer.routes.event_sinks if name not in taken}
 
     def _keep(self, name: str, line: bytes, what: str, *, letter: str) -> None:
-        self.state.spill(name, line)
+        self.shared.state.spill(name, line)
         _log.warning(what, query=self.id.query, letter=letter, file=f"spill/{name}.json")

@@ -22,7 +22,7 @@ from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxError
 from bindings.kafka.client import KafkaUnreachable
 from router.batches.batch import KeyOrdering, StoredBatch
-from router.batches.plans import PlanCache
+from router.batches.plans import SharedParts
 from router.batches.splitting import BatchPart, Splitting, TooLarge
 from router.batches.waiting import BatchWaiting, Draining, pauses
 from router.errors import DiskError, Fault, RouterError, find_batch_fault, is_timestamp_overflow
@@ -33,8 +33,7 @@ from router.machine import BatchSizing, divide_memory
 from router.reading.backlogs import first_of
 from router.reading.generations import Generation, Spans, bounds, cluster_of, offsets_of, reads, records_in, turned_back
 from router.reading.streams import Losses, ReadTopics, places_of
-from router.request_reply import Pairing
-from router.state.state import Accounts, Park, StateFolder
+from router.state.state import Park, StateFolder
 from router.watching.batches import BatchWatch
 from router.watching.coverage import count_by_endpoint
 from router.writing.staging import BatchId
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from router.watching.metrics import Metrics
-    from router.watching.status import RouterStatus
 
 # Conservation: whether sinks have every record that the source delivered.
 #
@@ -64,18 +62,16 @@ class ConservationCheck:
     lost records and logs it; until they answer, all such offsets count as missing.
     """
 
-    def __init__(
-        self, query: str, generation: Generation, state: StateFolder, accounts: Accounts, losses: Losses | None = None
-    ) -> None:
+    def __init__(self, query: str, generation: Generation, state: StateFolder, losses: Losses | None = None) -> None:
         self._query = query
         self._generation = generation
         self._losses = losses
         self._doubtful: list[tuple[Spans, int]] = []
         """Offset ranges that the brokers have not yet explained, with their number of offsets without a record."""
-        self._accounts = accounts
+        self._accounts = state.accounts
         self._inbox = state.inbox
         self._view: InboxView | None = None
-        self.account = accounts.of(query)
+        self.account = self._accounts.of(query)
         if self.account.generation != generation.id and query.startswith(_TOPICS):
             self._hand_over()
 
@@ -197,51 +193,42 @@ class Pipeline:
         name: str,
         kind: Kind,
         generation: Generation,
-        state: StateFolder,
-        plans: PlanCache,
-        metrics: Metrics,
-        status: RouterStatus,
+        shared: SharedParts,
         *,
         final: int | None = None,
         splitting: Splitting | None = None,
         came_by: str = "",
         restored: Callable[[DataFrame], DataFrame] | None = None,
-        pairing: Pairing | None = None,
-        accounts: Accounts | None = None,
         topics: ReadTopics | None = None,
     ) -> None:
         """Prepare for the batches of the query *name*.
 
         *final* is the last batch to write, if the query must then end. *splitting* limits the bytes of a batch. If the
-        query reads what another query forwarded, *came_by* names that query and *restored* restores its rows. *pairing*
-        receives the records to pair with others. *accounts* outlive the query. *topics* asks the brokers.
+        query reads what another query forwarded, *came_by* names that query and *restored* restores its rows. *topics*
+        asks the brokers.
         """
         self.name = name
         self.kind = kind
         self.generation = generation
-        self._state = state
-        self._plans = plans
-        self._metrics = metrics
-        self._status = status
+        self._shared = shared
+        self._plans, self._metrics, self._status = shared.plans, shared.metrics, shared.status
         self._final = final
         self._came_by = came_by
         self._restored = restored
-        self._pairing = pairing
         self._draining = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
-        self._notes = state.batches
-        sizing = BatchSizing.of(plans.active.settings)
-        self._splitting = splitting or Splitting(state.batches, name, kind, generation, sizing)
-        self._waiting = BatchWaiting(name, self._notes, plans, metrics, status, self._draining)
-        self._ordering = KeyOrdering(state, self._waiting.pause)
-        self._watch = BatchWatch(name, metrics, status, lambda: reads(plans.active.sources, name))
-        self._accounting = ConservationCheck(
-            name, generation, state, accounts or Accounts(state), None if topics is None else topics.losses
+        self._notes = shared.state.batches
+        self._splitting = splitting or Splitting(
+            self._notes, name, kind, generation, BatchSizing.of(self._plans.active.settings)
         )
+        self._waiting = BatchWaiting(name, self._notes, self._plans, self._metrics, self._status, self._draining)
+        self._ordering = KeyOrdering(shared.state, self._waiting.pause)
+        self._watch = BatchWatch(name, self._metrics, self._status, lambda: reads(self._plans.active.sources, name))
+        self._accounting = ConservationCheck(name, generation, shared.state, None if topics is None else topics.losses)
         self._topics = topics
-        metrics.init_query_series(name)
-        metrics.resume(name, self._accounting.account)
+        self._metrics.init_query_series(name)
+        self._metrics.resume(name, self._accounting.account)
         self._shadowed = False
         self._unshadowed: int | None = None
         self._suspected = ""
@@ -268,7 +255,7 @@ class Pipeline:
 
         Raises:
             Draining: the query must end; nothing of this batch has been written.
-            TopicsRenewed: as above, and the query must restart at the first records of some topics.
+            TopicsRecreated: as above, and the query must restart at the first records of some topics.
             StateError: topics were recreated, and ``on_data_loss`` is ``stop``.
             BatchPinError: the plan that the batch is pinned to cannot be restored.
         """
@@ -395,8 +382,8 @@ class Pipeline:
                         arrived=loaded.writer.may_reject or park is not None,
                         at_once=loaded.one_pass and park is None and not part.condemned,
                     )
-                    stores = (self._state, loaded, part, park, self._splitting, self._ordering, self._pairing)
-                    tally = StoredBatch(id, outcomes, loaded.writer, *stores).write()
+                    known = (loaded, part, park, self._splitting, self._ordering)
+                    tally = StoredBatch(id, outcomes, loaded.writer, self._shared, *known).write()
                 self._splitting.learn(tally, time.monotonic() - began)
                 self._waiting.end(number)
                 return tally

@@ -25,7 +25,7 @@ from router.evaluation.outcome_rows import (
 from router.evaluation.outputs import Tally, sum_tallies
 from router.evaluation.plan import Plan, compile_plan
 from router.logs import get_logger
-from router.state.state import BatchStore
+from router.state.state import BatchStore, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.shadow import EpochPair
 from router.writing.kafka_records import KafkaRecords, create_single_write, to_kafka_records
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from router.evaluation.plan import Evaluator
+    from router.request_reply import Pairing
+    from router.watching.status import RouterStatus
 
 _NO_ROUTE: Final = 2**31 - 1
 _log = get_logger()
@@ -107,22 +109,18 @@ class LoadedPlan:
             # Spark can neither know that no row is left nor evaluate that first, so all code is that of a batch.
             save_to_kafka(outgoing.coalesce(1).where(F.spark_partition_id() < 0), sink, name)
             return
-        if not plan.pairs_messages and all(
-            plan.settings.sinks[name].tabular for name in (*routes.event_sinks, *routes.dead_letter_sinks)
-        ):
+        used = (plan.settings.sinks[name] for name in (*routes.event_sinks, *routes.dead_letter_sinks))
+        if not plan.pairs_messages and all(sink.tabular for sink in used):
             collect_results(SinkRows.for_batch(batch, plan).stage_source(normalize_rows(rows, kind), self.judge))
             return
         outcomes = alone.outcomes(rows, batch, BatchPart(), arrived=True)
         try:
             outcomes.evaluate()
             nothing = outcomes.select_routes((_NO_ROUTE,))
-            for names, publish in (
-                (routes.event_sinks, nothing.publish_events),
-                (routes.dead_letter_sinks, nothing.publish_dead_letters),
-            ):
+            for names, letters in ((routes.event_sinks, False), (routes.dead_letter_sinks, True)):
                 topics = [name for name in names if plan.settings.sinks[name].topics is not None]
                 if topics:
-                    publish(topics[0])
+                    nothing.publish(topics[0], letters=letters)
         finally:
             outcomes.release()
 
@@ -325,6 +323,17 @@ class PlanCache:
             self._metrics.shadow.judging(pair, len(shadow.catalog.definitions), notes)
 
 
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """What all queries of a router share; *pairing* receives the records to pair with others."""
+
+    state: StateFolder
+    plans: PlanCache
+    metrics: Metrics
+    status: RouterStatus
+    pairing: Pairing | None = None
+
+
 def restore_plan(store: BatchStore, plan_id: str, restore: Callable[[bytes], Plan]) -> Plan:
     """Compile the plan that an unfinished batch or replay is pinned to.
 
@@ -333,16 +342,15 @@ def restore_plan(store: BatchStore, plan_id: str, restore: Callable[[bytes], Pla
     """
     document = store.plan(plan_id)
     if document is None:
-        raise BatchPinError(
-            f"an unfinished batch is pinned to plan {plan_id}, but {store.path} does not have it",
-            hint="restore that from a backup; or start once with the catalog and settings that the batch "
-            "began with, which make the same plan. Do not remove the query's checkpoint: all records would be read "
-            "again, and tables would have each of them twice",
+        hint = (
+            "restore that from a backup; or start once with the catalog and settings that the batch began with, which "
+            "make the same plan. Do not remove the query's checkpoint: all records would be read again, and tables "
+            "would have each of them twice"
         )
+        text = f"an unfinished batch is pinned to plan {plan_id}, but {store.path} does not have it"
+        raise BatchPinError(text, hint=hint)
     plan = restore(document)
     if plan.id != plan_id:
-        raise BatchPinError(
-            f"plan {plan_id} of an unfinished batch compiles to a different plan now ({plan.id})",
-            hint="finish the batch by starting, once, the router version that began it",
-        )
+        text = f"plan {plan_id} of an unfinished batch compiles to a different plan now ({plan.id})"
+        raise BatchPinError(text, hint="finish the batch by starting, once, the router version that began it")
     return plan

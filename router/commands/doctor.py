@@ -17,7 +17,7 @@ from router.preflight import CheckResult, iter_remote_checks, list_local_checks,
 from router.settings import Settings, load_settings
 from router.settings.catalogs import make_catalog_fetcher
 from router.sources import find_missing_sources, resolve_sources
-from router.state.durable import Pins, clients_of, distrusted
+from router.state.durable import distrusted, pinned_addresses
 from router.terminal import plural, print_text, terminal, to_text
 
 # The checks of ``doctor``: those of startup, plus settings and catalog.
@@ -88,10 +88,9 @@ def _check_servers(catalog: Catalog, settings: Settings) -> Iterator[CheckResult
     except ConfigError as error:
         yield CheckResult("sources", "fail", error.message, error.hint)
         return
-    pins = Pins(Path(settings.state))
     try:
-        wrong = distrusted(clients_of(settings, catalog, sources), pins)
-        known = pins.known()
+        wrong = distrusted(settings, catalog, sources)
+        known = pinned_addresses(Path(settings.state))
     except StateError as error:
         yield CheckResult("addresses", "fail", error.message, error.hint)
         return

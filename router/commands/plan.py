@@ -42,7 +42,7 @@ from router.logs import configure_logs, shorten_list
 from router.matching.records import parse_entry
 from router.settings import Settings, load_settings
 from router.sources import Source, make_inbox_client, make_source_client
-from router.state.durable import Pins, clients_of, require_trusted
+from router.state.durable import require_trusted
 from router.state.ledger import LetterLedger
 from router.terminal import MAX_LISTED, plural, print_json, terminal, to_text
 
@@ -548,7 +548,7 @@ def plan(
     if read:
         # Do not contact servers that must not see our credentials: the router may have rejected what the catalog says
         # now.
-        require_trusted(clients_of(settings, old_catalog, before.sources), Pins(Path(settings.state)))
+        require_trusted(settings, old_catalog, before.sources)
     feeds: list[RecordFeed] = []
     tally, ways = ChangeTally(samples), comparing.SinksByRoute.from_settings(settings)
     for feed in _iter_feeds(selection, before, read, records or ()):

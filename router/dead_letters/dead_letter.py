@@ -13,7 +13,6 @@ import msgspec
 import pyarrow as pa
 
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
 from catalog.findings import RecordError
 from catalog.record import Record
@@ -182,7 +181,12 @@ def iter_values(native: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for member, value in native.items():
         if isinstance(value, list):
             for entry in value:
-                yield _format_entry(member, entry)
+                if not isinstance(entry, Mapping) or "name" not in entry:
+                    yield member, format_value(entry)
+                elif "value_base64" in entry:
+                    yield f"{member}.{entry['name']}", f"base64 {format_value(entry['value_base64'])}"
+                else:
+                    yield f"{member}.{entry['name']}", format_value(entry.get("value"))
         elif isinstance(value, Mapping):
             yield from ((f"{member}.{name}", format_value(inner)) for name, inner in value.items())
         else:
@@ -200,14 +204,16 @@ def format_body(body: bytes | None, max_length: int = BODY_SHOWN) -> list[str]:
         return ["(none)"]
     shown = body[:max_length]
     more = [f"{CUT} {len(body) - max_length} bytes more"] if len(body) > max_length else []
-    try:
+    text = body_to_json(body).get("body")
+    if text is not None and "\x00" not in text:
         # The last character may be truncated.
-        text = shown.decode("utf-8", "ignore" if more else "strict") if _is_text(body) else None
-    except UnicodeDecodeError:
-        text = None
-    if text is not None:
-        return [sanitize(line.rstrip("\r")) for line in text.split("\n")] + more
-    return [_format_hex_line(shown, start) for start in range(0, len(shown), _WIDTH)] + more
+        return [sanitize(line.rstrip("\r")) for line in shown.decode("utf-8", "ignore").split("\n")] + more
+    lines = []
+    for start in range(0, len(shown), _WIDTH):
+        piece = shown[start : start + _WIDTH]
+        plain = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in piece)
+        lines.append(f"{start:08x}  {piece.hex(' '):<{_WIDTH * 3 - 1}}  {plain}")
+    return lines + more
 
 
 def body_to_json(body: bytes | None) -> dict[str, Any]:
@@ -218,27 +224,6 @@ def body_to_json(body: bytes | None) -> dict[str, Any]:
         return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:
         return {"body_base64": base64.b64encode(body).decode("ascii")}
-
-
-def _is_text(body: bytes) -> bool:
-    try:
-        return "\x00" not in body.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-
-
-def _format_entry(member: str, entry: Any) -> tuple[str, str]:
-    if not isinstance(entry, Mapping) or "name" not in entry:
-        return member, format_value(entry)
-    if "value_base64" in entry:
-        return f"{member}.{entry['name']}", f"base64 {format_value(entry['value_base64'])}"
-    return f"{member}.{entry['name']}", format_value(entry.get("value"))
-
-
-def _format_hex_line(data: bytes, start: int) -> str:
-    piece = data[start : start + _WIDTH]
-    plain = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in piece)
-    return f"{start:08x}  {piece.hex(' '):<{_WIDTH * 3 - 1}}  {plain}"
 
 
 # Dead letters as rows to be judged again: the columns of an inbox row, and what a letter brings along.
@@ -274,38 +259,26 @@ def rows_of(letters: Iterable[DeadLetter]) -> pa.Table:
 
 def _row(letter: DeadLetter) -> dict[str, Any]:
     binding = binding_of(letter.protocol)
-    hint = "the letter was changed where it lies; restore it, or leave it out"
-    if binding is None:
-        known = ", ".join(BINDINGS)
-        raise RouterError(
-            f"dead letter {letter.id} in {letter.sink}: protocol {letter.protocol[:40]!r} is unknown; known: {known}",
-            hint=hint,
-        )
     try:
+        if binding is None:
+            raise RecordError(f"protocol {letter.protocol[:40]!r} is unknown; known: {', '.join(BINDINGS)}")
         parts = binding.split(letter.native)
     except RecordError as error:
+        hint = "the letter was changed where it lies; restore it, or leave it out"
         raise RouterError(f"dead letter {letter.id} in {letter.sink}: {error}", hint=hint) from error
     row: dict[str, Any] = {
         "endpoint": letter.endpoint,
         "protocol": letter.protocol,
         "received": letter.received,
-        "properties": [_part(part) for part in parts],
+        "properties": [{"key": part.key, "value": part.value, "type": part.kind} for part in parts],
         "body": letter.body,
         "position": letter.position,
         "letter": letter.id,
     }
-    if binding.protocol == "KAFKA":
+    if binding.protocol == KAFKA:
         source = to_kafka_row(parts)
-        row |= {"headers": source["headers"], "key": source["key"], "received": _micros(source["timestamp"])}
+        # The timestamp may be beyond Python's calendar.
+        milliseconds = source["timestamp"]
+        received = None if milliseconds is None or abs(milliseconds) > _MOST else milliseconds * 1000
+        row |= {"headers": source["headers"], "key": source["key"], "received": received}
     return row
-
-
-def _part(part: Part) -> dict[str, Any]:
-    return {"key": part.key, "value": part.value, "type": part.kind}
-
-
-def _micros(milliseconds: int | None) -> int | None:
-    """Return the Kafka timestamp, which may be beyond Python's calendar."""
-    if milliseconds is None or abs(milliseconds) > _MOST:
-        return None
-    return milliseconds * 1000

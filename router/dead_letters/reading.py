@@ -66,17 +66,17 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
     """
     takers = dead_letter_sinks(settings)
     readable = tuple(name for name in takers if settings.sinks[name].readable)
-    others = (
+    hint = (
         f"read {', '.join(readable)} instead" if readable else "add a table, a folder or a topic to dead_letters.sinks"
     )
     for name in wanted:
         if name not in takers:
-            raise ConfigError(f"sink {name} has no dead letters", key="dead_letters.sinks", hint=others)
+            raise ConfigError(f"sink {name} has no dead letters", key="dead_letters.sinks", hint=hint)
         if name not in readable:
-            raise ConfigError(f"dead letters in sink {name} cannot be read back", key=f"sinks.{name}", hint=others)
+            raise ConfigError(f"dead letters in sink {name} cannot be read back", key=f"sinks.{name}", hint=hint)
     if not readable:
-        names = ", ".join(takers)
-        raise ConfigError(f"dead letters in {names} cannot be read back", key="dead_letters.sinks", hint=others)
+        text = f"dead letters in {', '.join(takers)} cannot be read back"
+        raise ConfigError(text, key="dead_letters.sinks", hint=hint)
     return tuple(dict.fromkeys(wanted)) or readable
 
 
@@ -170,15 +170,9 @@ class DeadLetterFilter:
             and (not self.standings or standing in self.standings)
             and (not self.endpoints or _fits(self.endpoints, letter.endpoint or ""))
             and (not self.messages or any(_fits(self.messages, str(near.get("message"))) for near in letter.nearest))
-            and self._is_in_time_range(letter.failed)
+            and (self.since is None or (letter.failed is not None and letter.failed >= self.since))
+            and (self.until is None or (letter.failed is not None and letter.failed < self.until))
         )
-
-    def _is_in_time_range(self, failed: datetime | None) -> bool:
-        if self.since is None and self.until is None:
-            return True
-        if failed is None:
-            return False
-        return (self.since is None or failed >= self.since) and (self.until is None or failed < self.until)
 
 
 def build_filter(
@@ -243,38 +237,9 @@ _NAMED: Final = 5
 _WHOLE_ID: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterSummary:
-    """A dead letter in a list. ``nearest`` has xids; ``attempts`` counts the first write and all replays."""
-
-    id: str
-    failed: datetime | None
-    reason: str
-    endpoint: str | None
-    detail: str
-    nearest: tuple[str, ...]
-    attempts: int
-    standing: Standing
-    sink: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "letter": self.id,
-            "failed": None if self.failed is None else instant(self.failed),
-            "reason": self.reason,
-            "endpoint": self.endpoint,
-            "detail": self.detail,
-            "nearest": list(self.nearest),
-            "attempts": self.attempts,
-            "standing": self.standing,
-            "sink": self.sink,
-        }
-
-
 @dataclass(slots=True)
 class DeadLetterCounts:
-    """Counts of dead letters per group, and the most recent ones, newest first.
+    """Counts of dead letters per group, and the most recent ones as JSON, newest first.
 
     ``seen`` counts all letters, ``total`` the letters that match the filter.
     """
@@ -282,7 +247,7 @@ class DeadLetterCounts:
     seen: int = 0
     total: int = 0
     counts: dict[GroupBy, Counter[str]] = field(default_factory=dict)
-    newest: list[DeadLetterSummary] = field(default_factory=list)
+    newest: list[dict[str, Any]] = field(default_factory=list)
 
 
 def list_dead_letters(
@@ -295,15 +260,17 @@ def list_dead_letters(
 ) -> DeadLetterCounts:
     """Count the dead letters that match the filter, and return the *limit* most recent ones."""
     result = DeadLetterCounts(counts={each: Counter() for each in by})
-    heap: list[tuple[datetime, int, DeadLetterSummary]] = []
+    heap: list[tuple[datetime, int, dict[str, Any]]] = []
     for letter, entry in join_ledger_entries(letters, ledger):
         result.seen += 1
         standing = get_standing(entry)
         if not selection.matches(letter, standing):
             continue
         result.total += 1
+        nearest = str(letter.nearest[0].get("message")) if letter.nearest else NONE
+        values = {"reason": letter.reason, "endpoint": letter.endpoint or NONE, "nearest": nearest}
         for each in by:
-            result.counts[each][_group_value(letter, each)] += 1
+            result.counts[each][values[each]] += 1
         age = letter.failed or BEGINNING
         if limit and (len(heap) < limit or age >= heap[0][0]):
             # If times are equal, the letter read later counts as newer.
@@ -355,28 +322,19 @@ def find_dead_letter(letters: Iterable[DeadLetter], prefix: str) -> DeadLetter:
     return matches[0]
 
 
-def _summarize(letter: DeadLetter, entry: LedgerEntry | None, redactor: Redactor) -> DeadLetterSummary:
-    shown = redactor.redact(letter).letter
-    return DeadLetterSummary(
-        letter.id,
-        letter.failed,
-        letter.reason,
-        letter.endpoint,
-        shown.detail,
-        tuple(str(near.get("message")) for near in letter.nearest),
-        letter.attempts + (entry.attempts if entry is not None else 0),
-        get_standing(entry),
-        letter.sink,
-    )
-
-
-def _group_value(letter: DeadLetter, by: GroupBy) -> str:
-    """Return the value by which a dead letter is grouped; for ``nearest``, its first nearest definition."""
-    if by == "reason":
-        return letter.reason
-    if by == "endpoint":
-        return letter.endpoint or NONE
-    return str(letter.nearest[0].get("message")) if letter.nearest else NONE
+def _summarize(letter: DeadLetter, entry: LedgerEntry | None, redactor: Redactor) -> dict[str, Any]:
+    """Return a dead letter in a list; ``attempts`` counts the first write and all replays."""
+    return {
+        "letter": letter.id,
+        "failed": None if letter.failed is None else instant(letter.failed),
+        "reason": letter.reason,
+        "endpoint": letter.endpoint,
+        "detail": redactor.redact(letter).letter.detail,
+        "nearest": [str(near.get("message")) for near in letter.nearest],
+        "attempts": letter.attempts + (entry.attempts if entry is not None else 0),
+        "standing": get_standing(entry),
+        "sink": letter.sink,
+    }
 
 
 # Explaining a dead letter with the current catalog, candidate by candidate, like ``match --explain``.

@@ -14,7 +14,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from glob import escape
 from typing import Any, Final
@@ -63,12 +63,8 @@ class SensitiveMarks:
 
     def __or__(self, other: SensitiveMarks) -> SensitiveMarks:
         """Return the union of both."""
-        return SensitiveMarks(
-            self.names | other.names,
-            self.pointers | other.pointers,
-            self.members | other.members,
-            self.everything or other.everything,
-        )
+        names = (each.name for each in fields(self))
+        return SensitiveMarks(*(getattr(self, name) | getattr(other, name) for name in names))
 
 
 def parse_marks(redact: Iterable[str]) -> SensitiveMarks:
@@ -82,18 +78,13 @@ class Redactor:
     """Redacts marked values; without marks (``--reveal``), nothing."""
 
     def __init__(self, marks: SensitiveMarks) -> None:
-        self._marks = marks
+        self.marks = marks
         self._paths = [tuple(parse_pointer(pointer)) for pointer in marks.pointers]
-
-    @property
-    def hides_everything(self) -> bool:
-        """Whether the whole record is sensitive."""
-        return self._marks.everything
 
     @property
     def redacts_bodies(self) -> bool:
         """Whether bodies may contain sensitive values."""
-        marks = self._marks
+        marks = self.marks
         return bool(marks.pointers or marks.members or marks.names or marks.everything)
 
     def redact(self, letter: DeadLetter) -> Redaction:
@@ -112,11 +103,11 @@ class Redactor:
 
     def hides(self, name: str, path: str = "") -> bool:
         """Whether values under this name (at this path, such as ``headers.x-card``) are sensitive."""
-        if self._marks.everything:
+        if self.marks.everything:
             return True
         known = [name.lower(), path.lower()]
         known += [known[0].removeprefix(prefix) for prefix in _PREFIXES if known[0].startswith(prefix)]
-        return any(fnmatchcase(each, glob) for each in known if each for glob in self._marks.names)
+        return any(fnmatchcase(each, glob) for each in known if each for glob in self.marks.names)
 
     def _redact_member(self, member: str, value: Any, secrets: list[str]) -> Any:
         if self.hides(member.removesuffix("_base64")):
@@ -139,7 +130,7 @@ class Redactor:
 
     def _redact_body(self, body: bytes | None, secrets: list[str]) -> tuple[bytes | None, bool]:
         """Return the redacted body, and whether all of it is hidden."""
-        marks = self._marks
+        marks = self.marks
         if body is None:
             return None, False
         try:
@@ -170,7 +161,7 @@ class Redactor:
                 shown[name] = self._visit(value, (), secrets)
             elif name != "data_base64" and self.hides(name):
                 shown[name] = _hide(value, secrets)
-        if "data_base64" in tree and (self._marks.pointers or self._marks.members):
+        if "data_base64" in tree and (self.marks.pointers or self.marks.members):
             shown["data_base64"] = _hide(tree["data_base64"], secrets)
         return shown
 
@@ -179,7 +170,7 @@ class Redactor:
             return _hide(node, secrets)
         if isinstance(node, dict):
             return {
-                key: _hide(value, secrets) if key in self._marks.members else self._visit(value, (*at, key), secrets)
+                key: _hide(value, secrets) if key in self.marks.members else self._visit(value, (*at, key), secrets)
                 for key, value in node.items()
             }
         if isinstance(node, list):
@@ -200,7 +191,7 @@ class Redaction:
 
     def redact_detail(self, reason: str | None, text: str) -> str:
         """Return the redacted detail of an outcome; empty if it may quote a body that is hidden entirely."""
-        quotes = self.redactor.hides_everything or (self.body_hidden and reason == _QUOTES_BODY)
+        quotes = self.redactor.marks.everything or (self.body_hidden and reason == _QUOTES_BODY)
         return HIDDEN if text and quotes else self.redact_text(text)
 
     def redact_text(self, text: str) -> str:
@@ -227,16 +218,12 @@ class Redaction:
 
     def redact_near(self, nearest: Mapping[str, Any]) -> dict[str, Any]:
         """Return one nearest definition with redacted mismatches."""
-        return {**nearest, "mismatches": [self._redact_mismatch(each) for each in nearest.get("mismatches") or ()]}
-
-    def _redact_mismatch(self, mismatch: Mapping[str, Any]) -> dict[str, Any]:
-        name = str(mismatch.get("property"))
-        shown = {member: _to_text(mismatch.get(member)) for member in ("expected", "found")}
-        return {**mismatch, **{member: self.redact_value(name, text) for member, text in shown.items()}}
-
-
-def _to_text(value: Any) -> str | None:
-    return None if value is None else str(value)
+        mismatches = []
+        for each in nearest.get("mismatches") or ():
+            given = {name: None if each.get(name) is None else str(each[name]) for name in ("expected", "found")}
+            shown = {name: self.redact_value(str(each.get("property")), text) for name, text in given.items()}
+            mismatches.append({**each, **shown})
+        return {**nearest, "mismatches": mismatches}
 
 
 def _is_event(node: Any) -> bool:

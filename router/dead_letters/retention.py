@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from bindings.background import Background
@@ -26,29 +24,13 @@ from router.state.ledger import LetterLedger
 
 SPILL: Final = "spill"
 _CHUNK: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionLimits:
-    """Limits of retention; 0 means no limit. See :mod:`router.settings.model`."""
-
-    age: timedelta = timedelta(0)
-    size: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RemovalCount:
-    """How many dead letters were (or would be) removed from a sink; for spill files, ``sink`` is ``spill``."""
-
-    sink: str
-    letters: int
-    bytes: int
+_NO_LIMIT: Final = timedelta(0)
 
 
 def purge(
-    settings: Settings, limits: RetentionLimits, *, now: datetime | None = None, dry_run: bool = False
-) -> list[RemovalCount]:
-    """Remove dead letters beyond the limits, and return the counts of each sink that had any.
+    settings: Settings, age: timedelta = _NO_LIMIT, size: int = 0, *, now: datetime | None = None, dry_run: bool = False
+) -> list[OldLetters]:
+    """Remove dead letters beyond an age and a total size, and return those of each sink that had any; 0 is no limit.
 
     With *dry_run* nothing is removed.
 
@@ -56,53 +38,55 @@ def purge(
         StateError: a replay is running or unfinished, or the ledger cannot be used.
         SinkError: a sink cannot be read or changed now; others may have been.
     """
-    before = None if not limits.age else (now or datetime.now(UTC)) - limits.age
-    root = Path(settings.state)
+    before = None if not age else (now or datetime.now(UTC)) - age
     if dry_run:
-        counts = [_to_count(old) for old in _find_old(settings, before, limits.size)]
-        return [*counts, *_remove_spills(root, before, remove=False)]
-    with LetterLedger.open(root) as ledger, ledger.exclusive():
+        return list(_find_old(settings, before, size))
+    removed: list[OldLetters] = []
+    known: set[str] = set()
+    with LetterLedger.open(Path(settings.state)) as ledger, ledger.exclusive():
         if ledger.pending() is not None:
             raise StateError(
                 "a replay is unfinished, so no dead letter can be removed",
                 hint="run `xrouter dead-letters replay` again to finish it",
             )
-        removed: list[RemovalCount] = []
-        known: set[str] = set()
-        for old in _find_old(settings, before, limits.size):
-            known.update(_iter_known_ids(old.iter_ids(), ledger))
+        for old in _find_old(settings, before, size):
+            ids = old.iter_ids()
+            while some := list(islice(ids, _CHUNK)):
+                known.update(ledger.entries(some))
             old.remove()
-            removed.append(_to_count(old))
+            removed.append(old)
         _forget_removed(settings, ledger, known)
         if removed or _has_topics(settings):
             _unblock_keys(settings, ledger)
-    return [*removed, *_remove_spills(root, before, remove=True)]
+    return removed
 
 
 def _find_old(settings: Settings, before: datetime | None, limit: int) -> Iterator[OldLetters]:
     stores = open_stores(settings) if any(settings.sinks[name].readable for name in dead_letter_sinks(settings)) else []
-    return (old for store in stores if (old := store.find_old(before, limit)) is not None)
+    yield from (old for store in stores if (old := store.find_old(before, limit)) is not None)
+    if before is not None:
+        yield from _find_old_spills(Path(settings.state) / SPILL, before)
 
 
-def _to_count(old: OldLetters) -> RemovalCount:
-    return RemovalCount(old.sink, old.letters, old.size)
+def _find_old_spills(folder: Path, before: datetime) -> Iterator[OldLetters]:
+    """Yield the old spill files of dead letters in topics; the broker's retention should have the same age."""
+    files = [path for path in folder.glob("*.json") if path.stat().st_mtime < before.timestamp()]
 
+    def remove() -> None:
+        for path in files:
+            path.unlink(missing_ok=True)
 
-def _iter_known_ids(ids: Iterator[str], ledger: LetterLedger) -> Iterator[str]:
-    """Yield the ids that have a ledger entry."""
-    while some := list(islice(ids, _CHUNK)):
-        yield from ledger.entries(some)
+    if files:
+        size = sum(path.stat().st_size for path in files)
+        yield OldLetters(SPILL, len(files), size, lambda: iter(()), remove)
 
 
 def _forget_removed(settings: Settings, ledger: LetterLedger, ids: set[str]) -> None:
     """Delete the ledger entries of removed dead letters, unless a topic or another sink may still have them."""
     if not ids or _has_topics(settings):
         return
-    readable = readable_sinks(settings)
-    if len(readable) > 1:
-        ids = ids - {
-            letter.id for letter in read_dead_letters(settings, sinks=readable, bodies=False) if letter.id in ids
-        }
+    if len(readable_sinks(settings)) > 1:
+        ids = ids - {letter.id for letter in read_dead_letters(settings, bodies=False) if letter.id in ids}
     ledger.forget(ids)
 
 
@@ -120,18 +104,6 @@ def _unblock_keys(settings: Settings, ledger: LetterLedger) -> None:
 
 def _has_topics(settings: Settings) -> bool:
     return any(settings.sinks[name].topics is not None for name in dead_letter_sinks(settings))
-
-
-def _remove_spills(root: Path, before: datetime | None, *, remove: bool) -> list[RemovalCount]:
-    """Remove old spill files of dead letters in topics; the broker's retention should have the same age."""
-    if before is None:
-        return []
-    files = [path for path in (root / SPILL).glob("*.json") if path.stat().st_mtime < before.timestamp()]
-    size = sum(path.stat().st_size for path in files)
-    if remove:
-        for path in files:
-            path.unlink(missing_ok=True)
-    return [RemovalCount(SPILL, len(files), size)] if files else []
 
 
 # Retention of dead letters in a running router, in a separate thread.
@@ -158,9 +130,7 @@ class RetentionThread:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.ask_to_end()
         # A purge of a large table must not delay shutdown.
@@ -168,11 +138,10 @@ class RetentionThread:
 
     def _purge_periodically(self) -> None:
         retention = self._settings.dead_letters.retention
-        limits = RetentionLimits(retention.age, retention.size)
         while not self._stop.is_set():
             try:
-                for removed in purge(self._settings, limits):
-                    _log.info("dead letters removed", sink=removed.sink, letters=removed.letters, bytes=removed.bytes)
+                for removed in purge(self._settings, retention.age, retention.size):
+                    _log.info("dead letters removed", sink=removed.sink, letters=removed.letters, bytes=removed.size)
             except (RouterError, OSError) as error:
                 _log.warning("dead letters could not be removed; will retry", problem=str(error))
             self._stop.wait(INTERVAL_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from bindings.protocols import BINDINGS
 from router.errors import ConfigError, StateError
 from router.evaluation.plan import Plan
 from router.logs import get_logger, shorten_list
-from router.settings import HttpSettings, Settings, SourceSettings
+from router.settings import HttpSettings, Settings
 from router.settings.catalogs import to_path, to_tls
 from router.settings.checks import iter_security_warnings
 from router.settings.model import KafkaInboxSettings, make_access, make_server_limits
@@ -62,35 +62,27 @@ class BrokerConnection:
     client_id: str
 
 
-def group_connections(sources: Iterable[Source], identity: str) -> list[BrokerConnection]:
-    """Group sources by connection. ``identity`` distinguishes this router from others in its client ids."""
-    return [_build_connection(key, members, identity) for key, members in group_by_connection(sources).items()]
-
-
 CONNECTING: Final = "connecting"
 
 
-def _build_connection(key: str, members: Sequence[Source], identity: str) -> BrokerConnection:
-    first = members[0]
-    chosen = first.settings
-    return BrokerConnection(
-        key,
-        ", ".join(source.endpoint for source in members),
-        first.protocol,
-        Connection(first.uris, _build_login(chosen), to_tls(chosen.tls), pick_connection_options(first.options)),
-        list_subscriptions(members),
-        chosen.client_id or f"xrouter-{identity}-{key}",
-    )
-
-
-def _build_login(chosen: SourceSettings) -> BrokerLogin:
-    return BrokerLogin(
-        chosen.username,
-        chosen.password.get_secret_value() if chosen.password else None,
-        chosen.token.get_secret_value() if chosen.token else None,
-        to_path(chosen.credentials),
-        to_path(chosen.seed),
-    )
+def group_connections(sources: Iterable[Source], identity: str) -> list[BrokerConnection]:
+    """Group sources by connection. ``identity`` distinguishes this router from others in its client ids."""
+    brokers = []
+    for key, members in group_by_connection(sources).items():
+        first = members[0]
+        chosen = first.settings
+        login = BrokerLogin(
+            chosen.username,
+            chosen.password.get_secret_value() if chosen.password else None,
+            chosen.token.get_secret_value() if chosen.token else None,
+            to_path(chosen.credentials),
+            to_path(chosen.seed),
+        )
+        connection = Connection(first.uris, login, to_tls(chosen.tls), pick_connection_options(first.options))
+        name, client_id = ", ".join(each.endpoint for each in members), chosen.client_id or f"xrouter-{identity}-{key}"
+        subscriptions = list_subscriptions(members)
+        brokers.append(BrokerConnection(key, name, first.protocol, connection, subscriptions, client_id))
+    return brokers
 
 
 def open_gateway(
@@ -99,21 +91,15 @@ def open_gateway(
     """Create the gateway of a connection; it does not connect before its start."""
     receiving = BINDINGS[broker.protocol].receiving
     assert receiving is not None
-    return receiving.create_gateway(
-        GatewayConfig(broker.connection, broker.subscriptions, store, broker.client_id, limits, counters)
-    )
+    config = GatewayConfig(broker.connection, broker.subscriptions, store, broker.client_id, limits, counters)
+    return receiving.create_gateway(config)
 
 
 class BrokerGateways:
     """All broker gateways of a router, and their counters. Not for concurrent use."""
 
     def __init__(
-        self,
-        store: RowStore,
-        settings: Settings,
-        counters: GatewayCounters,
-        status: RouterStatus,
-        identity: str,
+        self, store: RowStore, settings: Settings, counters: GatewayCounters, status: RouterStatus, identity: str
     ) -> None:
         self._store = store
         self._limits = GatewayLimits(settings.gateways.max_body, settings.gateways.max_in_flight)
@@ -167,7 +153,7 @@ class BrokerGateways:
                 up = gateway.connected
                 self._status.gateway(broker.name, up, gateway.trouble or ("" if up else CONNECTING))
                 self._log_change(broker, up, gateway.trouble)
-            else:
+            elif self._retries.may_retry(broker.key):
                 self._reopen_gateway(broker, gateway)
 
     def _log_change(self, broker: BrokerConnection, up: bool, trouble: str) -> None:
@@ -184,8 +170,6 @@ class BrokerGateways:
             _log.warning("connection lost", **connection, problem=trouble or CONNECTING)
 
     def _reopen_gateway(self, broker: BrokerConnection, ended: Gateway) -> None:
-        if not self._retries.may_retry(broker.key):
-            return
         count_fault("gateway")
         trouble = ended.trouble or "it stopped unexpectedly"
         _log.error("gateway stopped unexpectedly; reopening it", endpoints=broker.name, problem=trouble)
@@ -275,11 +259,8 @@ class Intake:
         *,
         once: bool = False,
     ) -> None:
-        self._settings = settings
-        self._metrics = metrics
-        self._status = status
-        self._open_store = open_store
-        self._once = once
+        self._settings, self._metrics, self._status = settings, metrics, status
+        self._open_store, self._once = open_store, once
         self._store: IntakeStore | None = None
         self._http: HttpGateway | None = None
         self._brokers: BrokerGateways | None = None
@@ -423,18 +404,18 @@ def to_server_config(chosen: HttpSettings) -> HttpGatewayConfig:
     """Convert the HTTP settings to the configuration of the gateway."""
     from bindings.http.gateway import HttpGatewayConfig
 
-    server = HttpGatewayConfig(
+    tls = chosen.tls
+    return HttpGatewayConfig(
         host=chosen.host,
         port=chosen.port,
         max_body_bytes=chosen.max_body,
         max_in_flight=chosen.max_in_flight,
         limits=make_server_limits(chosen),
         access=make_access(chosen.auth),
+        tls_certificate=Path(tls.cert) if tls else None,
+        tls_key=Path(tls.key) if tls else None,
+        tls_clients=Path(tls.ca) if tls and tls.ca else None,
     )
-    if chosen.tls is None:
-        return server
-    clients = Path(chosen.tls.ca) if chosen.tls.ca else None
-    return replace(server, tls_certificate=Path(chosen.tls.cert), tls_key=Path(chosen.tls.key), tls_clients=clients)
 
 
 def shadow_text(earlier: HttpRoute, later: HttpRoute) -> str:
@@ -455,9 +436,8 @@ def build_http_routes(plan: Plan) -> list[HttpRoute]:
         if source.served:
             known = routes.get(source.path, HttpRoute(source.endpoint, source.path, ()))
             methods = dict.fromkeys((*known.methods, *source.methods))
-            users = known.users
-            if source.settings.users:
-                allowed = frozenset(source.settings.users)
+            users, allowed = known.users, frozenset(source.settings.users or ())
+            if allowed:
                 users = allowed if users is None else users & allowed
             routes[source.path] = replace(known, methods=tuple(methods), users=users)
     return list(routes.values())

@@ -11,8 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from bindings.background import Background, Backoff
 from bindings.http.client import ManagedSubscription, SubscriptionFailed, SubscriptionManager
@@ -122,13 +125,8 @@ class RunningSubscription:
                     break
                 pause, problem = max(self._backoff.next_pause(), getattr(error, "after", 0.0)), str(error)
                 self._report_status(problem)
-                _log.error(
-                    "subscription failed; retrying",
-                    endpoint=self.source.endpoint,
-                    problem=problem,
-                    hint=_remedy(error),
-                    seconds=round(pause, 1),
-                )
+                facts = {"problem": problem, "hint": _remedy(error), "seconds": round(pause, 1)}
+                _log.error("subscription failed; retrying", endpoint=self.source.endpoint, **facts)
             except (StateError, OSError):
                 if not self._stop.is_set():
                     raise
@@ -254,12 +252,11 @@ class RunningSubscription:
         end = _parse_time(subscription.document.get("expiration"))
         now = datetime.now(UTC)
         if end is not None and end <= now:
-            _log.warning(
-                "subscription has expired by its manager's clock",
-                endpoint=self.source.endpoint,
-                expiration=end.isoformat(),
-                hint="compare the clocks; until then the requested expiry is used",
-            )
+            facts = {
+                "expiration": end.isoformat(),
+                "hint": "compare the clocks; until then the requested expiry is used",
+            }
+            _log.warning("subscription has expired by its manager's clock", endpoint=self.source.endpoint, **facts)
             end = now + timedelta(seconds=2 * asked)
         self._expires = _FOREVER if end is None else end
         left = asked if end is None else (end - now).total_seconds() / 2
@@ -267,12 +264,11 @@ class RunningSubscription:
 
     def _manager_at(self, url: str, seconds: float = REQUEST_SECONDS) -> SubscriptionManager:
         origin = origin_of(url)
-        return SubscriptionManager(
-            url,
-            lambda: asyncio.run(self._logins.authorization(origin, seconds)),
-            lambda: self._logins.context(origin),
-            seconds=seconds,
-        )
+
+        def authorize() -> str:
+            return asyncio.run(self._logins.authorization(origin, seconds))
+
+        return SubscriptionManager(url, authorize, partial(self._logins.context, origin), seconds=seconds)
 
     def _run_request(self, action: str, work: Callable[[], T]) -> T:
         """Run a request to the manager, and count its result."""
@@ -285,13 +281,12 @@ class RunningSubscription:
         return done
 
     def _stored_note(self) -> StoredSubscription | None:
-        form = read_object(self._path, hint="remove it, and delete the subscription at its manager")
-        if form is None:
-            return None
-        members = (form.get("manager"), form.get("sink"), form.get("url"))
-        if not all(isinstance(each, str) for each in members):
-            raise damaged(self._path, "it has no subscription", hint="remove it, and delete the subscription")
-        return StoredSubscription(*map(str, members))
+        hint = "remove it, and delete the subscription at its manager"
+        form = read_object(self._path, hint=hint)
+        try:
+            return None if form is None else msgspec.convert(form, StoredSubscription)
+        except msgspec.ValidationError as error:
+            raise damaged(self._path, f"it has no subscription ({error})", hint=hint) from error
 
     def _store_note(self, url: str) -> None:
         """Store the location of the subscription durably."""

@@ -216,14 +216,14 @@ class InboxRows:
             left -= self._take(view, number, position, ends[number], left)
         if any(self._ends[number] < end for number, end in ends.items()):
             return None
-        waiting: dict[str, Backlog] = {name: Backlog(0, None, count) for name, count in self.arrived.items()}
+        counts: Counter[str] = Counter()
+        oldest: dict[str, int] = {}
         for rows in (each for known in self._known.values() for each in known):
-            for name, count in rows.counts.items():
-                before = waiting.get(name, Backlog(0))
-                oldest = rows.oldest.get(name)
-                known = oldest if not before.records else _earlier(before.oldest, oldest)
-                waiting[name] = Backlog(before.records + count, known, self.arrived[name])
-        return waiting
+            counts.update(rows.counts)
+            for name, at in rows.oldest.items():
+                oldest[name] = min(oldest.get(name, at), at)
+        names = self.arrived.keys() | counts.keys()
+        return {name: Backlog(counts[name], oldest.get(name), self.arrived[name]) for name in names}
 
     def _pass(self, view: InboxView, number: int, position: InboxPosition) -> None:
         """Forget the rows before a position."""
@@ -286,15 +286,10 @@ def _merged(known: deque[_Rows]) -> deque[_Rows]:
         if known:
             other = known.popleft()
             counts = dict(Counter(rows.counts) + Counter(other.counts))
-            both = {**rows.oldest, **other.oldest}
-            oldest = {name: min(rows.oldest.get(name, at), other.oldest.get(name, at)) for name, at in both.items()}
-            rows = _Rows(rows.first, other.last, counts, oldest)
+            oldest = {name: min(at, rows.oldest.get(name, at)) for name, at in other.oldest.items()}
+            rows = _Rows(rows.first, other.last, counts, {**rows.oldest, **oldest})
         pairs.append(rows)
     return pairs
-
-
-def _earlier(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else min(one, other)
 
 
 class InboxBacklog:
@@ -309,7 +304,6 @@ class InboxBacklog:
         self._now = now
         self._path = path
         self._view: InboxView | None = None
-        self._head: tuple[dict[int, InboxPosition], int | None] = ({}, None)
         self._rows = InboxRows()
         self.endpoints: dict[str, Backlog] | None = None
 
@@ -320,37 +314,35 @@ class InboxBacklog:
             InboxDamaged: a segment behind it is gone or broken. One that was trimmed meanwhile belongs to a batch that
                 is committed: the offset is then another one.
         """
-        if self._view is None:
-            self._view = InboxView(self._path)
-        return self._count(self._view, offset)
-
-    def _count(self, view: InboxView, offset: Mapping[str, Any] | None) -> Backlog:
+        view = self._view = self._view or InboxView(self._path)
         asked = self._now()
         if offset is None:
             positions = {number: view.first_position(number) for number in view.partitions}
         else:
             positions = parse_offset(offset, view.layout.inbox)
         ends = {number: max(position, view.end_position(number)) for number, position in positions.items()}
-        waiting = {number: position for number, position in positions.items() if ends[number] > position}
-        records = sum(view.count_rows(number, position, ends[number]) for number, position in waiting.items())
+        records = sum(
+            view.count_rows(number, position, ends[number])
+            for number, position in positions.items()
+            if ends[number] > position
+        )
         self.read_until.look(asked, (), ends, positions)
         self.endpoints = self._rows.look(view, positions, ends)
-        if waiting != self._head[0]:
-            self._head = (waiting, self._oldest(view, waiting, ends))
-        return Backlog(records, self._head[1] if records else None)
+        if self.endpoints is None:
+            arrived = self._iter_first(view, positions, ends)
+        else:
+            arrived = (each.oldest for each in self.endpoints.values() if each.oldest is not None)
+        return Backlog(records, min(arrived, default=None))
 
-    def _oldest(
-        self, view: InboxView, waiting: Mapping[int, InboxPosition], ends: Mapping[int, InboxPosition]
-    ) -> int | None:
-        """Return when the first row arrived of those that wait, each partition's being its oldest."""
-        arrived: list[int] = []
-        for number, position in waiting.items():
-            spans = view.plan_spans(number, position, view.advance_position(number, position, 1, ends[number]))
-            for batch in view.read_spans(number, spans):
-                moment = batch.column(RECEIVED)[0].as_py()
-                if moment is not None:
-                    arrived.append(int(moment.timestamp() * 1000))
-        return min(arrived, default=None)
+    @staticmethod
+    def _iter_first(
+        view: InboxView, positions: Mapping[int, InboxPosition], ends: Mapping[int, InboxPosition]
+    ) -> Iterator[int]:
+        """Yield when the first row of each partition arrived, which is its oldest."""
+        for number, position in positions.items():
+            if ends[number] > position:
+                last = view.advance_position(number, position, 1, ends[number])
+                yield from (at for rows in _read(view, number, position, last) for at in rows.oldest.values())
 
 
 # Where the rows of a batch lie, and how a batch is cut into parts that can be found again.

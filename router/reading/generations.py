@@ -11,14 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets, KafkaRange
 from catalog.parsing.regular import read_regular
 from router.errors import BrokerUnreachable, ConfigError
 from router.logs import get_logger, shorten_list
 from router.settings import Settings
 from router.sources import INBOX, REST, Source, Start, group_by_query, make_source_client
-from router.state.durable import damaged, missing, newest_in, numbers_in, read_object, write_durably
+from router.state.durable import damaged, missing, newest_in, numbers_in, read, read_object, write_durably
 from router.state.state import StateFolder
 
 if TYPE_CHECKING:
@@ -55,15 +55,12 @@ class Positions:
                 partitions[str(number)] = position
         return offsets
 
-    def keep(self, cluster: str, offsets: Mapping[str, Mapping[str, int]]) -> None:
-        """Note positions, durably; topics and partitions that are not named keep what they have."""
-        self._write(cluster, offsets, "excluded.position")
+    def keep(self, cluster: str, offsets: Mapping[str, Mapping[str, int]], *, maybe_old: bool = False) -> None:
+        """Note positions, durably; topics and partitions that are not named keep what they have.
 
-    def advance(self, cluster: str, offsets: Mapping[str, Mapping[str, int]]) -> None:
-        """Note positions where they are further on than those known; they may be old."""
-        self._write(cluster, offsets, "max(position, excluded.position)")
-
-    def _write(self, cluster: str, offsets: Mapping[str, Mapping[str, int]], chosen: str) -> None:
+        With *maybe_old* those keep it, too, that are further on.
+        """
+        chosen = "max(position, excluded.position)" if maybe_old else "excluded.position"
         rows = [
             (cluster, topic, int(number), position)
             for topic, partitions in offsets.items()
@@ -87,7 +84,10 @@ class Positions:
         if not starts:
             return
         latest = [topic for topic, start in starts.items() if start == "latest"]
-        ends = _ends_of(make_source_client(sources[0]), latest) if latest else {}
+        ends: dict[str, dict[int, int]] = {}
+        if latest:
+            with reaching_brokers():
+                ends = KafkaOffsets(make_source_client(sources[0])).end_offsets(latest)
         placed = {topic: {str(number): end for number, end in ends.get(topic, {}).items()} for topic in starts}
         self.keep(cluster, placed)
         for topic in latest:
@@ -101,11 +101,6 @@ def reaching_brokers() -> Iterator[None]:
         yield
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
-
-
-def _ends_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-    with reaching_brokers():
-        return KafkaOffsets(client).end_offsets(topics)
 
 
 def starting_offsets(partitions: Mapping[str, Sequence[int]], positions: Mapping[str, Mapping[str, int]]) -> str:
@@ -168,27 +163,32 @@ class Generation:
 
     def first(self) -> Offsets:
         """Where this generation begins: as Spark noted it at its first look, else where it was made to begin."""
-        text = ""
-        if self.begun:
-            text = read_regular(self.path / "sources" / "0" / "0").decode("utf-8", "replace")
+        text = (read(self.path / "sources" / "0" / "0") or b"").decode("utf-8", "replace")
         line = next((line for line in reversed(text.split("\n")) if line.startswith("{")), self.starting or "{}")
         offsets: Offsets = json.loads(line)
         return offsets
 
     def reached(self) -> dict[str, Any] | None:
-        """The offset of the only source up to which batches are committed; None before the first."""
-        committed = newest_in(self.path / "commits")
-        return None if committed is None else self.ends(committed)
-
-    def ends(self, batch: int) -> dict[str, Any]:
-        """Return the offset of the only source that a batch ends at, as Spark noted it; empty when that says none.
+        """The offset of the only source up to which batches are committed; None before the first.
 
         Raises:
-            FileNotFoundError: there is no such note.
+            StateError: Spark's note of it is gone: nobody knows where to read on.
         """
-        lines = read_regular(self.path / "offsets" / str(batch)).decode("utf-8").split("\n")
-        offset: Any = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
-        return offset if isinstance(offset, dict) else {}
+        committed = newest_in(self.path / "commits")
+        if committed is None:
+            return None
+        path = self.path / "offsets" / str(committed)
+        try:
+            return _read_end(path)
+        except FileNotFoundError as error:
+            raise missing(path, f"batch {committed} was committed") from error
+
+    def ends(self, batch: int) -> dict[str, Any]:
+        """Return the offset of the only source that a batch ends at, as Spark noted it; empty when that says none."""
+        try:
+            return _read_end(self.path / "offsets" / str(batch))
+        except FileNotFoundError:
+            return {}
 
     def positions(self) -> Offsets:
         """Where each of its topics is to be read on: behind what it committed, else where it began."""
@@ -199,6 +199,14 @@ class Generation:
         # A partition that Spark read at first and no more is gone; another one of its name begins anew.
         kept = {topic: dict.fromkeys(numbers, EARLIEST) for topic, numbers in begun.items()} if self.begun else begun
         return {topic: {**kept.get(topic, {}), **reached.get(topic, {})} for topic in {**kept, **reached}}
+
+
+@lru_cache(64)
+def _read_end(path: Path) -> dict[str, Any]:
+    """Return the offset in a file of Spark, which never changes; a batch is asked for it a dozen times."""
+    lines = read_regular(path).decode("utf-8").split("\n")
+    offset: Any = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
+    return offset if isinstance(offset, dict) else {}
 
 
 def current(state: StateFolder, query: str) -> Generation | None:
@@ -252,10 +260,6 @@ Spans: TypeAlias = dict[str, dict[int, tuple[int, int]]]
 """By topic and partition, the first offset and the one behind the last."""
 
 
-_KEPT: Final = 64
-"""Notes of batches that are read once; a batch is asked of a few times, and again as where the next one begins."""
-
-
 def planned(generation: Generation, batch: int) -> Spans | None:
     """Return the offsets of a batch; None where they are not all known, or it is not one of topics."""
     offsets = offsets_of(generation, batch)
@@ -275,7 +279,7 @@ def ranges_of(generation: Generation, batch: int) -> tuple[KafkaRange, ...]:
 
 def bounds(generation: Generation, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the offsets of the one source of a batch, where it begins and where it ends; empty when not known."""
-    return _ends(generation, batch - 1) if batch else generation.first(), _ends(generation, batch)
+    return generation.ends(batch - 1) if batch else generation.first(), generation.ends(batch)
 
 
 def offsets_of(generation: Generation, batch: int) -> Spans:
@@ -293,12 +297,11 @@ def offsets_of(generation: Generation, batch: int) -> Spans:
 
 def turned_back(generation: Generation, batch: int) -> Spans:
     """Return the partitions that a batch ends before where it begins: their topic was made again, or cut."""
-    reversed_spans: Spans = {}
-    for topic, partitions in offsets_of(generation, batch).items():
-        for number, (first, end) in partitions.items():
-            if end < first:
-                reversed_spans.setdefault(topic, {})[number] = (first, end)
-    return reversed_spans
+    found = {
+        topic: {number: span for number, span in partitions.items() if span[1] < span[0]}
+        for topic, partitions in offsets_of(generation, batch).items()
+    }
+    return {topic: partitions for topic, partitions in found.items() if partitions}
 
 
 def records_in(spans: Spans) -> int:
@@ -317,19 +320,6 @@ def spans_of(ranges: Ranges, whole: Spans) -> Spans:
                 before = spans.setdefault(each.channel, {}).get(number, span)
                 spans[each.channel][number] = (min(before[0], span[0]), max(before[1], span[1]))
     return spans
-
-
-def _ends(generation: Generation, batch: int) -> Mapping[str, Any]:
-    try:
-        return _noted(generation, batch)
-    except FileNotFoundError:
-        return {}
-
-
-@lru_cache(_KEPT)
-def _noted(generation: Generation, batch: int) -> Mapping[str, Any]:
-    """Return where a batch ends, which never changes once Spark has noted it."""
-    return generation.ends(batch)
 
 
 # Which generation a query reads next: the one whose batch is unfinished, else one for the topics as they are now.
@@ -421,7 +411,7 @@ class Succession:
             return known
         for each in self._generations(cluster):
             if each.path.parent.name != query:
-                self._positions.advance(cluster, _only(each.positions(), topics))
+                self._positions.keep(cluster, _only(each.positions(), topics), maybe_old=True)
         if known is not None:
             self._positions.keep(cluster, known.positions())
         self._positions.place(sources, (), default)

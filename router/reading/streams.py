@@ -221,7 +221,7 @@ class ReadTopics:
                 first, there = firsts[topic][number], last.get(topic, {}).get(number, end)
                 if topic in anew:
                     again.setdefault(topic, {})[number] = (max(0, at), end)
-                elif at >= 0 and at < first:
+                elif 0 <= at < first:
                     lost.append(f"{topic}-{number} no longer has offsets {at} to {first - 1}")
                 elif at > there:
                     again.setdefault(topic, {})[number] = (at, there)
@@ -232,7 +232,7 @@ class ReadTopics:
             places = ", ".join(f"{topic}-{number} was read up to offset {at}" for number, at in sorted(numbers.items()))
             lost.append(f"topic {topic} is gone: {places}")
             again[topic] = {number: (at, at) for number, at in numbers.items()}
-        self._tell(self._told(again, anew) + lost)
+        self._report_losses(again, anew, lost)
         if open_:
             raise BrokerUnreachable(
                 f"records of an open transaction were read before: {shorten_list(open_)}; it must end first"
@@ -267,7 +267,7 @@ class ReadTopics:
             _log.debug("cannot check whether topics were recreated", problem=str(error))
             return {}
         again = {topic: partitions for topic, partitions in spans.items() if topic in anew}
-        self._tell(self._told(again, anew))
+        self._report_losses(again, anew)
         return again
 
     def note(self, topics: Collection[str]) -> None:
@@ -275,41 +275,35 @@ class ReadTopics:
         with reaching_brokers():
             self._note({topic: id for topic, id in self._ends.topic_ids(topics).items() if id})
 
-    def _tell(self, lost: list[str]) -> None:
-        if not lost:
-            return
-        if not self._lossy:
+    def _report_losses(self, again: Spans, anew: Mapping[str, tuple[str, str]], lost: Sequence[str] = ()) -> None:
+        lost = [
+            f"topic {topic} was deleted and made again (id {anew[topic][0]}, now {anew[topic][1]}): "
+            f"{topic}-{number} was read up to offset {first}, and now ends at {end}"
+            for topic, partitions in sorted(again.items())
+            if topic in anew
+            for number, (first, end) in sorted(partitions.items())
+        ] + [*lost]
+        if lost and not self._lossy:
             raise StateError(f"records were lost at the broker before they were read: {shorten_list(lost)}", hint=HINT)
-        _log.error("records were lost at the broker before they were read", places=lost)
+        if lost:
+            _log.error("records were lost at the broker before they were read", places=lost)
 
     def _anew(self, ids: Mapping[str, str], read: Collection[str]) -> dict[str, tuple[str, str]]:
         """Return topics that were recreated, with their stored and current ids; store ids that are new.
 
         A topic that nothing was *read* of begins at its first record anyway.
         """
-        known = self._known()
+        stored = self._database.read("SELECT topic, id FROM topic_ids WHERE cluster = ?", (self._key,))
+        known: dict[str, str] = dict(stored)
         other = {topic: id for topic, id in ids.items() if id and known.get(topic) != id}
         if new := {topic: id for topic, id in other.items() if topic not in known or topic not in read}:
             self._note(new)
         return {topic: (known[topic], id) for topic, id in other.items() if topic not in new}
 
-    @staticmethod
-    def _told(again: Spans, anew: Mapping[str, tuple[str, str]]) -> list[str]:
-        return [
-            f"topic {topic} was deleted and made again (id {anew[topic][0]}, now {anew[topic][1]}): "
-            f"{topic}-{number} was read up to offset {first}, and now ends at {end}"
-            for topic, partitions in sorted(again.items())
-            if topic in anew
-            for number, (first, end) in sorted(partitions.items())
-        ]
-
     def _note(self, ids: Mapping[str, str]) -> None:
         with self._database.transaction() as connection:
             rows = [(self._key, topic, id) for topic, id in ids.items()]
             connection.executemany("INSERT OR REPLACE INTO topic_ids VALUES (?, ?, ?)", rows)
-
-    def _known(self) -> dict[str, str]:
-        return dict(self._database.read("SELECT topic, id FROM topic_ids WHERE cluster = ?", (self._key,)))
 
     def _lost(self, spans: Spans) -> Spans:
         """Return which of these offsets brokers have no more; whatever else held no record never held one.

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -42,17 +42,20 @@ from router.writing.outcomes import SINK_REJECTED, HeldBack, RecordOutcome, form
 from router.writing.staging import BatchId
 
 QUERY: Final = "replay"
+STOPPED: Final = "it was stopped"
 
 
 class ReplayInterrupted(Exception):
-    """A replay was stopped while a sink was unavailable; its batch stays pending in the ledger."""
+    """A replay ended early, for the reason that it names; its batch stays pending in the ledger."""
 
 
 @dataclass(slots=True)
 class Summary:
     """Counts of a replay: routed, by definition; still dead, by reason; parked; removed meanwhile.
 
-    ``held`` are those that were not tried, since an earlier one of their key in the same batch stays dead.
+    ``held`` are those that were not tried, since an earlier one of their key in the same batch stays dead. ``skipped``
+    counts those not selected, by standing; ``unknown`` are requested ids that no sink has. ``interrupted`` is why it
+    ended early, '' if it did not, and ``resuming`` whether that was in the batch of an earlier replay.
     """
 
     routed: Counter[str] = field(default_factory=Counter)
@@ -60,6 +63,10 @@ class Summary:
     parked: int = 0
     gone: int = 0
     held: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    unknown: tuple[str, ...] = ()
+    interrupted: str = ""
+    resuming: bool = False
 
     @property
     def settled(self) -> int:
@@ -93,7 +100,7 @@ class ReplayedBatch(Batch):
     def hold_back(self) -> HeldBack:
         """Decide which dead letters wait for one of their key that stays dead; a repeat decides the same."""
         self.decisions = self.outcomes.list_decisions()
-        lasting = (each.letter for each in self._outcomes(self.letters, {}) if each.reason)
+        lasting = (each.letter for each in self._iter_outcomes(self.letters, {}) if each.reason)
         self.held = held_up((letter.id for letter in self.letters), lasting, self.keys)
         return {each: "" for each in self.decisions if each.letter in self.held}
 
@@ -104,33 +111,53 @@ class ReplayedBatch(Batch):
             StateError: the ledger cannot be written; nothing is settled.
         """
         tried = [letter for letter in self.letters if letter.id not in self.held]
-        settled = list(self._outcomes(tried, self.rejections.details))
+        settled = list(self._iter_outcomes(tried, self.rejections.details))
         finish_batch(self.ledger, self.plan, self.pending, settled, self.summary)
         routed = {outcome.letter for outcome in settled if outcome.reason is None}
         self.summary.routed.update(each.message for each in self.decisions if each.letter in routed)
         self.summary.held += len(self.held)
 
-    def _outcomes(self, letters: Sequence[DeadLetter], details: Mapping[str, str]) -> Iterable[Outcome]:
-        return _outcomes_of(letters, self.decisions, details, self.plan, self.pending.sinks)
+    def _iter_outcomes(self, letters: Sequence[DeadLetter], details: Mapping[str, str]) -> Iterator[Outcome]:
+        """Yield the outcome of each dead letter; *details* are of records that a sink rejected, by position."""
+        decided: dict[str, list[RecordOutcome]] = {}
+        for each in self.decisions:
+            decided.setdefault(each.letter, []).append(each)
+        only = self.pending.sinks
+        for letter in letters:
+            rows = decided.get(letter.id, [])
+            dead = next((row for row in rows if row.route < 0), None)
+            rejected = next((details[row.position] for row in rows if row.position in details), None)
+            if not rows:
+                yield Outcome(letter.id, letter.reason, "nothing came of it")
+            elif dead is not None:
+                yield Outcome(letter.id, dead.reason, dead.detail)
+            elif rejected is not None:
+                yield Outcome(letter.id, SINK_REJECTED, rejected)
+            elif only and not set(only) & set(self.plan.settings.routes[rows[0].route].to):
+                # It may have been given another name; to call the letter settled would lose the record there.
+                why = "is not in the route of the record any more, so nothing was sent"
+                yield Outcome(letter.id, SINK_REJECTED, format_detail(dict.fromkeys(only, why)))
+            else:
+                yield Outcome(letter.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Replayer:
     """Replays batches in one Spark session, on one thread.
 
-    *held* is called while a sink blocks a batch, with the reason and the seconds until the retry.
+    *held* is called while a sink blocks a batch, with the reason and the seconds until the retry; None gives up then.
     """
 
     plans: PlanCache
     ledger: LetterLedger
     stop: threading.Event
-    held: Callable[[str, float], None]
+    held: Callable[[str, float], None] | None
 
     def replay(self, plan: Plan, pending: PendingReplay, letters: Sequence[DeadLetter], summary: Summary) -> None:
         """Write and commit a batch that was started; *letters* are those that still exist.
 
         Raises:
-            ReplayInterrupted: *stop* was set while a sink, or a schema registry, was away; nothing is settled.
+            ReplayInterrupted: a sink, or a schema registry, is away, and nobody waits any more; nothing is settled.
         """
         summary.gone += len(pending.letters) - len(letters)
         if not letters:
@@ -145,9 +172,11 @@ class Replayer:
                 away = str(error) if isinstance(error, SinkError) else find_lost_registry(error)
                 if not away:
                     raise
+                if self.held is None:
+                    raise ReplayInterrupted(away) from error
                 self.held(away, pause)
             if self.stop.wait(pause):
-                raise ReplayInterrupted
+                raise ReplayInterrupted(STOPPED)
 
     def _attempt(
         self, loaded: LoadedPlan, pending: PendingReplay, letters: Sequence[DeadLetter], summary: Summary
@@ -172,35 +201,6 @@ def finish_batch(
     entries = ledger.entries(outcome.letter for outcome in dead)
     most = plan.settings.dead_letters.max_replays
     summary.parked += ledger.park(each.letter for each in dead if entries[each.letter].attempts >= most)
-
-
-def _outcomes_of(
-    letters: Sequence[DeadLetter],
-    decisions: Iterable[RecordOutcome],
-    details: Mapping[str, str],
-    plan: Plan,
-    only: Sequence[str],
-) -> Iterator[Outcome]:
-    """Return the outcome of each dead letter; *details* are of records that a sink rejected, by position."""
-    decided: dict[str, list[RecordOutcome]] = {}
-    for each in decisions:
-        decided.setdefault(each.letter, []).append(each)
-    for letter in letters:
-        rows = decided.get(letter.id, [])
-        dead = next((row for row in rows if row.route < 0), None)
-        rejected = next((details[row.position] for row in rows if row.position in details), None)
-        if not rows:
-            yield Outcome(letter.id, letter.reason, "nothing came of it")
-        elif dead is not None:
-            yield Outcome(letter.id, dead.reason, dead.detail)
-        elif rejected is not None:
-            yield Outcome(letter.id, SINK_REJECTED, rejected)
-        elif only and not set(only) & set(plan.settings.routes[rows[0].route].to):
-            # It may have been given another name; to call the letter settled would lose the record there.
-            why = "is not in the route of the record any more, so nothing was sent"
-            yield Outcome(letter.id, SINK_REJECTED, format_detail(dict.fromkeys(only, why)))
-        else:
-            yield Outcome(letter.id)
 
 
 # The outcomes of a replay with the current catalog and settings: by the plan of ``run``, without Spark.
@@ -253,8 +253,8 @@ def hold_back_waiting(judged: Sequence[ReplayOutcome], turns: ReplayOrder) -> It
         if each.letter in held:
             yield ReplayOutcome(each.letter, None, (), HELD)
             continue
-        if each.reason is None:
-            turns.passed(each.letter)
+        if each.reason is None and each.letter in keys:
+            turns.passed.add(each.letter)
         yield each
 
 
@@ -262,22 +262,8 @@ def hold_back_waiting(judged: Sequence[ReplayOutcome], turns: ReplayOrder) -> It
 
 MAX_BATCH_BYTES: Final = 64 * 2**20
 """Bytes of bodies at which a batch is closed, whatever its number of dead letters."""
-
-
-@dataclass(frozen=True, slots=True)
-class SelectedDeadLetter:
-    """A dead letter to replay. ``sinks`` are those that lack its record; () when none has it."""
-
-    letter: DeadLetter
-    sinks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayBatch:
-    """Dead letters replayed together: all go to the same ``sinks`` (() for those of their routes)."""
-
-    sinks: tuple[str, ...]
-    letters: tuple[DeadLetter, ...]
+Sinks: TypeAlias = tuple[str, ...]
+"""The sinks that lack a record; () for those of its route, when none has it."""
 
 
 @dataclass(slots=True)
@@ -298,32 +284,27 @@ class Selection:
     seen: set[str] = field(default_factory=set)
     """The filter's ids that were found."""
 
-    def choose(self, letters: Iterable[DeadLetter]) -> Iterator[SelectedDeadLetter]:
-        """Yield the dead letters to replay, in order, at most ``limit``."""
+    def choose(self, letters: Iterable[DeadLetter]) -> Iterator[tuple[DeadLetter, Sinks]]:
+        """Yield the dead letters to replay, in order, at most ``limit``, each with the sinks that lack it."""
         return itertools.islice(self._choose(letters), self.limit)
 
-    def _choose(self, letters: Iterable[DeadLetter]) -> Iterator[SelectedDeadLetter]:
+    def _choose(self, letters: Iterable[DeadLetter]) -> Iterator[tuple[DeadLetter, Sinks]]:
         for letter, entry in join_ledger_entries(letters, self.ledger):
-            if self.only is not None and letter.id not in self.only:
-                continue
-            if not self.wanted.matches(letter, get_standing(entry)):
+            standing = get_standing(entry)
+            if (self.only is not None and letter.id not in self.only) or not self.wanted.matches(letter, standing):
                 continue
             if self.wanted.ids:
                 self.seen.add(letter.id)
-            if self._standing(entry) in ("open", "parked" if self.parked else "open"):
-                yield SelectedDeadLetter(letter, missing_sinks(self.ledger, letter, entry))
+            if entry is not None and standing == "open" and self.most is not None and entry.attempts >= self.most:
+                self.ledger.park([letter.id])
+                standing = "parked"
+            if standing == "open" or (standing == "parked" and self.parked):
+                yield letter, missing_sinks(self.ledger, letter, entry)
             else:
-                self.skipped[self._standing(entry)] += 1
-
-    def _standing(self, entry: LedgerEntry | None) -> str:
-        standing = get_standing(entry)
-        if entry is not None and standing == "open" and self.most is not None and entry.attempts >= self.most:
-            self.ledger.park([entry.letter], datetime.now(UTC))
-            return "parked"
-        return standing
+                self.skipped[standing] += 1
 
 
-def missing_sinks(ledger: LetterLedger, letter: DeadLetter, entry: LedgerEntry | None) -> tuple[str, ...]:
+def missing_sinks(ledger: LetterLedger, letter: DeadLetter, entry: LedgerEntry | None) -> Sinks:
     """Return the sinks that lack the record of a dead letter when others have it, by its last failure.
 
     A letter that only waited for its turn is nowhere, and goes where its route leads by now.
@@ -337,8 +318,8 @@ def missing_sinks(ledger: LetterLedger, letter: DeadLetter, entry: LedgerEntry |
 
 
 def group_letters(
-    chosen: Iterable[SelectedDeadLetter], size: int, turns: ReplayOrder | None = None
-) -> Iterator[ReplayBatch]:
+    chosen: Iterable[tuple[DeadLetter, Sinks]], size: int, turns: ReplayOrder | None = None
+) -> Iterator[tuple[Sinks, tuple[DeadLetter, ...]]]:
     """Group dead letters into batches of at most *size*, each for the same sinks and with unique positions.
 
     A batch of few large letters is closed earlier (:data:`MAX_BATCH_BYTES`).
@@ -347,19 +328,18 @@ def group_letters(
     key come in order of arrival: in a batch, and from one batch to the next, if each is settled before the next is
     asked for. One that comes before its turn is left out, and listed in ``turns.left``.
     """
-    gathered: dict[tuple[str, ...], dict[str, DeadLetter]] = {}
-    sizes: Counter[tuple[str, ...]] = Counter()
-    sinks_of: dict[str, tuple[str, ...]] = {}
+    gathered: dict[Sinks, dict[str, DeadLetter]] = {}
+    sizes: Counter[Sinks] = Counter()
+    sinks_of: dict[str, Sinks] = {}
 
-    def close(sinks: tuple[str, ...]) -> ReplayBatch:
+    def close(sinks: Sinks) -> tuple[Sinks, tuple[DeadLetter, ...]]:
         letters = tuple(gathered.pop(sinks).values())
         del sizes[sinks]
         for letter in letters:
             del sinks_of[letter.id]
-        return ReplayBatch(sinks, letters)
+        return sinks, letters
 
-    for each in chosen:
-        letter, sinks = each.letter, each.sinks
+    for letter, sinks in chosen:
         earlier = turns.earlier(letter.id) if turns is not None else None
         place = sinks if earlier is None else sinks_of.get(earlier, sinks)
         # What must be replayed first: an earlier one for other sinks, or one of the same position.

@@ -26,7 +26,7 @@ from router.errors import CatalogUnavailable, RouterError
 from router.evaluation.plan import Plan, compile_plan, read_catalog
 from router.logs import configure_logs, get_logger
 from router.replay.batches import (
-    ReplayBatch,
+    STOPPED,
     Replayer,
     ReplayInterrupted,
     ReplayOutcome,
@@ -41,7 +41,7 @@ from router.settings import Settings, load_settings
 from router.sinks import check_endpoints
 from router.sinks.messages.sink import close_publishers
 from router.spark.session import handle_signals, open_spark_session
-from router.state.durable import Pins, admit, clients_of
+from router.state.durable import admit
 from router.state.ledger import HELD, LOCK, LetterLedger, PendingReplay, ReplayOrder
 from router.state.state import BatchStore
 from router.watching.metrics import Metrics
@@ -86,16 +86,6 @@ class ReplayProgress(Protocol):
         """Called when a sink is unavailable; the write is retried after *seconds*."""
 
 
-@dataclass(slots=True)
-class ReplayResult:
-    """Result of a replay. ``unknown`` are requested ids that no sink has."""
-
-    summary: Summary = field(default_factory=Summary)
-    skipped: Counter[str] = field(default_factory=Counter)
-    unknown: tuple[str, ...] = ()
-    interrupted: bool = False
-
-
 def count_matching(settings: Settings, wanted: DeadLetterFilter, options: ReplayOptions) -> int:
     """Return how many dead letters a replay would select."""
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
@@ -113,14 +103,13 @@ def dry_run(settings: Settings, wanted: DeadLetterFilter, options: ReplayOptions
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         selection = Selection(ledger, wanted, options.parked, options.limit)
         turns = ReplayOrder(ledger.order)
-        for batch in group_letters(selection.choose(read_dead_letters(settings)), CHUNK, turns):
-            for verdict in hold_back_waiting(evaluate_letters(plan, batch.letters), turns):
-                left = tuple(name for name in verdict.sinks if not batch.sinks or name in batch.sinks)
-                yield ReplayOutcome(verdict.letter, verdict.message, left, verdict.reason, verdict.detail)
+        for sinks, letters in group_letters(selection.choose(read_dead_letters(settings)), CHUNK, turns):
+            for verdict in hold_back_waiting(evaluate_letters(plan, letters), turns):
+                yield replace(verdict, sinks=tuple(name for name in verdict.sinks if not sinks or name in sinks))
         yield from (ReplayOutcome(letter, None, (), HELD) for letter in sorted(turns.left))
 
 
-def replay(path: Path, wanted: DeadLetterFilter, options: ReplayOptions, watcher: ReplayProgress) -> ReplayResult:
+def replay(path: Path, wanted: DeadLetterFilter, options: ReplayOptions, watcher: ReplayProgress) -> Summary:
     """Replay the dead letters that match the filter, with the current catalog and settings.
 
     SIGTERM and Ctrl-C end it after the batch in hand; while a sink is away, at once.
@@ -151,7 +140,7 @@ def current_plan(settings: Settings) -> Plan:
         )
     check_endpoints(settings, catalog)
     plan = Plan(catalog, settings)
-    admit(clients_of(settings, catalog, plan.sources), Pins(Path(settings.state)))
+    admit(settings, catalog, plan.sources)
     return plan
 
 
@@ -159,9 +148,9 @@ def current_plan(settings: Settings) -> Plan:
 class _Run:
     """One replay from start to end.
 
-    ``letters`` are those to select from, by default those of all sinks; ``plans`` those of a session, by default a new
-    one. ``plan`` evaluates, by default the plan of catalog and settings as they are; ``resumed`` counts what an earlier
-    replay left, by default in the summary of all.
+    Without a ``watcher`` it gives up if a sink is away. ``letters`` are those to select from, by default those of all
+    sinks; ``plans`` those of a session, by default a new one. ``plan`` evaluates, by default the plan of catalog and
+    settings as they are; ``resumed`` counts what an earlier replay left, by default in the summary of all.
     """
 
     settings: Settings
@@ -169,13 +158,13 @@ class _Run:
     base: Path
     wanted: DeadLetterFilter
     options: ReplayOptions
-    watcher: ReplayProgress
+    watcher: ReplayProgress | None
     stop: threading.Event
     letters: Sequence[DeadLetter] | None = None
     plans: PlanCache | None = None
     plan: Plan | None = None
     resumed: Summary | None = None
-    result: ReplayResult = field(default_factory=ReplayResult)
+    summary: Summary = field(default_factory=Summary)
     stack: ExitStack = field(default_factory=ExitStack)
     tried: set[str] = field(default_factory=set)
     freed: set[str] = field(default_factory=set)
@@ -183,30 +172,30 @@ class _Run:
     before: int = 0
     """Dead letters that were tried before it began."""
 
-    def all(self) -> ReplayResult:
+    def all(self) -> Summary:
         """Finish an interrupted replay, then replay the selected dead letters."""
         with self.stack:
             try:
                 self._resume()
                 self._replay_selected()
-            except ReplayInterrupted:
-                self.result.interrupted = True
-        return self.result
+            except ReplayInterrupted as reason:
+                self.summary.interrupted = str(reason)
+        return self.summary
 
     def _replay_selected(self) -> None:
         most = self.settings.dead_letters.max_replays
         selection = Selection(self.ledger, self.wanted, self.options.parked, self.options.limit, most)
-        self.result.skipped = selection.skipped
-        self.began, self.before = time.monotonic(), self.result.summary.settled
+        self.summary.skipped = selection.skipped
+        self.began, self.before = time.monotonic(), self.summary.settled
         left = self._through(selection)
-        self.result.unknown = tuple(sorted(self.wanted.ids - selection.seen))
+        self.summary.unknown = tuple(sorted(self.wanted.ids - selection.seen))
         # One that was read before its turn came is looked for again; each time there are fewer.
-        while any(self.ledger.order.is_first(letter) for letter in left):
+        while any(self.ledger.order.earlier(letter) is None for letter in left):
             left = self._through(replace(selection, limit=None, only=frozenset(left), skipped=Counter(), seen=set()))
         if self.wanted == DeadLetterFilter() and self.options.limit is None:
             self._catch_up(selection)
-        if held := len(left) + self.result.summary.held:
-            self.result.skipped[HELD] = held
+        if held := len(left) + self.summary.held:
+            self.summary.skipped[HELD] = held
 
     def _catch_up(self, selection: Selection) -> None:
         """Replay new dead letters that wait behind routed ones, until their keys are unblocked.
@@ -236,38 +225,43 @@ class _Run:
         """Replay a selection; return the dead letters that were skipped because of an earlier one."""
         turns = ReplayOrder(self.ledger.order)
         letters = read_dead_letters(self.settings) if self.letters is None else self.letters
-        for batch in group_letters(selection.choose(letters), self.options.size, turns):
+        for sinks, batch in group_letters(selection.choose(letters), self.options.size, turns):
             if self.stop.is_set():
-                raise ReplayInterrupted
+                raise ReplayInterrupted(STOPPED)
             self.plan = self.plan or current_plan(self.settings)
-            self._batch(self.plan, batch)
+            self._batch(self.plan, sinks, batch)
             if self.options.rate is not None:
                 # A request to stop is honored before the next batch.
-                due = self.began + (self.result.summary.settled - self.before) / self.options.rate
+                due = self.began + (self.summary.settled - self.before) / self.options.rate
                 self.stop.wait(max(0.0, due - time.monotonic()))
         return turns.left
 
-    def _batch(self, plan: Plan, batch: ReplayBatch) -> None:
+    def _batch(self, plan: Plan, sinks: tuple[str, ...], letters: Sequence[DeadLetter]) -> None:
         replayer = self._opened()
-        ids = tuple(letter.id for letter in batch.letters)
-        pending = PendingReplay(self.ledger.next_number(), plan.id, ids, batch.sinks)
+        ids = tuple(letter.id for letter in letters)
+        pending = PendingReplay(self.ledger.next_number(), plan.id, ids, sinks)
         self.ledger.begin(pending, plan.to_bytes())
         keys = self.ledger.order.keys_of_letters(ids)
-        replayer.replay(plan, pending, batch.letters, self.result.summary)
+        replayer.replay(plan, pending, letters, self.summary)
         self.tried.update(ids)
         self.freed.update(keys[letter] for letter in keys.keys() - self.ledger.order.keys_of_letters(keys).keys())
-        self.watcher.progress(self.result.summary)
+        if self.watcher is not None:
+            self.watcher.progress(self.summary)
 
     def _resume(self) -> None:
         pending = self.ledger.pending()
         if pending is None:
             return
-        self.watcher.resumed(pending)
+        if self.watcher is not None:
+            self.watcher.resumed(pending)
         restore = partial(compile_plan, environ=os.environ, base=self.base)
         plan = restore_plan(BatchStore(self.ledger.database), pending.plan, restore)
-        summary = self.result.summary if self.resumed is None else self.resumed
-        self._opened().replay(plan, pending, self._find_letters(pending.letters), summary)
-        self.watcher.progress(summary)
+        self.summary.resuming = True
+        counts = self.summary if self.resumed is None else self.resumed
+        self._opened().replay(plan, pending, self._find_letters(pending.letters), counts)
+        self.summary.resuming = False
+        if self.watcher is not None:
+            self.watcher.progress(counts)
 
     def _find_letters(self, ids: Sequence[str]) -> list[DeadLetter]:
         """Return dead letters by id, in that order, without those that no longer exist."""
@@ -289,7 +283,7 @@ class _Run:
             self.stack.callback(close_publishers)
             session = open_spark_session(self.settings.model_copy(update={"spark": spark}), folder, ())
             self.plans = PlanCache(self.stack.enter_context(session), None, None, Metrics())
-        return Replayer(self.plans, self.ledger, self.stop, self.watcher.held)
+        return Replayer(self.plans, self.ledger, self.stop, None if self.watcher is None else self.watcher.held)
 
 
 # One dead letter at a time, for the status page: preview and replay.
@@ -365,12 +359,11 @@ class SingleReplays:
 
         What an earlier replay left unfinished is finished first, and not in the summary.
         """
-        progress = _SingleProgress()
         wanted, options = DeadLetterFilter(ids=frozenset((letter.id,))), ReplayOptions(parked=True)
         try:
             with LetterLedger.open(Path(plan.settings.state)) as ledger, ledger.exclusive():
-                parts = (plan.settings, ledger, self._base, wanted, options, progress, progress.stop)
-                result = _outcome(_Run(*parts, (letter,), plans, plan, Summary()).all(), progress)
+                parts = (plan.settings, ledger, self._base, wanted, options, None, threading.Event())
+                result = _to_entry(_Run(*parts, (letter,), plans, plan, Summary()).all())
         except RouterError as error:
             result = {"state": "failed", "detail": str(error)}
         except Exception as error:
@@ -382,38 +375,16 @@ class SingleReplays:
         _log.info("replay requested on the status page finished", **entry)
 
 
-class _SingleProgress:
-    """The progress of one replay, which ends when a sink is unavailable."""
-
-    def __init__(self) -> None:
-        self.stop = threading.Event()
-        self.reason = ""
-        self.earlier = False
-
-    def resumed(self, pending: PendingReplay) -> None:
-        """Record that an earlier replay is finished first."""
-        self.earlier = True
-
-    def progress(self, summary: Summary) -> None:
-        """Record that the current batch is done: that of the dead letter, or an earlier one."""
-        self.earlier = False
-
-    def held(self, reason: str, seconds: float) -> None:
-        """Record why it is blocked, and stop it."""
-        self.reason = reason
-        self.stop.set()
-
-
-def _outcome(result: ReplayResult, notes: _SingleProgress) -> dict[str, Any]:
-    if result.interrupted and notes.earlier:
-        return {"state": "failed", "detail": f"an earlier replay is to be finished first, and waits: {notes.reason}"}
-    if result.interrupted:
-        return {"state": "held", "detail": f"{notes.reason}; the next replay finishes it"}
-    if routed := list(result.summary.routed):
-        return {"state": "done", "outcome": "routed", "detail": routed[-1]}
-    if dead := list(result.summary.dead):
-        return {"state": "done", "outcome": "dead-letter", "detail": dead[-1]}
-    skipped = ", ".join(result.skipped) or ("gone" if result.summary.gone else "nothing to do")
+def _to_entry(summary: Summary) -> dict[str, Any]:
+    if summary.interrupted and summary.resuming:
+        detail = f"an earlier replay is to be finished first, and waits: {summary.interrupted}"
+        return {"state": "failed", "detail": detail}
+    if summary.interrupted:
+        return {"state": "held", "detail": f"{summary.interrupted}; the next replay finishes it"}
+    for outcome, counts in (("routed", summary.routed), ("dead-letter", summary.dead)):
+        if counts:
+            return {"state": "done", "outcome": outcome, "detail": list(counts)[-1]}
+    skipped = ", ".join(summary.skipped) or ("gone" if summary.gone else "nothing to do")
     return {"state": "done", "outcome": None, "detail": f"left out: {skipped}"}
 
 

@@ -8,11 +8,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from bindings.background import Background
@@ -41,7 +40,7 @@ from router.reading.generations import Generation, Offsets, Positions, cluster_o
 from router.running.reload import wait_unless_stopped
 from router.settings import Settings
 from router.sinks.tables.head import local_folder
-from router.sources import INBOX, REST, Source, make_inbox_client, make_rest_client, make_source_client
+from router.sources import INBOX, REST, Source, make_query_client
 from router.state.durable import RESTORE, CheckpointProgress, damaged, missing, progress_of, unreadable, write_durably
 from router.state.state import BatchNote, BlockedKeys, Hold, Park, StateFolder
 from router.telemetry.configured import send_telemetry
@@ -127,7 +126,9 @@ def serve_monitoring(settings: Settings, status: RouterStatus, replays: Replays 
     """
     metrics = Metrics(settings.sinks)
     metrics.registry.register(make_certificate_collector(settings))
-    metrics.registry.register(DiskCollector(local_folders(settings)))
+    sinks = ((name, local_folder(sink.folder)) for name, sink in settings.sinks.items() if sink.folder)
+    folders = {f"sinks.{name}": folder for name, folder in sinks if folder is not None}
+    metrics.registry.register(DiskCollector({"state": Path(settings.state), **folders}))
     overview = Overview(settings, metrics, status, replays)
     server = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status, overview)
     server.start()
@@ -137,13 +138,6 @@ def serve_monitoring(settings: Settings, status: RouterStatus, replays: Replays 
     finally:
         server.stop()
         overview.close()
-
-
-def local_folders(settings: Settings) -> dict[str, Path]:
-    """Return the local folders that are written to, by settings key."""
-    folders = {f"sinks.{name}": local_folder(sink.folder) for name, sink in settings.sinks.items() if sink.folder}
-    local = {key: folder for key, folder in folders.items() if folder is not None}
-    return {"state": Path(settings.state), **local}
 
 
 def load_startup_catalog(
@@ -246,20 +240,17 @@ def _require_pins(state: StateFolder, query: str, generation: Generation, progre
     batch = progress.pending
     if batch is None:
         return
-    pinned = state.batches.pinned(query, batch)
-    if pinned is not None:
-        _require_plan(state, query, batch, pinned)
+    plan = state.batches.pinned(query, batch)
+    if plan is not None:
+        document = state.batches.plan(plan)
+        if document is None:
+            text = f"{file} has no plan {plan}: batch {batch} of query {query} is pinned to it"
+            raise BatchPinError(text, hint=RESTORE)
+        if not hashlib.sha256(document).hexdigest().startswith(plan):
+            raise damaged(file, f"plan {plan} is not the document that its id is the hash of")
     kinds: tuple[type[BatchNote], ...] = (Hold, Park, BlockedKeys, PartsNote)
     for kind in kinds:
         state.batches.noted(kind, query, batch, generation.id)
-
-
-def _require_plan(state: StateFolder, query: str, batch: int, plan: str) -> None:
-    path, document = state.database.path, state.batches.plan(plan)
-    if document is None:
-        raise BatchPinError(f"{path} has no plan {plan}: batch {batch} of query {query} is pinned to it", hint=RESTORE)
-    if not hashlib.sha256(document).hexdigest().startswith(plan):
-        raise damaged(path, f"plan {plan} is not the document that its id is the hash of")
 
 
 def _require_inbox(state: StateFolder, progress: CheckpointProgress) -> None:
@@ -364,9 +355,7 @@ class BacklogPoller:
         self.poll_active_plan()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.ending.set()
         for thread in self._threads.values():
             thread.ask_to_end()
@@ -402,7 +391,8 @@ class _QueryPoller:
         """Poll until the query has no sources, or everything stops."""
         while not self._poller.ending.is_set() and self._current_sources is not None:
             self._client = self._find_client(self._poller.active())
-            with self._connect() as topics:
+            connection = nullcontext() if self._client is None else TopicBacklogs(self._client)
+            with connection as topics:
                 self._poll(topics)
         self._poller.backlogs.forget(self._query)
         self._poller.status.set_source(self._query, "")
@@ -411,15 +401,12 @@ class _QueryPoller:
     def _current_sources(self) -> Sequence[Source] | None:
         return _sources_by_query(self._poller.active(), self._poller.state).get(self._query)
 
-    def _connect(self) -> AbstractContextManager[TopicBacklogs | None]:
-        return nullcontext() if self._client is None else TopicBacklogs(self._client)
-
     def _poll(self, topics: TopicBacklogs | None) -> None:
         """Poll over these connections while they match the active plan."""
         read = self._inbox.read_until if topics is None else topics.read_until
-        while (sources := self._current_sources) is not None and self._find_client(
-            self._poller.active()
-        ) == self._client:
+        while (sources := self._current_sources) is not None:
+            if self._find_client(self._poller.active()) != self._client:
+                return
             wanted = self._topics_to_poll(sources)
             try:
                 backlogs = {INBOX: self._ask_inbox()} if topics is None else topics.look(wanted, self._read_positions())
@@ -429,9 +416,8 @@ class _QueryPoller:
             else:
                 self._report_trouble(sources, "")
             self._poller.backlogs.update(self._query, self._group_by_endpoint(backlogs, sources), read.seconds)
-            ending = self._poller.ending.wait(
-                self._poller.inbox_seconds if topics is None else self._poller.topics_seconds
-            )
+            seconds = self._poller.inbox_seconds if topics is None else self._poller.topics_seconds
+            ending = self._poller.ending.wait(seconds)
             if topics is not None and not self._trouble:
                 self._commit_offsets(topics, sources)
             if ending:
@@ -471,19 +457,17 @@ class _QueryPoller:
             _log.info("source reachable again", **inputs)
 
     def _find_client(self, plan: Plan) -> KafkaClient | None:
-        if self._query == INBOX:
-            return None if plan.settings.inbox.kafka is None else make_inbox_client(plan.settings.inbox.kafka)
-        if self._query == REST:
-            return make_rest_client(plan.settings)
+        if self._query in (INBOX, REST):
+            return make_query_client(plan.settings, self._query, ())
         sources = plan.queries.get(self._query)
-        return make_source_client(sources[0]) if sources else self._client
+        return make_query_client(plan.settings, self._query, sources) if sources else self._client
 
     def _topics_to_poll(self, sources: Sequence[Source]) -> tuple[str, ...]:
-        settings = self._poller.active().settings
+        inbox, realtime = self._poller.active().settings.inbox.kafka, self._poller.active().settings.realtime
         if self._query == INBOX:
-            return () if settings.inbox.kafka is None else (settings.inbox.kafka.topic,)
+            return () if inbox is None else (inbox.topic,)
         if self._query == REST:
-            return () if settings.realtime is None else (settings.realtime.rest,)
+            return () if realtime is None else (realtime.rest,)
         return topics_of(sources)
 
     def _read_positions(self) -> Offsets:
@@ -515,8 +499,8 @@ class _QueryPoller:
             found = {self._query: next(iter(backlogs.values()), None)}
             if self._query == INBOX and self._client is None:
                 known = None if found[INBOX] is None else self._inbox.endpoints
-                names = dict.fromkeys((*(source.endpoint for source in sources), *(known or ())))
-                found |= {name: None if known is None else known.get(name, Backlog(0)) for name in names if name}
+                names = {*(source.endpoint for source in sources), *(known or ())} - {""}
+                found |= {name: None if known is None else known.get(name, Backlog(0)) for name in names}
             return found
         return {source.endpoint: backlogs.get(source.topic) for source in sources}
 

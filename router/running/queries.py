@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.offsets import KafkaOffsets
 from router.batches.pipeline import Pipeline
-from router.batches.plans import LoadedPlan, PlanCache
+from router.batches.plans import LoadedPlan, SharedParts
 from router.batches.splitting import Splitting
 from router.batches.waiting import Draining
 from router.errors import BrokerUnreachable, DiskError, extract_cause, find_permanent_error, is_data_loss
@@ -33,20 +33,17 @@ from router.reading import generations
 from router.reading.generations import Generation, Spans, Succession, cluster_of, reads, topics_of
 from router.reading.streams import QueryReader, ReadTopics, start_query, topics_of_query
 from router.realtime import RealTimeQuery, require_cores, require_rest_topic, restore_origin
-from router.request_reply import Pairing
 from router.running.monitoring import require_intact_query
 from router.running.reload import run_in_background
 from router.sources import INBOX, REST, Source, group_by_query, make_query_client
 from router.spark.session import is_jvm_alive, kill_jvm
 from router.state.durable import disk_of
-from router.state.state import Accounts, StateFolder
 from router.watching.batches import finding_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from router.watching.metrics import Metrics
     from router.watching.status import RouterStatus
 
 # What starts a query: on its generation, in batches or record by record.
@@ -97,27 +94,11 @@ _log = get_logger()
 class Queries:
     """Starts, watches, retargets and drains all queries of a router."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        state: StateFolder,
-        plans: PlanCache,
-        metrics: Metrics,
-        status: RouterStatus,
-        *,
-        once: bool,
-        pairing: Pairing | None = None,
-        accounts: Accounts | None = None,
-    ) -> None:
-        self._spark = spark
-        self._state = state
-        self._plans = plans
-        self._metrics = metrics
-        self._status = status
-        self._accounts = accounts or Accounts(state)
+    def __init__(self, shared: SharedParts, *, once: bool) -> None:
+        self._shared = shared
+        self._state, self._plans, self._status = shared.state, shared.plans, shared.status
         self._once = once
-        self._pairing = pairing
-        self._succession = Succession(state)
+        self._succession = Succession(shared.state)
         self._running: dict[str, QueryRun] = {}
 
     def set_start_positions(self, sources: Sequence[Source], *, waits: bool = False) -> None:
@@ -147,7 +128,8 @@ class Queries:
         for name in left:
             _log.info("query has no sources; finishing its last batch", query=name)
         names = (*left, *wanted, *rest)
-        self._running = {name: QueryRun(name, wanted.get(name, ()), self._make_sizing()) for name in names}
+        settings = self._plans.active.settings
+        self._running = {name: QueryRun(name, wanted.get(name, ()), BatchSizing.of(settings)) for name in names}
         for running in self._running.values():
             self._status.query(running.name, "starting")
             self._try_start(running)
@@ -180,19 +162,22 @@ class Queries:
                 if time.monotonic() >= running.restart_at and self._can_start(running):
                     self._try_start(running)
                 continue
-            if running.query.isActive:
-                self._note_recovery(running)
-                if running.switching:
-                    self._stop_if_idle(running)
-                elif self._is_outdated(running):
-                    _log.info("restarting real-time query with the changed catalog", query=running.name)
-                    self._begin_switch(running)
-                elif running.sizing.relimit:
-                    # Spark takes another limit with another start alone.
-                    _log.info("restarting query with another batch size", query=running.name)
-                    self._begin_switch(running)
+            if not running.query.isActive:
+                self._handle_end(running)
                 continue
-            self._handle_end(running)
+            pipeline = running.pipeline
+            if running.failures and pipeline is not None and pipeline.last is not None:
+                running.failures = 0
+                _log.info("query recovered", **self._log_fields(running))
+            if running.switching:
+                self._stop_if_idle(running)
+            elif isinstance(pipeline, RealTimeQuery) and pipeline.plan.id != self._plans.active.id:
+                _log.info("restarting real-time query with the changed catalog", query=running.name)
+                self._begin_switch(running)
+            elif running.sizing.relimit:
+                # Spark takes another limit with another start alone.
+                _log.info("restarting query with another batch size", query=running.name)
+                self._begin_switch(running)
 
     def change_sources(self, sources: Sequence[Source]) -> None:
         """Read these sources from the next :meth:`supervise` on; it comes before their plan is active.
@@ -207,7 +192,7 @@ class Queries:
             running, members = self._running.get(name), wanted.get(name, ())
             if running is None or running.ended:
                 if members:
-                    self._running[name] = QueryRun(name, members, self._make_sizing())
+                    self._running[name] = QueryRun(name, members, BatchSizing.of(self._plans.active.settings))
                     self._status.query(name, "starting")
                 continue
             changed = name != INBOX and topics_of(running.sources) != topics_of(members)
@@ -244,13 +229,12 @@ class Queries:
             idle = running.pipeline.wait_idle(max(0.0, deadline - time.monotonic()))
             if isinstance(running.pipeline, RealTimeQuery):
                 if not idle:
-                    _log.info(
-                        "real-time query stopped before its next checkpoint; records since the last one are repeated",
-                        query=running.name,
-                    )
+                    text = "real-time query stopped before its next checkpoint; records since the last one are repeated"
+                    _log.info(text, query=running.name)
                 running.pipeline.stop()
             elif idle:
-                self._await_commit(running, deadline)
+                while not self._is_committed(running) and time.monotonic() < deadline:
+                    time.sleep(0.02)  # Stopping before Spark notes the last batch as done would repeat it.
                 running.query.stop()
             else:
                 cut = True
@@ -258,7 +242,7 @@ class Queries:
             self._status.query(running.name, "stopped", batch=running.pipeline.last)
         if cut:
             kill_jvm()
-        self._accounts.keep_all()
+        self._state.accounts.keep_all()
         return not cut
 
     def _begin_switch(self, running: QueryRun) -> None:
@@ -278,19 +262,9 @@ class Queries:
         elif running.pipeline.draining and running.pipeline.wait_idle(0) and self._is_committed(running):
             running.query.stop()
 
-    def _is_outdated(self, running: QueryRun) -> bool:
-        """Whether a real-time query goes by another plan than the active one, which a query in batches never does."""
-        pipeline = running.pipeline
-        return isinstance(pipeline, RealTimeQuery) and pipeline.plan.id != self._plans.active.id
-
     def _is_committed(self, running: QueryRun) -> bool:
         pipeline = running.pipeline
         return pipeline is None or pipeline.last is None or pipeline.generation.committed(pipeline.last)
-
-    def _await_commit(self, running: QueryRun, deadline: float) -> None:
-        """Wait for Spark to note the last batch as done: stopping in between would repeat it."""
-        while not self._is_committed(running) and time.monotonic() < deadline:
-            time.sleep(0.02)
 
     def _handle_end(self, running: QueryRun) -> None:
         assert running.query is not None and running.pipeline is not None
@@ -319,8 +293,10 @@ class Queries:
     def _handle_failure(self, running: QueryRun, text: str) -> None:
         final = find_permanent_error(running.name, text)
         if final is not None:
-            if is_data_loss(text):
-                self._raise_lost_records(running)
+            generation = generations.current(self._state, running.name) if is_data_loss(text) else None
+            if generation is not None and (topics := self._make_topics(running, running.sources)) is not None:
+                with suppress(BrokerUnreachable):
+                    topics.check(generation.positions())  # It raises what brokers have lost, if they tell.
             raise final
         cause = extract_cause(text)
         running.catching_up = isinstance(running.pipeline, RealTimeQuery) or running.catching_up
@@ -335,12 +311,6 @@ class Queries:
             _log.debug("query failed; restarting", **facts, times=running.failures)
         running.restart_at = time.monotonic() + running.pause
         running.pause = min(running.pause * 2, MAX_RESTART_SECONDS)
-
-    def _note_recovery(self, running: QueryRun) -> None:
-        """Say that a query that had failed has written a batch again."""
-        if running.failures and running.pipeline is not None and running.pipeline.last is not None:
-            running.failures = 0
-            _log.info("query recovered", **reads(running.sources, running.name), query=running.name)
 
     def _try_start(self, running: QueryRun) -> None:
         """Start a query, or try again later what a broker or the disk does not let it do now."""
@@ -409,11 +379,15 @@ class Queries:
                 return
             if unfinished is None and self._is_read_elsewhere(running):
                 return  # The next check looks for it again.
-            sources = sources or self._pinned_sources(unfinished, running.name)
+            if not sources:  # It reads as the plan of the unfinished batch did.
+                assert unfinished is not None and unfinished.pending is not None
+                pinned = self._state.batches.pinned(running.name, unfinished.pending)
+                assert pinned is not None
+                sources = self._plans.pinned(pinned).plan.queries[running.name]
         members = () if apart else sources
         topics = self._make_topics(running, members)
         generation = self._repair(running, members, topics)
-        reader = QueryReader(self._spark, settings, running.name, members)
+        reader = QueryReader(self._plans.spark, settings, running.name, members)
         if not apart and settings.is_real_time:
             running.catching_up = running.catching_up or self._succession.unfinished(running.name) is not None
             if not running.catching_up:
@@ -451,25 +425,6 @@ class Queries:
         client = make_query_client(self._plans.active.settings, running.name, members) if apart or members else None
         return None if client is None else run_in_background(partial(KafkaOffsets(client).find_partitions, ()))
 
-    def _raise_lost_records(self, running: QueryRun) -> None:
-        """Raise what brokers have lost of what a query was to read, if they tell.
-
-        Raises:
-            StateError: there is something.
-        """
-        generation = generations.current(self._state, running.name)
-        topics = self._make_topics(running, running.sources)
-        if generation is not None and topics is not None:
-            with suppress(BrokerUnreachable):
-                topics.check(generation.positions())
-
-    def _pinned_sources(self, unfinished: Generation | None, query: str) -> tuple[Source, ...]:
-        """Return by which sources the plan of an unfinished batch read, for a query that none is left of."""
-        assert unfinished is not None and unfinished.pending is not None
-        plan = self._state.batches.pinned(query, unfinished.pending)
-        assert plan is not None
-        return self._plans.pinned(plan).plan.queries[query]
-
     def _is_read_elsewhere(self, running: QueryRun) -> bool:
         """Whether another query of the cluster still reads a topic that this one is to read."""
         wanted = set(topics_of(running.sources))
@@ -495,16 +450,11 @@ class Queries:
             running.name,
             kind,
             generation,
-            self._state,
-            self._plans,
-            self._metrics,
-            self._status,
+            self._shared,
             final=generation.pending if running.switching else None,
             splitting=splitting,
             came_by=next(iter(self._plans.active.queries), "") if is_rest else "",
             restored=restore_origin if is_rest else None,
-            pairing=self._pairing,
-            accounts=self._accounts,
             topics=topics,
         )
         once = self._once or running.catching_up
@@ -513,20 +463,18 @@ class Queries:
 
     def _launch_real_time(self, running: QueryRun, generation: Generation, reader: QueryReader) -> None:
         plan = self._plans.active
-        require_cores(self._spark, plan, generation.topics)
+        require_cores(self._plans.spark, plan, generation.topics)
         rows = reader.stream(self._state, generation, None)
         running.switching = False
-        self._accounts.let_go(running.name)
-        running.pipeline = RealTimeQuery(running.name, generation, plan, self._metrics, self._status, self._accounts)
+        accounts = self._state.accounts
+        accounts.let_go(running.name)
+        running.pipeline = RealTimeQuery(running.name, generation, plan, self._shared.metrics, self._status, accounts)
         running.query = running.pipeline.start(rows, self._state)
         self._status.query(running.name, "running")
 
     @staticmethod
     def _log_fields(running: QueryRun) -> dict[str, str]:
         return {**reads(running.sources, running.name), "query": running.name}
-
-    def _make_sizing(self) -> BatchSizing:
-        return BatchSizing.of(self._plans.active.settings)
 
 
 # What the first batch would else pay for is done before the router says that it is ready.

@@ -13,8 +13,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bindings.protocols import BINDINGS
@@ -31,7 +31,7 @@ from router.logs import get_logger
 from router.realtime import require_real_time
 from router.settings import Settings
 from router.settings.catalogs import make_logins
-from router.state.durable import Pins, clients_of, distrusted
+from router.state.durable import distrusted, pin_addresses
 from router.terminal import plural
 
 if TYPE_CHECKING:
@@ -54,12 +54,6 @@ _CAUSES: Final = frozenset(
 )
 """Rules of what may take the candidates of an endpoint away."""
 _log = get_logger()
-
-
-def find_incompatible(difference: CatalogDiff) -> tuple[Finding, ...]:
-    """Return what would no longer reach its definition with a changed catalog, as findings."""
-    wrong = (change for change in difference.changes if not change.compatible)
-    return tuple(Finding("", change.xid, "error", RULE, _describe_change(change), _HINT) for change in wrong)
 
 
 def find_lost_sources(active: Plan, catalog: Catalog) -> tuple[Finding, ...]:
@@ -152,29 +146,25 @@ class CatalogComparisons:
                 return
             self._compared = catalog
             try:
-                self._report_difference(before, catalog)
+                difference = compare_catalogs(before, catalog)
+                good = self._good or before
+                wrong = _count_incompatible(difference if good is before else compare_catalogs(good, catalog))
+                self._good = good if wrong else None
+                self._status.add_difference(difference)
+                numbers = len(difference.changes), _count_incompatible(difference), wrong
+                self._metrics.catalog_state.count_changes(*numbers)
+                _log_difference(difference)
             except Exception:
                 _log.exception("catalog changes cannot be determined; the catalog is active", epoch=catalog.epoch)
-
-    def _report_difference(self, before: Catalog, after: Catalog) -> None:
-        difference = compare_catalogs(before, after)
-        self._status.add_difference(difference)
-        good = self._good or before
-        wrong = _count_incompatible(difference if good is before else compare_catalogs(good, after))
-        self._good = good if wrong else None
-        self._metrics.catalog_state.count_changes(len(difference.changes), _count_incompatible(difference), wrong)
-        _log_difference(difference)
 
 
 def _log_difference(difference: CatalogDiff) -> None:
     wrong = _count_incompatible(difference)
     for change in sorted(difference.changes, key=lambda each: each.compatible)[:SHOWN]:
-        log = _log.info if change.compatible else _log.warning
-        log(
-            "catalog change" if change.compatible else "incompatible catalog change",
-            xid=change.xid,
-            change=_describe_change(change),
-        )
+        if change.compatible:
+            _log.info("catalog change", xid=change.xid, change=_describe_change(change))
+        else:
+            _log.warning("incompatible catalog change", xid=change.xid, change=_describe_change(change))
     epochs = {"before": difference.before, "after": difference.after}
     _log.info("catalog changes", changes=len(difference.changes), incompatible=wrong, **epochs)
 
@@ -188,6 +178,12 @@ def _describe_change(change: CatalogChange) -> str:
     if change.before is not None or change.after is not None:
         words.append(f"{change.before!r} -> {change.after!r}")
     return " ".join(word for word in (*words, change.detail) if word)[:CAP]
+
+
+def finding_fields(finding: Finding) -> dict[str, Any]:
+    """Return the log fields of a finding."""
+    fields = {name: getattr(finding, name) for name in ("file", "pointer", "rule", "hint")}
+    return {**fields, "problem": finding.message}
 
 
 T = TypeVar("T")
@@ -231,7 +227,6 @@ class Reloader:
         self._active = active
         self._metrics = metrics
         self._status = status
-        self._pins = Pins(Path(settings.state))
         self._interval = settings.catalog.poll.total_seconds() or (UNREAD_SECONDS if unread else 0)
         more: dict[str, Any] = {"max_shrink": settings.catalog.max_shrink, "unfit": self._find_rejections}
         self._watcher = _watch(settings.catalog.source, self._interval, active, unread=unread, **more)
@@ -296,14 +291,13 @@ class Reloader:
         plan, rule = Plan(catalog, self._settings), "unusable-source"
         try:
             require_real_time(plan)
-            clients = clients_of(self._settings, catalog, plan.sources)
-            if distrust := distrusted(clients, self._pins):
+            if distrust := distrusted(self._settings, catalog, plan.sources):
                 self._reject(tuple(distrust))
                 return None
             _ = plan.evaluator
             # An address is on the disk before any connection shows credentials to it.
             rule = "moved-address"
-            self._pins.keep(clients)
+            pin_addresses(self._settings, catalog, plan.sources)
         except (ConfigError, StateError) as error:
             self._reject((Finding("", "", "error", rule, error.message, error.hint),))
             return None
@@ -319,20 +313,15 @@ class Reloader:
         lost = find_lost_sources(self._active, catalog)
         if self._settings.catalog.on_incompatible == "sources":
             return lost
-        return (*lost, *find_incompatible(compare_catalogs(self._active.catalog, catalog)))
+        changes = compare_catalogs(self._active.catalog, catalog).changes
+        wrong = (each for each in changes if not each.compatible)
+        return (*lost, *(Finding("", each.xid, "error", RULE, _describe_change(each), _HINT) for each in wrong))
 
     def _reject(self, findings: tuple[Finding, ...]) -> None:
         self._metrics.count_reload("refused")
         self._status.add_refused(findings)
-        for finding in findings[:20]:
-            _log.error(
-                "catalog rejected; keeping the last valid one",
-                file=finding.file,
-                pointer=finding.pointer,
-                rule=finding.rule,
-                problem=finding.message,
-                hint=finding.hint,
-            )
+        for finding in findings[:SHOWN]:
+            _log.error("catalog rejected; keeping the last valid one", **finding_fields(finding))
 
 
 class BackgroundReloader:
@@ -389,7 +378,6 @@ def wait_unless_stopped(work: Callable[[], T], stop: threading.Event) -> T | Non
 
 FIRST_SECONDS: Final = 60.0
 """Longest wait for the shadow by a router that ends when it is done."""
-LOGGED: Final = 20
 _REMEDY: Final = "records are still routed; fix the files of catalog.shadow, which are checked again"
 
 
@@ -467,7 +455,9 @@ class ShadowReloader:
         if isinstance(polled, RejectedCatalog):
             self._reject(polled.errors)
         elif isinstance(polled, PendingCatalog):
-            self._report_unreachable(polled.uris)
+            self._waits = True
+            self._figures.broken(f"unreachable references: {', '.join(polled.uris[:SHOWN])}")
+            _log.warning("shadow catalog has unreachable references", unreachable=list(polled.uris))
         elif polled is not None and not isinstance(polled, UnconfirmedCatalog):  # The next look takes that.
             plan = Plan(polled, self._settings)
             _ = plan.evaluator
@@ -478,17 +468,6 @@ class ShadowReloader:
     def _reject(self, findings: Sequence[Finding]) -> None:
         first = findings[0].message if findings else "it cannot be read"
         self._figures.broken(f"{plural(len(findings), 'error')}: {first}", findings)
-        for each in findings[:LOGGED]:
-            _log.warning(
-                "shadow catalog cannot be used",
-                file=each.file,
-                pointer=each.pointer,
-                rule=each.rule,
-                problem=each.message,
-                hint=each.hint or _REMEDY,
-            )
-
-    def _report_unreachable(self, uris: Sequence[str]) -> None:
-        self._waits = True
-        self._figures.broken(f"unreachable references: {', '.join(uris[:LOGGED])}")
-        _log.warning("shadow catalog has unreachable references", unreachable=list(uris))
+        for each in findings[:SHOWN]:
+            hint = each.hint or _REMEDY
+            _log.warning("shadow catalog cannot be used", **finding_fields(replace(each, hint=hint)))

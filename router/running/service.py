@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from bindings.private_files import set_umask_for
 from catalog.linting.attributes import rejecting_errors
 from catalog.load import freeze_for_gc
-from router.batches.plans import PlanCache
+from router.batches.plans import PlanCache, SharedParts
 from router.dead_letters.retention import RetentionThread
 from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
 from router.evaluation.plan import Plan, compile_plan
@@ -37,7 +37,14 @@ from router.realtime import require_real_time, require_rest_topic
 from router.request_reply import Pairing
 from router.running.monitoring import BacklogPoller, Monitoring, load_startup_catalog, require_intact, serve_monitoring
 from router.running.queries import Queries, WarmUp
-from router.running.reload import BackgroundReloader, CatalogComparisons, Reloader, ShadowReloader, run_in_background
+from router.running.reload import (
+    BackgroundReloader,
+    CatalogComparisons,
+    Reloader,
+    ShadowReloader,
+    finding_fields,
+    run_in_background,
+)
 from router.settings import Settings, load_settings
 from router.settings.catalogs import make_logins
 from router.sinks import check_endpoints
@@ -53,8 +60,8 @@ from router.spark.session import (
     open_spark_session,
     require_jvm,
 )
-from router.state.durable import Pins, admit, clients_of, disk_of
-from router.state.state import Accounts, StateFolder
+from router.state.durable import admit, disk_of
+from router.state.state import StateFolder
 from router.watching.metrics import RelationMetrics, SubscriptionMetrics, add_jvm_metrics
 from router.watching.status import RouterStatus
 from router.writing.outcomes import create_topics
@@ -171,36 +178,22 @@ def run(
 
 
 def _report_catalog(plan: Plan) -> None:
-    findings = plan.catalog.findings
-    errors = [finding for finding in findings if finding.severity == "error"]
-    _log.info(
-        "catalog loaded",
-        epoch=plan.epoch,
-        definitions=len(plan.catalog.definitions),
-        endpoints=len(plan.catalog.endpoints),
-        warnings=sum(finding.severity == "warning" for finding in findings),
-        errors=len(errors),
-    )
+    catalog, errors = plan.catalog, [each for each in plan.catalog.findings if each.severity == "error"]
+    found = {"warnings": sum(each.severity == "warning" for each in catalog.findings), "errors": len(errors)}
+    size = {"definitions": len(catalog.definitions), "endpoints": len(catalog.endpoints)}
+    _log.info("catalog loaded", epoch=plan.epoch, **size, **found)
     left_out = rejecting_errors(errors)
     for finding in errors:
-        _log.warning(
-            "definition left out" if finding in left_out else "catalog error; the rest is used",
-            file=finding.file,
-            pointer=finding.pointer,
-            rule=finding.rule,
-            problem=finding.message,
-            hint=finding.hint,
-        )
+        text = "definition left out" if finding in left_out else "catalog error; the rest is used"
+        _log.warning(text, **finding_fields(finding))
     missing = find_missing_sources(plan.catalog, plan.settings)
     for endpoint, remedy in missing.items():
         _log.warning("source not found in the catalog; it is not read", endpoint=endpoint, hint=remedy)
     if not plan.sources:
-        raise ConfigError(
-            "no source to read: the catalog has none of the configured sources"
-            + (f"; it has no {', '.join(missing)}" if missing else ""),
-            key="sources",
-            hint=next(iter(missing.values()), "list endpoints of the catalog under `sources`"),
-        )
+        lacking = f"; it has no {', '.join(missing)}" if missing else ""
+        text = f"no source to read: the catalog has none of the configured sources{lacking}"
+        hint = next(iter(missing.values()), "list endpoints of the catalog under `sources`")
+        raise ConfigError(text, key="sources", hint=hint)
 
 
 def _create_topics(plan: Plan) -> None:
@@ -225,7 +218,6 @@ class Service:
         self._stale = stale
         self._settings = plan.settings
         self._state = state
-        self._accounts = Accounts(state)
         self._base = base
         self._stop = stop
         self._in_order = True
@@ -236,8 +228,8 @@ class Service:
         self._subscriptions = RouterSubscriptions(state.root, make_logins(plan.settings), self._status, make_metrics)
         endpoints = [source.endpoint for source in plan.sources]
         # This comes before their series begin: what an account adds to a series that was seen looks like traffic.
-        self._accounts.keep_endpoints(endpoints)
-        for query, account in self._accounts.known.items():
+        state.accounts.keep_endpoints(endpoints)
+        for query, account in state.accounts.known.items():
             self._metrics.resume(query, account)
         self._metrics.init_series(endpoints=endpoints)
 
@@ -254,7 +246,7 @@ class Service:
             wanted = [*self._first.queries, *(() if self._settings.realtime is None else (REST,))]
             names = [*wanted, *Succession(self._state).left(wanted)]
             require_intact(self._state, names, inbox=self._settings.inbox.kafka is None)
-        admit(clients_of(self._settings, self._first.catalog, self._first.sources), Pins(self._state.root))
+        admit(self._settings, self._first.catalog, self._first.sources)
         with self._stop.interruptible():
             require_checks(iter_router_checks(self._settings, self._first.catalog, self._first.sources, once=once))
         require_real_time(self._first, once=once)
@@ -285,8 +277,7 @@ class Service:
             shadowing = ShadowReloader(plans, self._metrics.shadow)
             pairing = stack.enter_context(self._make_pairing())
             warming = None if once else stack.enter_context(WarmUp(spark, plans.current(), self._status))
-            shared = (spark, self._state, plans, self._metrics, self._status)
-            queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
+            queries = Queries(SharedParts(self._state, plans, self._metrics, self._status, pairing), once=once)
             with disk_of(self._state.root):
                 queries.set_start_positions(self._first.sources, waits=not once)
             self._show_plan(self._first, stale=self._stale)
@@ -329,7 +320,7 @@ class Service:
     ) -> None:
         """*warming* is None in a run that ends by itself."""
         once = warming is None
-        changes = CatalogActivation(plans, queries, intake, self._show_plan, self._set_pending_reason)
+        changes = CatalogActivation(plans, queries, intake, self._show_plan, self._status.set_pending_reason)
         nudged = threading.Event()
         unread = bool(self._stale)
         reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set, unread=unread)
@@ -370,9 +361,6 @@ class Service:
         self._comparisons.set_active(plan.catalog)
         if any(sink.topics is not None and sink.topics.create_topics for sink in self._settings.sinks.values()):
             run_in_background(partial(_create_topics, plan))
-
-    def _set_pending_reason(self, reason: str) -> None:
-        self._status.set_pending_reason(reason)
 
     def _drain(self, queries: Queries, intake: Intake) -> None:
         self._status.set_draining()
@@ -424,7 +412,7 @@ def _run_gateways(settings: Settings, plan: Plan, stop: threading.Event, monitor
     pushed = _pushed_endpoints(plan)
     if not pushed:
         raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
-    admit(clients_of(settings, plan.catalog, plan.sources), Pins(Path(settings.state)))
+    admit(settings, plan.catalog, plan.sources)
     require_checks(iter_gateway_checks(settings, plan.catalog, plan.sources))
     metrics, status = monitoring.metrics, monitoring.status
     comparisons = CatalogComparisons(metrics, status)

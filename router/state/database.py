@@ -83,10 +83,12 @@ class Inventory:
         Raises:
             StateError: as :meth:`holdings`, or the file is missing from a folder that was in use.
         """
-        self.require_file(database.path if database.is_noted else None)
-        known = self.holdings() if self.path.exists() else None
-        self._replace(known, replace(known or Holdings(), database=database.id))
-        database.set_noted()
+        self.require_file(database.path if database.fact("noted") else None)
+        known = self.holdings() if self.path.exists() else Holdings()
+        if known.database != database.id:
+            self.write(replace(known, database=database.id))
+        with database.transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO facts VALUES ('noted', 1)")
 
     def require_file(self, trace: Path | None = None) -> None:
         """Raise if the file is missing from a folder that was in use, as *trace* or other files show.
@@ -111,10 +113,8 @@ class Inventory:
         if form["format"] == 1:
             raise _old_format_error(self._root)
         if form["format"] != FORMAT:
-            raise StateError(
-                f"state folder {self._root} has format {form['format']}; this router knows {FORMAT}",
-                hint="start the router version that wrote it, or choose another `state` folder",
-            )
+            text = f"state folder {self._root} has format {form['format']}; this router knows {FORMAT}"
+            raise StateError(text, hint="start the router version that wrote it, or choose another `state` folder")
         return self.parse(form)
 
     def parse(self, form: dict[str, Any]) -> Holdings:
@@ -135,17 +135,15 @@ class Inventory:
             StateError: the file is damaged.
             OSError: the disk refuses; the next start notes it.
         """
-        known = self.holdings()
-        self._replace(known, replace(known, generations={**known.generations, query: NotedGeneration(number, id)}))
+        known, noted = self.holdings(), NotedGeneration(number, id)
+        if known.generations.get(query) != noted:
+            self.write(replace(known, generations={**known.generations, query: noted}))
 
     def note_inbox(self, identity: str) -> None:
         """Note which inbox the folder has; raises as :meth:`note_generation`."""
         known = self.holdings()
-        self._replace(known, replace(known, inbox=identity))
-
-    def _replace(self, known: Holdings | None, holdings: Holdings) -> None:
-        if holdings != known:
-            self.write(holdings)
+        if known.inbox != identity:
+            self.write(replace(known, inbox=identity))
 
     def write(self, holdings: Holdings) -> None:
         """Write what the folder must hold, durably."""
@@ -270,16 +268,6 @@ class StateDatabase:
         """The database's own id, made with it: part of the names that replays commit under."""
         return str(self.fact("id"))
 
-    @property
-    def is_noted(self) -> bool:
-        """Whether ``format.json`` has named it."""
-        return bool(self.fact("noted"))
-
-    def set_noted(self) -> None:
-        """Remember that ``format.json`` names it."""
-        with self.transaction() as connection:
-            connection.execute("INSERT OR IGNORE INTO facts VALUES ('noted', 1)")
-
     def check(self) -> None:
         """Make sure that the whole file can be read, and that every value has its type."""
         faults = self.read("PRAGMA quick_check(1)")
@@ -299,7 +287,11 @@ class StateDatabase:
         noted = self._inventory.holdings().database if self._inventory.path.exists() else ""
         there = path.exists()
         if noted and not (there and path.stat().st_size):
-            raise missing(path, "the folder had one; it is gone or empty", hint=_hint_without_database(folder))
+            hint = (
+                f'{RESTORE}; to go on without it, remove "database" from {folder / NAME}: unfinished batches are then '
+                "evaluated anew, added topics begin at `start`, and dead letters count as never replayed"
+            )
+            raise missing(path, "the folder had one; it is gone or empty", hint=hint)
         if self._create and not there:
             create_private_folder(folder)
             open_private_file(path, "ab").close()
@@ -317,13 +309,6 @@ class StateDatabase:
         return connection
 
 
-def _hint_without_database(folder: Path) -> str:
-    return (
-        f'{RESTORE}; to go on without it, remove "database" from {folder / NAME}: unfinished batches are then '
-        "evaluated anew, added topics begin at `start`, and dead letters count as never replayed"
-    )
-
-
 def connect(path: Path | None) -> sqlite3.Connection:
     """Open a database, with its tables if it is new; None is one in memory.
 
@@ -335,9 +320,7 @@ def connect(path: Path | None) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        version = _version(connection)
-        if version == 0:
-            version = _create_tables(connection, text)
+        version = _version(connection) or _create_tables(connection, text)
         if version != FORMAT:
             hint = "start the router version that wrote it"
             raise StateError(f"{text} has format {version}; this router knows {FORMAT}", hint=hint)

@@ -7,9 +7,10 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -169,13 +170,13 @@ def progress_of(path: Path) -> CheckpointProgress:
         return CheckpointProgress()
     if read(path / "metadata") is None:
         raise missing(path / "metadata", "the checkpoint has batches")
-    _checked(path / "metadata", _is_metadata)
+    _checked(path / "metadata", lambda content: isinstance(json.loads(content)["id"], str))
     for number in numbers_in(path / "sources" / "0"):
-        _checked(path / "sources" / "0" / str(number), _is_start)
+        _checked(path / "sources" / "0" / str(number), partial(_has_objects, objects=1))
     if (planned > 0 and committed is None) or (committed is not None and committed < planned - 1):
         raise missing(path / "commits" / str(planned - 1), f"batch {planned} was begun after it")
     if committed is not None:
-        _checked(path / "commits" / str(committed), _is_commit)
+        _checked(path / "commits" / str(committed), partial(_has_objects, objects=1))
     end = _offset_in(path, planned)
     before = _offset_in(path, planned - 1) if planned > 0 else None
     return CheckpointProgress(planned, committed, end if committed == planned else before, end)
@@ -197,7 +198,7 @@ def _checked(path: Path, is_whole: Callable[[bytes], bool], *, hint: str = RESTO
     content = read(path) or b""
     try:
         whole = is_whole(content)
-    except (ValueError, LookupError):
+    except (ValueError, LookupError, TypeError):
         whole = False
     if not whole:
         raise damaged(path, "it is truncated or was not written by Spark" if content else "it is empty", hint=hint)
@@ -219,25 +220,17 @@ def _crc_of(content: bytes, written: bytes) -> bytes:
     return _CRC_MAGIC + size.to_bytes(4, "big") + b"".join(each.to_bytes(4, "big") for each in sums)
 
 
-def _is_metadata(content: bytes) -> bool:
-    return isinstance(json.loads(content)["id"], str)
-
-
 def _is_offsets(content: bytes) -> bool:
-    version, plan, *offsets = content.rstrip(b"\n").split(b"\n")
-    form = json.loads(offsets[0])
-    return _VERSION.fullmatch(version) is not None and "batchTimestampMs" in json.loads(plan) and isinstance(form, dict)
+    # Spark takes a plan of a batch without a time for one of 1970.
+    return _has_objects(content, 2) and "batchTimestampMs" in json.loads(content.split(b"\n")[1])
 
 
-def _is_commit(content: bytes) -> bool:
-    version, form = content.rstrip(b"\n").split(b"\n")
-    return _VERSION.fullmatch(version) is not None and isinstance(json.loads(form), dict)
-
-
-def _is_start(content: bytes) -> bool:
+def _has_objects(content: bytes, objects: int) -> bool:
+    """Whether a file of Spark has a version and that many JSON objects, a line each."""
     # Kafka's source begins its first offsets with a zero byte, for readers of old.
-    version, form = content.removeprefix(b"\0").rstrip(b"\n").split(b"\n", 1)
-    return _VERSION.fullmatch(version) is not None and isinstance(json.loads(form), dict)
+    version, *forms = content.removeprefix(b"\0").rstrip(b"\n").split(b"\n")
+    whole = _VERSION.fullmatch(version) is not None and len(forms) == objects
+    return whole and all(isinstance(json.loads(form), dict) for form in forms)
 
 
 # To whom the router shows its credentials: an address that the catalog gives is pinned at its first use.
@@ -253,7 +246,7 @@ FILE: Final = "addresses.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class _Client:
     """A source or sink that connects to somebody else's server; ``own`` is whether the settings give its address.
 
     ``place`` is where its settings stand, such as ``sinks.bus``, and ``field`` the one that names addresses.
@@ -270,137 +263,118 @@ class Client:
     settable: bool = True
 
     @property
-    def guided(self) -> bool:
-        """Whether the catalog says to whom it shows its credentials."""
-        return not self.own and any(self.addresses) and holds_secret(self.party)
-
-    @property
     def origins(self) -> tuple[str, ...]:
-        """Scheme, host and port of each address, in one form for all ways to write it; no user, password or path."""
+        """Scheme, host and port of each address that the catalog leads its secret to; none where it does not."""
+        if self.own or not any(self.addresses) or not holds_secret(self.party):
+            return ()
         return tuple(sorted(set(sending_of(self.kind).iter_origins(self.addresses))))
 
-
-def clients_of(settings: Settings, catalog: Catalog, sources: Iterable[Source]) -> list[Client]:
-    """Return the clients of *sources*, and of the sinks that take their address from *catalog* or could."""
-    return [*_of_sources(settings, sources), *_of_sinks(settings, catalog)]
-
-
-def exposures(clients: Iterable[Client]) -> Iterator[Finding]:
-    """Yield an error for each that would send its secret in plain text without the operator's permission."""
-    for each in clients:
-        address = first_plaintext_address(each.kind, each.addresses, each.party)
-        if address:
-            text = f"{each.name}: {address} would receive a secret in plain text"
-            pointer = _pointer(each.place, "allow_plaintext_password")
-            yield Finding("", pointer, "error", "plain-text-secret", text, REMEDY)
+    def fault(self, field: str, rule: str, text: str, hint: str) -> Finding:
+        """Return the finding about one of its settings."""
+        pointer = f"/{self.place.replace('.', '/')}/{field}"
+        return Finding("", pointer, "error", rule, f"{self.name}: {text}", hint)
 
 
-class Pins:
-    """The addresses that credentials were first used with, in ``addresses.json`` of a state folder.
-
-    Several processes may share the folder. A file that is damaged is never taken for an empty one: that would pin
-    anew whatever the catalog says now.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
-
-    def known(self) -> dict[str, list[str]]:
-        """Return the pinned addresses by name; none were pinned where there is no file.
-
-        Raises:
-            StateError: the file is damaged, unreadable, or of another format.
-        """
-        try:
-            form = json.loads(read_regular(self._path))
-            if form["format"] != FORMAT:
-                raise ValueError(f"format {form['format']!r}; this router knows {FORMAT}")
-            return {str(name): [str(each) for each in addresses] for name, addresses in form["addresses"].items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            hint = "restore it from a backup; or name the addresses in the settings and remove it"
-            raise StateError(f"{self._path}, with pinned addresses, cannot be used: {error}", hint=hint) from error
-
-    def moved(self, clients: Iterable[Client]) -> list[Finding]:
-        """Return an error for each of *clients* that would show its credentials to an address it was not pinned to.
-
-        Raises:
-            StateError: as :meth:`known`.
-        """
-        known = self.known()
-        findings = []
-        for each in clients:
-            pinned = known.get(each.name)
-            strange = [origin for origin in each.origins if pinned is not None and origin not in pinned]
-            if pinned is None or not strange or not each.guided:
-                continue
-            text = f"{each.name}: its credentials are for {', '.join(pinned)}; the catalog says {', '.join(strange)}"
-            remove = f"remove the entry from {self._path}"
-            hint = f"if that is intended, {remove}"
-            if each.settable:
-                hint = f"if that is intended, set {each.place}.{each.field} to it, or {remove}"
-            findings.append(Finding("", _pointer(each.place, each.field), "error", "moved-address", text, hint))
-        return findings
-
-    def keep(self, clients: Iterable[Client]) -> None:
-        """Pin those of *clients* that the catalog guides and are not pinned yet; durable when this returns.
-
-        Raises:
-            StateError: it cannot be read or written.
-        """
-        guided = [each for each in clients if each.guided]
-        if all(each.name in self.known() for each in guided):
-            return
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with hold_lock(self._path.with_suffix(".lock")):
-                known = self.known()
-                fresh = {each.name: list(each.origins) for each in guided if each.name not in known}
-                form = {"format": FORMAT, "addresses": known | fresh}
-                write_durably(self._path, json.dumps(form, indent=1, sort_keys=True).encode())
-        except OSError as error:
-            hint = "free its disk or correct its rights, or name the addresses in the settings"
-            raise StateError(f"cannot write {self._path}: {error.strerror}", hint=hint) from error
-        for name, addresses in fresh.items():
-            _log.info("credentials pinned to these addresses of the catalog", name=name, addresses=addresses)
-
-
-def distrusted(clients: Sequence[Client], pins: Pins) -> list[Finding]:
+def distrusted(settings: Settings, catalog: Catalog, sources: Iterable[Source]) -> list[Finding]:
     """Return why credentials must not be used as the catalog says; nothing when they may.
 
-    Raises:
-        StateError: as :meth:`Pins.known`.
-    """
-    return [*exposures(clients), *pins.moved(clients)]
-
-
-def admit(clients: Sequence[Client], pins: Pins) -> None:
-    """Make sure that credentials may be used as the catalog says, and pin what is new; call it before any connection.
+    They must not go in plain text without the operator's permission, nor to an address that is not pinned.
 
     Raises:
-        ConfigError: they may not; names source or sink and address.
-        StateError: as :meth:`Pins.keep`.
+        StateError: as :func:`pinned_addresses`.
     """
-    require_trusted(clients, pins)
-    pins.keep(clients)
+    folder = Path(settings.state)
+    known = pinned_addresses(folder)
+    findings = []
+    for each in _clients_of(settings, catalog, sources):
+        if address := first_plaintext_address(each.kind, each.addresses, each.party):
+            text = f"{address} would receive a secret in plain text"
+            findings.append(each.fault("allow_plaintext_password", "plain-text-secret", text, REMEDY))
+        pinned = known.get(each.name, each.origins)
+        if strange := [origin for origin in each.origins if origin not in pinned]:
+            text = f"its credentials are for {', '.join(pinned)}; the catalog says {', '.join(strange)}"
+            choice = f"set {each.place}.{each.field} to it, or " if each.settable else ""
+            hint = f"if that is intended, {choice}remove the entry from {folder / FILE}"
+            findings.append(each.fault(each.field, "moved-address", text, hint))
+    return findings
 
 
-def require_trusted(clients: Sequence[Client], pins: Pins) -> None:
+def require_trusted(settings: Settings, catalog: Catalog, sources: Iterable[Source]) -> None:
     """Make sure that credentials may be used as the catalog says; for commands that only look, and so pin nothing.
 
     Raises:
         ConfigError: they may not; names source or sink and address.
-        StateError: as :meth:`Pins.known`.
+        StateError: as :func:`pinned_addresses`.
     """
-    wrong = distrusted(clients, pins)
-    if wrong:
+    if wrong := distrusted(settings, catalog, sources):
         keys = [each.pointer[1:].replace("/", ".") for each in wrong]
         problems = tuple(f"{key}: {each.message}" for key, each in zip(keys, wrong, strict=True))
         raise ConfigError(wrong[0].message, key=keys[0], problems=problems, hint=wrong[0].hint)
 
 
-def _of_sources(settings: Settings, sources: Iterable[Source]) -> Iterator[Client]:
+def admit(settings: Settings, catalog: Catalog, sources: Iterable[Source]) -> None:
+    """Make sure that credentials may be used as the catalog says, and pin what is new; call it before any connection.
+
+    Raises:
+        ConfigError: they may not; names source or sink and address.
+        StateError: as :func:`pin_addresses`.
+    """
+    require_trusted(settings, catalog, sources)
+    pin_addresses(settings, catalog, sources)
+
+
+def pinned_addresses(folder: Path) -> dict[str, list[str]]:
+    """Return the pinned addresses in a state folder by name; none were pinned where there is no file.
+
+    A file that is damaged is never taken for an empty one: that would pin anew whatever the catalog says now.
+
+    Raises:
+        StateError: the file is damaged, unreadable, or of another format.
+    """
+    try:
+        form = json.loads(read_regular(folder / FILE))
+        if form["format"] != FORMAT:
+            raise ValueError(f"format {form['format']!r}; this router knows {FORMAT}")
+        return {str(name): [str(each) for each in addresses] for name, addresses in form["addresses"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "restore it from a backup; or name the addresses in the settings and remove it"
+        raise StateError(f"{folder / FILE}, with pinned addresses, cannot be used: {error}", hint=hint) from error
+
+
+def pin_addresses(settings: Settings, catalog: Catalog, sources: Iterable[Source]) -> None:
+    """Pin the clients that the catalog leads and are not pinned yet; durable when this returns.
+
+    Several processes may share the folder.
+
+    Raises:
+        StateError: the file cannot be read or written.
+    """
+    path = Path(settings.state) / FILE
+    origins = {each.name: list(each.origins) for each in _clients_of(settings, catalog, sources) if each.origins}
+    if origins.keys() <= pinned_addresses(path.parent).keys():
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with hold_lock(path.with_suffix(".lock")):
+            known = pinned_addresses(path.parent)
+            form = {"format": FORMAT, "addresses": origins | known}
+            write_durably(path, json.dumps(form, indent=1, sort_keys=True).encode())
+    except OSError as error:
+        hint = "free its disk or correct its rights, or name the addresses in the settings"
+        raise StateError(f"cannot write {path}: {error.strerror}", hint=hint) from error
+    for name in origins.keys() - known.keys():
+        _log.info("credentials pinned to these addresses of the catalog", name=name, addresses=origins[name])
+
+
+def _clients_of(settings: Settings, catalog: Catalog, sources: Iterable[Source]) -> Iterator[_Client]:
+    """Yield the clients of *sources*, and of the sinks that take their address from *catalog* or could."""
+    yield from _of_sources(settings, sources)
+    yield from _of_sinks(settings, catalog)
+
+
+def _of_sources(settings: Settings, sources: Iterable[Source]) -> Iterator[_Client]:
     places = {each.endpoint: index for index, each in enumerate(settings.sources)}
     for source in sources:
         if source.served:
@@ -412,20 +386,15 @@ def _of_sources(settings: Settings, sources: Iterable[Source]) -> Iterator[Clien
         else:
             addresses = (Brokers(source.servers, source.security).address_text,)
             field, own = "bootstrap_servers", bool(chosen.bootstrap_servers)
-        yield Client(f"source {source.endpoint}", place, field, source.kind, addresses, chosen, own)
+        yield _Client(f"source {source.endpoint}", place, field, source.kind, addresses, chosen, own)
 
 
-def _of_sinks(settings: Settings, catalog: Catalog) -> Iterator[Client]:
+def _of_sinks(settings: Settings, catalog: Catalog) -> Iterator[_Client]:
     for name, sink in settings.sinks.items():
         remote = sink.remote
         if remote is None or remote.endpoint is None:
             continue
         endpoint, own = catalog.endpoints.get(remote.endpoint), remote.own_addresses
         addresses = own or tuple(endpoint.uris if endpoint else ())
-        place = f"sinks.{name}"
-        settable = remote.address_field != remote.template_field
-        yield Client(f"sink {name}", place, remote.address_field, remote.family, addresses, remote, bool(own), settable)
-
-
-def _pointer(place: str, field: str) -> str:
-    return f"/{place.replace('.', '/')}/{field}"
+        field, settable = remote.address_field, remote.address_field != remote.template_field
+        yield _Client(f"sink {name}", f"sinks.{name}", field, remote.family, addresses, remote, bool(own), settable)

@@ -51,8 +51,8 @@ def instant_of(seconds: int | None) -> str | None:
 
 HELD: Final = "held by an earlier letter of its key"
 """The reason shown for a letter that a replay leaves out because of an earlier one."""
-_MAX_IDS: Final = 500
-"""Ids in one query; SQLite bounds the variables of a statement."""
+_AMONG: Final = "IN (SELECT value FROM json_each(?))"
+"""Ends a condition on a column that must be one of the ids of :func:`_as_array`."""
 _WAITS: Final = r"sink [^:;]+: waits for dead letter \S+ of the same key"
 _ONLY_WAITS: Final = re.compile(rf"{_WAITS}(?:; {_WAITS})*")
 
@@ -94,29 +94,20 @@ class KeyOrder:
 
     def keys_of_letters(self, letters: Iterable[str]) -> dict[str, str]:
         """Return the keys of those of these letters that hold up a key."""
-        return dict(_read_by_ids(self._database, "SELECT letter, key FROM waiting WHERE letter", letters))
+        return dict(self._database.read(f"SELECT letter, key FROM waiting WHERE letter {_AMONG}", _as_array(letters)))
 
-    def find_position(self, letter: str) -> tuple[str, int] | None:
-        """Return the key of a letter, and its number in the order of arrival; None for one that holds up nothing."""
-        rows = self._database.read("SELECT key, sequence FROM waiting WHERE letter = ?", [letter])
-        return (rows[0][0], rows[0][1]) if rows else None
-
-    def last_between(self, key: str, above: int, below: int) -> str | None:
-        """Return the last letter of a key whose number lies between these two."""
+    def earlier(self, letter: str) -> str | None:
+        """Return the letter right before this one of its key; None if nothing holds it up."""
         query = (
-            "SELECT letter FROM waiting WHERE key = ? AND sequence > ? AND sequence < ? ORDER BY sequence DESC LIMIT 1"
+            "SELECT before.letter FROM waiting AS own JOIN waiting AS before ON before.key = own.key AND "
+            "before.sequence < own.sequence WHERE own.letter = ? ORDER BY before.sequence DESC LIMIT 1"
         )
-        rows = self._database.read(query, [key, above, below])
-        return str(rows[0][0]) if rows else None
-
-    def is_first(self, letter: str) -> bool:
-        """Return whether nothing holds a letter up: no other of its key stands before it."""
-        place = self.find_position(letter)
-        return place is None or self.last_between(place[0], 0, place[1]) is None
+        return next((row[0] for row in self._database.read(query, [letter])), None)
 
     def letters_of_keys(self, keys: Iterable[str]) -> set[str]:
         """Return the letters that hold up these keys."""
-        return {row[0] for row in _read_by_ids(self._database, "SELECT letter FROM waiting WHERE key", keys)}
+        rows = self._database.read(f"SELECT letter FROM waiting WHERE key {_AMONG}", _as_array(keys))
+        return {row[0] for row in rows}
 
     def note_keys_to_free(self, keys: Iterable[str]) -> None:
         """Note which keys a replay is about to free, in place of those noted before."""
@@ -155,26 +146,17 @@ class KeyOrder:
 class ReplayOrder:
     """Whose turn it is in one replay. ``left`` has the letters it leaves out, since an earlier one of the key is there.
 
-    In a dry run nothing is written, and :meth:`passed` stands in for the ledger.
+    In a dry run nothing is written, and ``passed``, the letters that would be replayed, stands in for the ledger.
     """
 
     order: KeyOrder
     left: set[str] = field(default_factory=set)
-    _done: dict[str, int] = field(default_factory=dict)
+    passed: set[str] = field(default_factory=set)
 
     def earlier(self, letter: str) -> str | None:
         """Return the letter right before this one that holds up its key; None when its turn has come."""
-        place = self.order.find_position(letter)
-        if place is None:
-            return None
-        key, number = place
-        return self.order.last_between(key, self._done.get(key, 0), number)
-
-    def passed(self, letter: str) -> None:
-        """Count a letter as replayed, and with it those of its key before it."""
-        place = self.order.find_position(letter)
-        if place is not None:
-            self._done[place[0]] = place[1]
+        before = self.order.earlier(letter)
+        return None if before in self.passed else before
 
 
 def held_up(letters: Iterable[str], dead: Iterable[str], keys: Mapping[str, str]) -> set[str]:
@@ -195,23 +177,12 @@ def held_up(letters: Iterable[str], dead: Iterable[str], keys: Mapping[str, str]
 
 def remove_waiting(database: sqlite3.Connection, letters: Iterable[str]) -> int:
     """Remove letters inside a transaction of the ledger; return how many stood there."""
-    count = 0
-    for some in split_into_chunks(letters):
-        count += database.execute(f"DELETE FROM waiting WHERE letter IN ({','.join('?' * len(some))})", some).rowcount
-    return count
+    return database.execute(f"DELETE FROM waiting WHERE letter {_AMONG}", _as_array(letters)).rowcount
 
 
-def _read_by_ids(database: StateDatabase, query: str, ids: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a query whose last column is one of these ids."""
-    for some in split_into_chunks(ids):
-        yield from database.read(f"{query} IN ({','.join('?' * len(some))})", some)
-
-
-def split_into_chunks(ids: Iterable[str]) -> Iterator[list[str]]:
-    """Yield ids, each once, in lists short enough for one statement."""
-    unique = list(dict.fromkeys(ids))
-    for start in range(0, len(unique), _MAX_IDS):
-        yield unique[start : start + _MAX_IDS]
+def _as_array(ids: Iterable[str]) -> tuple[str]:
+    """Return ids as the only value of a statement, however many they are."""
+    return (json.dumps(list(ids)),)
 
 
 LOCK: Final = Path("ledger", "replay.lock")
@@ -310,7 +281,7 @@ class LetterLedger:
     def entries(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         """Return what is known of these letters; those without an entry are left out."""
         columns = "letter, standing, attempts, reason, detail, changed"
-        rows = _read_by_ids(self.database, f"SELECT {columns} FROM letters WHERE letter", ids)
+        rows = self.database.read(f"SELECT {columns} FROM letters WHERE letter {_AMONG}", _as_array(ids))
         return {row[0]: LedgerEntry(row[0], row[1], row[2], row[3], row[4], parse_instant(row[5])) for row in rows}
 
     def history(self, letter: str) -> list[HistoryEntry]:
@@ -337,17 +308,15 @@ class LetterLedger:
 
     def forget(self, ids: Iterable[str]) -> None:
         """Delete what is known of letters that no longer exist; they hold up nothing any more."""
-        wanted = list(dict.fromkeys(ids))
+        wanted = set(ids)
         with self.database.transaction() as database:
             remove_waiting(database, wanted)
             database.execute(
                 "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + ?",
                 (GONE, str(len(wanted)), len(wanted)),
             )
-            for some in split_into_chunks(wanted):
-                marks = ",".join("?" * len(some))
-                for table in ("letters", "history"):
-                    database.execute(f"DELETE FROM {table} WHERE letter IN ({marks})", some)
+            for table in ("letters", "history"):
+                database.execute(f"DELETE FROM {table} WHERE letter {_AMONG}", _as_array(wanted))
 
     def count_settled(self) -> int:
         """Return how many letters need nobody's attention any more: they were replayed, or removed everywhere."""

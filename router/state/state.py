@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
@@ -59,18 +60,14 @@ class StateFolder:
             create_private_folder(root)
             lock = take_lock(root / "lock")
         except OSError as error:
-            file = root / "lock"
-            if error.filename is not None and Path(error.filename) == file and os.path.lexists(file):
-                hint = f"remove it (rm -rf {file}) when no router runs on this folder, or give it to this user"
-                raise StateError(f"{file} cannot be used: {error.strerror}", hint=hint) from error
-            raise StateError(
-                f"state folder {root} cannot be used: {error.strerror}", hint="choose a writable folder under `state`"
-            ) from error
+            what, hint = f"state folder {root}", "choose a writable folder under `state`"
+            if str(error.filename) == str(root / "lock") and os.path.lexists(root / "lock"):
+                what = f"{root / 'lock'}"
+                hint = f"remove it (rm -rf {what}) when no router runs on this folder, or give it to this user"
+            raise StateError(f"{what} cannot be used: {error.strerror}", hint=hint) from error
         except LockInUse as holder:
-            raise StateError(
-                f"state folder {root} is in use by another router (process {holder})",
-                hint="stop it first, or use a separate state folder for this one",
-            ) from holder
+            text = f"state folder {root} is in use by another router (process {holder})"
+            raise StateError(text, hint="stop it first, or use a separate state folder for this one") from holder
         with lock:
             _make_private(root)
             upgrade_folder(root)
@@ -88,13 +85,16 @@ class StateFolder:
             StateError: there is no such folder, or its format is another one.
         """
         if not (root / NAME).exists():
-            raise StateError(
-                f"{root} is not a state folder of this router",
-                hint="name the settings of a router that has run; a relative `state` starts where they are",
-            )
+            hint = "name the settings of a router that has run; a relative `state` starts where they are"
+            raise StateError(f"{root} is not a state folder of this router", hint=hint)
         state = cls(root)
         with state.database:
             yield state
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        """The accounts of all queries, as this process has them."""
+        return Accounts(self.database)
 
     def spill(self, letter: str, record: bytes) -> None:
         """Write the whole record of a dead letter to a file; the same letter again changes nothing."""
@@ -105,17 +105,14 @@ def _make_private(root: Path) -> None:
     """Narrow what an earlier version, or a copy, left for others to read."""
     try:
         if changed := restrict_to_owner(root):
-            _log.warning(
-                "state folder was accessible to other users; it is private now", folder=str(root), entries=changed
-            )
+            text = "state folder was accessible to other users; it is private now"
+            _log.warning(text, folder=str(root), entries=changed)
     except OSError as error:
+        fault, hint = "cannot be made private", f"give the folder to the user of the router: chown -R USER {root}"
         if error.errno == errno.EINVAL:
+            fault = "is no file of the state folder"
             hint = "no router wrote that: remove it, or restore the file from a backup of the state folder"
-            raise StateError(f"{error.filename} is no file of the state folder: {error.strerror}", hint=hint) from error
-        raise StateError(
-            f"{error.filename} in the state folder cannot be made private: {error.strerror}",
-            hint=f"give the folder to the user of the router: chown -R USER {root}",
-        ) from error
+        raise StateError(f"{error.filename} {fault}: {error.strerror}", hint=hint) from error
 
 
 # What is stored about a batch, by query and number: its pin and its notes.
@@ -259,10 +256,9 @@ class BatchStore:
 
     def release(self, query: str, batch: int) -> None:
         """Note that a batch is not blocked any more."""
+        statement = "DELETE FROM notes WHERE query = ? AND batch = ? AND kind = ?"
         with self._database.transaction() as connection:
-            connection.execute(
-                "DELETE FROM notes WHERE query = ? AND batch = ? AND kind = ?", (query, batch, Hold.kind)
-            )
+            connection.execute(statement, (query, batch, Hold.kind))
 
     def _row_error(self, table: str, query: str, batch: int, fault: str, without: str) -> StateError:
         statement = f"DELETE FROM {table} WHERE query = '{query}' AND batch = {batch}"
@@ -344,8 +340,8 @@ class Accounts:
     did, not from what was written of them.
     """
 
-    def __init__(self, state: StateFolder) -> None:
-        self._database = state.database
+    def __init__(self, database: StateDatabase) -> None:
+        self._database = database
         self._lock = threading.RLock()
         self._unwritten: set[str] = set()
         stored = self._database.read("SELECT query, account FROM accounts ORDER BY query")

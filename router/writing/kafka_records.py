@@ -6,7 +6,7 @@ If one write serves all sinks, :func:`create_single_write` evaluates source rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, cast
@@ -39,7 +39,6 @@ from router.matching.record_columns import SCHEMA_ID
 from router.rendering.events import attribute_values, encode_structured_events, native_texts, read_attributes
 from router.rendering.lineage import context_json, lineage_header_columns
 from router.rendering.texts import event_attributes, parts_of_raw
-from router.settings import KafkaSink
 from router.settings.routes import (
     ATTRIBUTE_PREFIX,
     CONTEXT_PREFIX,
@@ -159,36 +158,30 @@ class KafkaRecords:
         """Return the renderer of one sink's events; with *letters* that of its dead letters."""
         settings = plan.settings.sinks[sink].topics
         assert settings is not None
-        numbers = () if letters else plan.routes.event_sinks[sink]
-        records = cls._for_routes(plan, kind, query, failed, dict.fromkeys(numbers, settings))
+        records = cls._for_events_of(plan, kind, query, () if letters else (sink,))
         column = f"{'letters' if letters else 'topic'}_{sink}"
         frames = {} if letters else plan.written_frames(sink)
         structured = settings.mode == "structured"
-        return replace(records, topics=(column,), is_structured=structured, frames=frames)
+        return replace(records, failed_at=failed, topics=(column,), is_structured=structured, frames=frames)
 
     @classmethod
     def for_all_sinks(cls, plan: Plan, kind: Kind, query: str) -> KafkaRecords:
         """Return the renderer of a plan whose routes give each event a single topic."""
-        sinks: dict[int, KafkaSink] = {}
-        for name, numbers in plan.routes.event_sinks.items():
-            settings = plan.settings.sinks[name].topics
-            assert settings is not None
-            sinks.update(dict.fromkeys(numbers, settings))
-        records = cls._for_routes(plan, kind, query, "", sinks)
+        records = cls._for_events_of(plan, kind, query, plan.routes.event_sinks)
         topic = _constant_topic(plan.routes.topics)
         events = () if topic is not None else tuple(f"topic_{name}" for name in plan.routes.topics)
         letters = tuple(f"letters_{name}" for name in plan.routes.dead_letter_topics)
         return replace(records, topic=topic, topics=(*events, *letters))
 
     @classmethod
-    def _for_routes(
-        cls, plan: Plan, kind: Kind, query: str, failed: str, sinks: Mapping[int, KafkaSink]
-    ) -> KafkaRecords:
-        routes = range(max(sinks, default=-1) + 1)
-        lineage = tuple(sinks[route].lineage if route in sinks else False for route in routes)
-        keys = [sinks[route].key if route in sinks else None for route in routes]
-        templates = tuple(parse_name(key) if key is not None else None for key in keys)
-        return cls(kind, query, plan.epoch, failed, None, (), lineage, templates)
+    def _for_events_of(cls, plan: Plan, kind: Kind, query: str, names: Iterable[str]) -> KafkaRecords:
+        """Return a renderer with the lineage headers and key templates of these sinks."""
+        routes = plan.routes.event_sinks
+        sinks = {route: plan.settings.sinks[name].topics for name in names for route in routes[name]}
+        by_route = [sinks.get(route) for route in range(max(sinks, default=-1) + 1)]
+        lineage = tuple(sink.lineage if sink else False for sink in by_route)
+        templates = tuple(parse_name(sink.key) if sink and sink.key is not None else None for sink in by_route)
+        return cls(kind, query, plan.epoch, "", None, (), lineage, templates)
 
     @property
     def needs_context(self) -> bool:

@@ -226,14 +226,9 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
     try:
         rows.write.format("kafka").options(**options).save()
     except (PySparkException, Py4JJavaError) as error:
-        if (
-            is_data_loss(str(error))
-            or is_timestamp_overflow(error)
-            or find_lost_registry(error)
-            or find_batch_fault(error) is not None
-        ):
+        message, fault = str(error), find_lost_registry(error) or find_batch_fault(error)
+        if fault or is_data_loss(message) or is_timestamp_overflow(error):
             raise  # Not the sink's fault, and a retry would not help.
-        message = str(error)
         if absent := _ABSENT_TOPIC.search(message):
             if sink.create_topics is not None and not again:
                 # This evaluates the rows once more.
@@ -428,22 +423,22 @@ class Outcomes:
         """Return the dead letters, with bodies, as a table."""
         return SinkRows.for_batch(self._batch, self._plan).collect_dead_letters(self._rows)
 
-    def publish_events(self, sink: str) -> None:
-        """Have Spark write the events to a Kafka sink, each acknowledged; at least once.
+    def publish(self, sink: str, *, letters: bool) -> None:
+        """Have Spark write the events or dead letters to a Kafka sink, each acknowledged; at least once.
 
         Raises:
             SinkError: the brokers did not accept all of them.
         """
-        self._publish(sink, letters=False)
-
-    def publish_dead_letters(self, sink: str) -> None:
-        """Have Spark write the dead letters to a Kafka sink, as :meth:`publish_events`."""
-        self._publish(sink, letters=True)
+        batch, settings = self._batch, self._plan.settings.sinks[sink].topics
+        assert settings is not None
+        records = KafkaRecords.for_sink(self._plan, batch.kind, batch.first_query, batch.failed, sink, letters=letters)
+        save_to_kafka(records.render_in_spark(self._rows.select(*OUTCOME_COLUMNS, "letter")), settings, sink)
 
     def publish_all(self, sinks: Sequence[str]) -> None:
-        """Have Spark write events and dead letters to Kafka sinks of one cluster, as :meth:`publish_events`."""
-        assert self._outgoing is not None
-        self._save(self._outgoing, self._kafka_settings(dead_letter_sinks(self._plan.settings)[0]), ",".join(sinks))
+        """Have Spark write events and dead letters to Kafka sinks of one cluster, as :meth:`publish`."""
+        settings = self._plan.settings.sinks[dead_letter_sinks(self._plan.settings)[0]].topics
+        assert self._outgoing is not None and settings is not None
+        save_to_kafka(self._outgoing, settings, ",".join(sinks))
 
     def iter_spilled(self) -> Iterator[tuple[str, bytes]]:
         """Yield id and native record, as JSON, of each dead letter that is too large for its topic."""
@@ -492,20 +487,6 @@ class Outcomes:
         for name in self._plan.routes.dead_letter_topics:
             match = match.withField(f"letters_{name}", F.col(f"rejection.letters_{name}"))
         return letters.withColumn("m", match).select(*rows.columns)
-
-    def _kafka_settings(self, sink: str) -> KafkaSink:
-        settings = self._plan.settings.sinks[sink].topics
-        assert settings is not None
-        return settings
-
-    def _publish(self, sink: str, *, letters: bool) -> None:
-        batch = self._batch
-        records = KafkaRecords.for_sink(self._plan, batch.kind, batch.first_query, batch.failed, sink, letters=letters)
-        rows = records.render_in_spark(self._rows.select(*OUTCOME_COLUMNS, "letter"))
-        self._save(rows, self._kafka_settings(sink), sink)
-
-    def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:
-        save_to_kafka(rows, sink, name)
 
 
 def _to_outcome(row: dict[str, Any]) -> RecordOutcome:

@@ -333,12 +333,9 @@ class BatchWriter:
 
     def _publish_outcomes(self, name: str, outcomes: Outcomes, *, letters: bool) -> tuple[RejectedRow, ...]:
         rejected: tuple[RejectedRow, ...] = ()
-        if letters:
-            self._publish([name], partial(outcomes.publish_dead_letters, name))
-            return rejected
-        if name in self._capped:
+        if name in self._capped and not letters:
             outcomes, rejected = limit_topics(outcomes, name, self._capped[name])
-        self._publish([name], partial(outcomes.publish_events, name))
+        self._publish([name], partial(outcomes.publish, name, letters=letters))
         if rejected:
             self._metrics.count_sink_write(name, "rejected")
         return rejected

@@ -34,7 +34,7 @@ from confluent_kafka.cimpl import NewTopic
 from catalog.load import freeze_for_gc
 from catalog.load import load as load_catalog
 from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanCache
+from router.batches.plans import PlanCache, SharedParts
 from router.batches.splitting import Splitting
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
@@ -111,10 +111,7 @@ class Bench:
             "bench",
             "kafka",
             generation,
-            self._state,
-            plans,
-            self._metrics,
-            RouterStatus(),
+            SharedParts(self._state, plans, self._metrics, RouterStatus()),
             splitting=Splitting(self._state.batches, "bench", "kafka", generation, sizing),
         )
         return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(

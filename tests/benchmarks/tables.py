@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 
 from catalog.load import load as load_catalog
 from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanCache
+from router.batches.plans import PlanCache, SharedParts
 from router.evaluation.plan import Plan
 from router.reading.generations import begin
 from router.settings import settings_from_dict
@@ -76,7 +76,9 @@ class Bench:
         """Through the router's pipeline: matched, mapped, with dead letters and all."""
         generation = begin(self._state, "bench", (topic,))
         plans = self._holders[plan]
-        pipeline = Pipeline("bench", "kafka", generation, self._state, plans, self._metrics, RouterStatus())
+        pipeline = Pipeline(
+            "bench", "kafka", generation, SharedParts(self._state, plans, self._metrics, RouterStatus())
+        )
         return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
             "checkpointLocation", str(generation.path)
         )

@@ -16,7 +16,7 @@ from bindings.inbox.source import SPARK_SCHEMA
 from catalog.load import load
 from router.batches.batch import KeyOrdering, position_sort_key
 from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanCache
+from router.batches.plans import PlanCache, SharedParts
 from router.evaluation.plan import Plan
 from router.reading import generations
 from router.settings import settings_from_dict
@@ -152,7 +152,7 @@ class Line:
         self.metrics = Metrics(plan.settings.sinks)
         plans = PlanCache(spark, state.batches, plan, self.metrics, lambda _: plan)
         plans.activate(plan)
-        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, RouterStatus())
+        self.pipeline = Pipeline(INBOX, "inbox", generation, SharedParts(state, plans, self.metrics, RouterStatus()))
 
 
 def plan_of(folder: Path, hook: str) -> Plan:

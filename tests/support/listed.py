@@ -21,7 +21,7 @@ import pytest
 from catalog.load import load
 from catalog.model import Catalog
 from router.batches.pipeline import Pipeline
-from router.batches.plans import LoadedPlan
+from router.batches.plans import LoadedPlan, SharedParts
 from router.batches.splitting import BatchPart
 from router.errors import SinkError
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
@@ -266,20 +266,16 @@ class ListOutcomes:
         ]
         return pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in ("position", "reason", "detail")]))
 
-    def publish_events(self, sink: str) -> None:
+    def publish(self, sink: str, *, letters: bool) -> None:
         """Publish."""
         if sink in self.world.down:
             raise SinkError(sink, "is away")
         self.world.published.setdefault(sink, []).extend(each.number for each in self.given)
 
-    def publish_dead_letters(self, sink: str) -> None:
-        """Publish."""
-        self.publish_events(sink)
-
     def publish_all(self, sinks: Sequence[str]) -> None:
         """Publish events to the first and letters to the last."""
-        self._of(each for each in self.given if not each.reason).publish_events(sinks[0])
-        self.select_dead_letters().publish_dead_letters(sinks[-1])
+        self._of(each for each in self.given if not each.reason).publish(sinks[0], letters=False)
+        self.select_dead_letters().publish(sinks[-1], letters=True)
 
     def iter_spilled(self) -> Iterator[tuple[str, bytes]]:
         """Spill nothing."""
@@ -407,6 +403,11 @@ RECORDS: Final = ListRows(
 """5 is a dead letter, and 6 has its key."""
 
 
+def forget_accounts(state: StateFolder) -> None:
+    """Forget the accounts as they were read, since what comes next is another process."""
+    vars(state).pop("accounts", None)
+
+
 class Process:
     """The one query of a router: it remembers nothing of the processes before it."""
 
@@ -415,7 +416,9 @@ class Process:
         self.plans = cast(Any, SimpleNamespace(active=plan, current=self.current, pinned=self.current))
         self.metrics = Metrics(plan.settings.sinks)
         self.status = RouterStatus()
-        self.pipeline = Pipeline(INBOX, "inbox", generation, state, self.plans, self.metrics, self.status)
+        forget_accounts(state)
+        shared = SharedParts(state, self.plans, self.metrics, self.status)
+        self.pipeline = Pipeline(INBOX, "inbox", generation, shared)
 
     def current(self, *pinned: object) -> ListPlan:
         """Return the plan that this process has loaded."""

@@ -19,7 +19,7 @@ from bindings.inbox.source import SPARK_SCHEMA
 from bindings.parts import InboxRow, Part
 from catalog.load import load
 from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanCache
+from router.batches.plans import PlanCache, SharedParts
 from router.evaluation.plan import Plan
 from router.reading.generations import Generation
 from router.settings import settings_from_dict
@@ -187,7 +187,7 @@ class Line:
         self.status = RouterStatus()
         plans = PlanCache(spark, state.batches, plan, self.metrics, lambda _: plan)
         plans.activate(plan)
-        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, self.status)
+        self.pipeline = Pipeline(INBOX, "inbox", generation, SharedParts(state, plans, self.metrics, self.status))
 
     def counted(self, name: str, **labels: str) -> float:
         """Return the sum of the samples of a metric with these labels."""

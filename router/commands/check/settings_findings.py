@@ -27,7 +27,7 @@ from router.settings.checks import (
 from router.settings.load import DEFAULT_CATALOG, VARIABLE, key_to_pointer, split_key
 from router.sinks import check_endpoints
 from router.sources import MISSING_REMEDY, Source, find_missing_sources, resolve_sources
-from router.state.durable import Pins, clients_of, distrusted
+from router.state.durable import distrusted
 
 
 def findings_with_settings(
@@ -120,7 +120,7 @@ def _check_sources(config: Path, settings: Settings, catalog: Catalog, sources: 
     except SinkError as error:
         yield Finding(str(config), "/sinks", "error", "sink", error.message, error.hint)
     try:
-        distrust = distrusted(clients_of(settings, catalog, sources), Pins(Path(settings.state)))
+        distrust = distrusted(settings, catalog, sources)
     except StateError as error:
         yield Finding(str(config), "/state", "error", "moved-address", error.message, error.hint)
         return

@@ -28,13 +28,13 @@ from router.dead_letters.dead_letter import (
     sanitize,
 )
 from router.dead_letters.redaction import Redaction, load_catalog_and_marks, make_redactor
-from router.dead_letters.retention import RetentionLimits, purge
+from router.dead_letters.retention import purge
 from router.errors import INTERRUPTED, RouterError, StateError
 from router.logs import configure_logs
 from router.settings import load_settings
 from router.settings.checks import iter_retention_warnings
 from router.settings.values import parse_duration
-from router.state.ledger import HistoryEntry, LedgerEntry, LetterLedger, PendingReplay, Standing, instant
+from router.state.ledger import HistoryEntry, LedgerEntry, LetterLedger, PendingReplay, Standing, instant, parse_instant
 from router.terminal import (
     MAX_LISTED,
     WIDE,
@@ -50,7 +50,7 @@ from router.terminal import (
 
 if TYPE_CHECKING:
     from router.replay.batches import ReplayOutcome, Summary
-    from router.replay.replay import ReplayOptions, ReplayResult
+    from router.replay.replay import ReplayOptions
 
 # ``xrouter dead-letters list``: counts of dead letters, and the newest ones.
 
@@ -105,7 +105,7 @@ def _iter_json_objects(page: reading.DeadLetterCounts) -> Iterator[dict[str, obj
     for by, counts in page.counts.items():
         for value, number in counts.most_common():
             yield {"by": by, "value": value, "letters": number}
-    yield from (listed.to_json() for listed in page.newest)
+    yield from page.newest
 
 
 def _print_page(page: reading.DeadLetterCounts) -> None:
@@ -132,15 +132,15 @@ def _print_page(page: reading.DeadLetterCounts) -> None:
         console.print(Padding(to_text(summary), (0, 0, 0, 2)))
 
 
-def _make_row(listed: reading.DeadLetterSummary) -> tuple[str, ...]:
+def _make_row(listed: Mapping[str, Any]) -> tuple[str, ...]:
     return (
-        listed.id,
-        format_time(listed.failed, short=True),
-        listed.reason,
-        sanitize(listed.endpoint or "-"),
-        str(listed.attempts),
-        listed.standing,
-        sanitize(listed.detail, 0),
+        listed["letter"],
+        format_time(parse_instant(listed["failed"]), short=True),
+        listed["reason"],
+        sanitize(listed["endpoint"] or "-"),
+        str(listed["attempts"]),
+        listed["standing"],
+        sanitize(listed["detail"], 0),
     )
 
 
@@ -199,13 +199,13 @@ def _run_replay(
     total = matching(load_settings(config), selection, options) if console.is_terminal else None
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=total is None) as bar:
-        result = run(config, selection, options, _Reporter(bar, total))
-    _print_result(result, format)
-    if result.interrupted:
+        summary = run(config, selection, options, _Reporter(bar, total))
+    _print_result(summary, format)
+    if summary.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if result.unknown:
+    if summary.unknown:
         hint = "`xrouter dead-letters list` shows the ids"
-        raise RouterError(f"no dead letter has the id {', '.join(result.unknown[:5])}", hint=hint)
+        raise RouterError(f"no dead letter has the id {', '.join(summary.unknown[:5])}", hint=hint)
 
 
 def _parse_rate(text: str | None) -> float | None:
@@ -271,23 +271,22 @@ def _print_preview(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> N
     terminal(width=WIDE).print(table if forms else "no letter to replay")
 
 
-def _print_result(result: ReplayResult, format: OutputFormat) -> None:
+def _print_result(summary: Summary, format: OutputFormat) -> None:
     """Print the result of a replay."""
-    summary = result.summary
     form: dict[str, Any] = {
         "routed": summary.routed.total(),
         "definitions": dict(summary.routed.most_common()),
         "dead": dict(summary.dead.most_common()),
         "parked": summary.parked,
         "gone": summary.gone,
-        "skipped": dict(result.skipped),
-        "unknown": list(result.unknown),
-        "interrupted": result.interrupted,
+        "skipped": dict(summary.skipped),
+        "unknown": list(summary.unknown),
+        "interrupted": bool(summary.interrupted),
     }
     if format == "json":
         print_json_lines([form])
         return
-    table = Table("letters", "count", title="Replay interrupted" if result.interrupted else "Replay")
+    table = Table("letters", "count", title="Replay interrupted" if summary.interrupted else "Replay")
     table.add_row("routed", str(form["routed"]))
     rows = {f"still dead, {reason}": count for reason, count in form["dead"].items()}
     rows |= {"parked now": form["parked"], "removed meanwhile": form["gone"]}
@@ -297,7 +296,7 @@ def _print_result(result: ReplayResult, format: OutputFormat) -> None:
             table.add_row(name, str(count))
     console = terminal(width=WIDE)
     console.print(table)
-    if result.interrupted:
+    if summary.interrupted:
         console.print("The current batch is kept; the next replay starts with it.")
 
 
@@ -435,13 +434,13 @@ def purge_letters(
     if older is None and not retention.on:
         hint = "give --older AGE, or set dead_letters.retention in the settings"
         raise RouterError("there is no limit by which to remove dead letters", hint=hint)
-    limits = RetentionLimits(retention.age, retention.size) if older is None else RetentionLimits(_parse_age(older))
+    age, size = (retention.age, retention.size) if older is None else (_parse_age(older), 0)
     for _, caution in iter_retention_warnings(settings):
         print_text(f"xrouter: {caution}", err=True)
-    removals = purge(settings, limits, dry_run=dry_run)
+    removals = purge(settings, age, size, dry_run=dry_run)
     for removed in removals:
         verb = "would be removed" if dry_run else "removed"
-        print_text(f"{removed.sink}: {removed.letters} letters {verb}, {removed.bytes} bytes")
+        print_text(f"{removed.sink}: {removed.letters} letters {verb}, {removed.size} bytes")
     if not removals:
         print_text("nothing to remove")
 

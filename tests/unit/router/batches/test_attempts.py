@@ -56,7 +56,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     *((ListOutcomes, "stage", nth) for nth in (1, 2)),
     *((ListSink, "commit_staged", nth) for nth in (1, 2)),
     *((ListSink, "write", nth) for nth in (1, 2)),
-    (ListOutcomes, "publish_events", 1),
+    (ListOutcomes, "publish", 1),
     (StoredBatch, "spill", 1),
     (BatchWriter, "send_dead_letters", 1),
     (StoredBatch, "settle", 1),
@@ -106,7 +106,7 @@ def test_dying_at_each_step_loses_and_doubles_nothing(
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(StoredBatch, "pin"), (BatchWriter, "send_all"), (ListOutcomes, "publish_events"), (StoredBatch, "spill")],
+    [(StoredBatch, "pin"), (BatchWriter, "send_all"), (ListOutcomes, "publish"), (StoredBatch, "spill")],
 )
 def test_dying_in_one_pass_loses_nothing(state: StateFolder, world: World, owner: type, name: str, when: str) -> None:
     plan = plan_of(["bus"], kafka=True)
@@ -124,7 +124,7 @@ def test_what_an_earlier_router_began_is_finished_after_the_upgrade(tmp_path: Pa
     plan = plan_of(SINKS, order="park")
     with StateFolder.open(tmp_path / "old") as state:
         generation = generations.begin(state, INBOX, ())
-        with dying(ListOutcomes, "publish_events", "after"), pytest.raises(Died):
+        with dying(ListOutcomes, "publish", "after"), pytest.raises(Died):
             Process(state, plan, world, generation).batch()
     as_format_1(tmp_path / "old")
     with StateFolder.open(tmp_path / "old") as state:
@@ -341,7 +341,7 @@ def test_dying_anywhere_between_parts_doubles_nothing(
 def test_what_has_the_whole_batch_does_not_get_its_parts(state: StateFolder, world: World) -> None:
     generation = generations.begin(state, INBOX, ())
     plan = plan_of(SINKS)
-    with dying(ListOutcomes, "publish_events", "before"), pytest.raises(Died):
+    with dying(ListOutcomes, "publish", "before"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
     assert set(world.numbers("lake")) == set(range(8)) - {5}
     process = Process(state, plan, world, generation)
@@ -359,14 +359,14 @@ def test_a_sink_whose_routes_took_nothing_is_not_asked(
     """It costs nothing: neither a write of no rows, nor a second in what the log says of the batch."""
     plan = plan_of(SINKS)
     process = Process(state, plan, world, generations.begin(state, INBOX, ()))
-    publish, write = ListOutcomes.publish_events, ListSink.write
+    publish, write = ListOutcomes.publish, ListSink.write
     asked: list[str] = []
 
-    def asking(self: ListOutcomes, sink: str) -> None:
+    def asking(self: ListOutcomes, sink: str, *, letters: bool) -> None:
         asked.append(sink)
-        publish(self, sink)
+        publish(self, sink, letters=letters)
 
-    monkeypatch.setattr(ListOutcomes, "publish_events", asking)
+    monkeypatch.setattr(ListOutcomes, "publish", asking)
     world.staging = set()
 
     def writing(self: ListSink, rows: pa.Table, commit: Commit) -> WriteResult:

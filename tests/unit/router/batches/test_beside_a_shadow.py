@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from router.batches.pipeline import Pipeline
+from router.batches.plans import SharedParts
 from router.batches.splitting import SAME_FAILURES
 from router.evaluation.plan import Plan
 from router.reading.generations import Generation
@@ -74,7 +75,7 @@ class Plans:
 
 def pipeline_of(plans: Plans, state: StateFolder, generation: Generation) -> tuple[Pipeline, Metrics]:
     metrics = Metrics(plans.active.settings.sinks)
-    made = Pipeline(INBOX, "inbox", generation, state, cast(Any, plans), metrics, RouterStatus())
+    made = Pipeline(INBOX, "inbox", generation, SharedParts(state, cast(Any, plans), metrics, RouterStatus()))
     return made, metrics
 
 

@@ -28,14 +28,14 @@ from router.state.state import Accounts, StateFolder
 from router.watching.metrics import Metrics
 from router.writing.outcomes import SINK_REJECTED
 from router.writing.writer import BatchWriter
-from tests.support.listed import RECORDS, Died, ListOutcomes, ListSink, Process, World, dying, plan_of
+from tests.support.listed import RECORDS, Died, ListOutcomes, ListSink, Process, World, dying, forget_accounts, plan_of
 
 SINKS: Final = ("lake", "files", "bus", "hook")
 POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (StoredBatch, "pin", 1),
     (ListSink, "commit_staged", 1),
     (ListSink, "write", 1),
-    (ListOutcomes, "publish_events", 1),
+    (ListOutcomes, "publish", 1),
     (BatchWriter, "send_dead_letters", 1),
     (StoredBatch, "settle", 1),
     (Splitting, "written", 1),
@@ -176,7 +176,7 @@ def test_offsets_without_a_record_are_missed_as_far_as_records_were_lost(
 
     metrics = Metrics()
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 5}}))
-    accounting = ConservationCheck("kafka-1", generation, state, Accounts(state), None if lost is None else losses)
+    accounting = ConservationCheck("kafka-1", generation, state, None if lost is None else losses)
     planned(generation, 0, {"t": {"0": 8}})
     assert added(accounting, metrics, 0, 3) == 0
     assert not asked
@@ -196,7 +196,7 @@ def test_brokers_that_do_not_answer_are_asked_again(state: StateFolder) -> None:
         return answer
 
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
-    accounting = ConservationCheck("kafka-1", generation, state, Accounts(state), losses)
+    accounting = ConservationCheck("kafka-1", generation, state, losses)
     planned(generation, 0, {"t": {"0": 4}})
     assert added(accounting, Metrics(), 0, 2) == 2
     planned(generation, 1, {"t": {"0": 8}})
@@ -208,10 +208,11 @@ def test_brokers_that_do_not_answer_are_asked_again(state: StateFolder) -> None:
 def test_a_topic_may_be_called_as_the_inbox_is(query: str, state: StateFolder) -> None:
     metrics, generation = Metrics(), generations.begin(state, query, ("inbox",), json.dumps({"inbox": {"0": 4}}))
     planned(generation, 0, {"inbox": {"0": 14}})
-    accounting = ConservationCheck(query, generation, state, Accounts(state), everything)
+    accounting = ConservationCheck(query, generation, state, everything)
     assert added(accounting, metrics, 0, 7) == 3
     planned(generation, 1, {"inbox": {"0": 20}})
-    accounting = ConservationCheck(query, generation, state, Accounts(state))
+    forget_accounts(state)
+    accounting = ConservationCheck(query, generation, state)
     assert added(accounting, metrics, 1, 5) == 3, "one of the six held no record"
 
 
@@ -226,12 +227,13 @@ def test_topics_may_come_go_and_be_made_anew(state: StateFolder) -> None:
     ):
         generation = generations.begin(state, "kafka-1", sorted(topics), json.dumps(first))
         planned(generation, 0, end)
-        accounting = ConservationCheck("kafka-1", generation, state, Accounts(state), everything)
+        forget_accounts(state)
+        accounting = ConservationCheck("kafka-1", generation, state, everything)
         assert added(accounting, metrics, 0, rows) == 0
 
 
 def test_a_topic_may_move_to_another_lane_and_back(state: StateFolder) -> None:
-    metrics, accounts = Metrics(), Accounts(state)
+    metrics = Metrics()
     for query, topics, first, end, rows in (
         ("kafka-1", ["t"], {"t": {"0": 0}}, {"t": {"0": 10}}, 10),
         ("kafka-1-b", ["t", "u"], {"t": {"0": 10}, "u": {"0": 0}}, {"t": {"0": 30}, "u": {"0": 1}}, 21),
@@ -245,7 +247,7 @@ def test_a_topic_may_move_to_another_lane_and_back(state: StateFolder) -> None:
     ):
         generation = generations.begin(state, query, topics, json.dumps(first))
         planned(generation, 0, end)
-        accounting = ConservationCheck(query, generation, state, accounts, everything)
+        accounting = ConservationCheck(query, generation, state, everything)
         assert added(accounting, metrics, 0, rows) == 0
     # What nobody took is missed all the same.
     planned(generation, 1, {"t": {"0": 65}})
@@ -256,7 +258,7 @@ def test_a_topic_may_move_to_another_lane_and_back(state: StateFolder) -> None:
 def test_a_partition_that_appears_takes_no_others_from_the_check(state: StateFolder) -> None:
     metrics = Metrics()
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
-    accounting = ConservationCheck("kafka-1", generation, state, Accounts(state), everything)
+    accounting = ConservationCheck("kafka-1", generation, state, everything)
     planned(generation, 0, {"t": {"0": 10}})
     assert added(accounting, metrics, 0, 10) == 0
     planned(generation, 1, {"t": {"0": 20, "1": 5}})
@@ -266,7 +268,7 @@ def test_a_partition_that_appears_takes_no_others_from_the_check(state: StateFol
 def test_the_inbox_is_counted_by_its_rows(state: StateFolder) -> None:
     inbox, metrics = Inbox(state.inbox, partitions=2), Metrics()
     generation = generations.begin(state, INBOX, ())
-    accounting = ConservationCheck(INBOX, generation, state, Accounts(state))
+    accounting = ConservationCheck(INBOX, generation, state)
     view = InboxView(state.inbox)
     try:
         for batch, rows in enumerate((5, 7, 4)):
@@ -275,8 +277,8 @@ def test_the_inbox_is_counted_by_its_rows(state: StateFolder) -> None:
                 generation, batch, to_offset(inbox.layout.inbox, {n: view.end_position(n) for n in view.partitions})
             )
             assert added(accounting, metrics, batch, rows) == 0
-            # Another process knows where this one was.
-            accounting = ConservationCheck(INBOX, generation, state, Accounts(state))
+            forget_accounts(state)  # Another process knows where this one was.
+            accounting = ConservationCheck(INBOX, generation, state)
         inbox.append_many([InboxRow("/endpoints/e", "HTTP", 1, [], b"{}") for _ in range(3)]).result(60)
         planned(generation, 3, to_offset(inbox.layout.inbox, {n: view.end_position(n) for n in view.partitions}))
         assert added(accounting, metrics, 3, 1) == 2
@@ -302,21 +304,21 @@ def test_an_account_that_cannot_be_read_begins_anew_and_stops_nobody(state: Stat
 
 
 def test_what_a_full_disk_did_not_take_is_known_to_the_query_that_starts_anew(state: StateFolder) -> None:
-    metrics, accounts = Metrics(), Accounts(state)
+    metrics = Metrics()
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
     tally = Tally(Counter({("/endpoints/e", "routed", ""): 10}), rows=10)
     for batch in range(3):
         planned(generation, batch, {"t": {"0": 10 * batch + 10}})
-    first = ConservationCheck("kafka-1", generation, state, accounts, everything)
+    first = ConservationCheck("kafka-1", generation, state, everything)
     assert first.add(0, tally, metrics)
     state.database.read("PRAGMA query_only = ON")  # A disk that takes nothing.
     assert first.add(1, tally, metrics)
     # Spark could not note it either, and the batch comes again.
-    again = ConservationCheck("kafka-1", generation, state, accounts, everything)
+    again = ConservationCheck("kafka-1", generation, state, everything)
     assert not again.add(1, tally, metrics)
     assert again.add(2, tally, metrics)
     assert (again.account.taken, again.account.gap) == (30, 0)
     state.database.read("PRAGMA query_only = OFF")
-    accounts.keep_all()
-    kept = Accounts(state).of("kafka-1")
+    state.accounts.keep_all()
+    kept = Accounts(state.database).of("kafka-1")
     assert (kept.batch, kept.taken, kept.records.total()) == (2, 30, 30)

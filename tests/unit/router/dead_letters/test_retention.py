@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from router.commands.check.command import collect_findings
 from router.dead_letters import retention
 from router.dead_letters.reading import read_dead_letters
-from router.dead_letters.retention import RemovalCount, RetentionLimits, RetentionThread, purge
+from router.dead_letters.retention import RetentionThread, purge
 from router.errors import StateError
 from router.settings import Settings, load_settings
 from router.settings.checks import iter_retention_warnings
@@ -44,14 +44,14 @@ def left(settings: Settings, sink: str) -> list[str]:
 @pytest.mark.parametrize("sink", SINKS)
 def test_letters_past_the_age_go_and_a_repeated_batch_stays_out(tmp_path: Path, sink: str) -> None:
     settings = three_days(tmp_path, sink)
-    limits = RetentionLimits(age=2 * DAY)
+    limits = 2 * DAY
     [would] = purge(settings, limits, now=NOW, dry_run=True)
-    assert (would.sink, would.letters) == (sink, 1) and would.bytes > 0
+    assert (would.sink, would.letters) == (sink, 1) and would.size > 0
     assert len(left(settings, sink)) == 3
     assert purge(settings, limits, now=NOW) == [would]
     assert left(settings, sink) == [letter_id(2), letter_id(3)]
     assert purge(settings, limits, now=NOW) == []
-    assert [each.letters for each in purge(settings, RetentionLimits(age=DAY / 2), now=NOW)] == [2]
+    assert [each.letters for each in purge(settings, age=DAY / 2, now=NOW)] == [2]
     assert left(settings, sink) == []
     target = open_sink(sink, settings.sinks[sink], "dead-letters")
     again = Commit(f"app-{sink}-letters", 3)
@@ -66,10 +66,10 @@ def test_the_oldest_go_until_the_rest_fits(tmp_path: Path, sink: str) -> None:
     settings = three_days(tmp_path, sink)
     files = [path for path in (tmp_path / sink).glob("*") if path.is_file()]
     most = int(2.5 * max(path.stat().st_size for path in files))
-    assert [each.letters for each in purge(settings, RetentionLimits(size=most))] == [1]
+    assert [each.letters for each in purge(settings, size=most)] == [1]
     assert left(settings, sink) == [letter_id(2), letter_id(3)]
-    assert purge(settings, RetentionLimits(size=most)) == []
-    assert [each.letters for each in purge(settings, RetentionLimits(size=1))] == [2]
+    assert purge(settings, size=most) == []
+    assert [each.letters for each in purge(settings, size=1)] == [2]
 
 
 def test_a_file_of_damaged_lines_alone_goes_too(tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_a_file_of_damaged_lines_alone_goes_too(tmp_path: Path) -> None:
     *_, newest = sorted((tmp_path / "lines").glob("*.jsonl"))
     newest.write_bytes(b'{"letter": 3\n' * 3)
     os.utime(newest, (0, 0))
-    [gone] = purge(settings, RetentionLimits(age=DAY * 100), now=NOW)
-    assert (gone.letters, gone.bytes, newest.stat().st_size) == (0, 39, 0)
-    assert purge(settings, RetentionLimits(age=DAY * 100), now=NOW) == []
+    [gone] = purge(settings, age=DAY * 100, now=NOW)
+    assert (gone.letters, gone.size, newest.stat().st_size) == (0, 39, 0)
+    assert purge(settings, age=DAY * 100, now=NOW) == []
 
 
 def test_the_ledger_forgets_what_is_gone_from_every_sink(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_ledger_forgets_what_is_gone_from_every_sink(tmp_path: Path) -> None
     (tmp_path / "lines").joinpath("late-lines-letters-000000000009.jsonl").unlink()
     with LetterLedger.open(Path(settings.state)) as ledger:
         replayed(ledger, [letter_id(1), letter_id(2), letter_id(3)], NOW)
-    purge(settings, RetentionLimits(age=1.5 * DAY), now=NOW)
+    purge(settings, age=1.5 * DAY, now=NOW)
     with LetterLedger.open(Path(settings.state)) as ledger:
         assert ledger.standing([letter_id(1), letter_id(2), letter_id(3)]) == {
             letter_id(1): "replayed",  # a sink has it still
@@ -101,10 +101,10 @@ def test_nothing_goes_while_a_replay_needs_it(tmp_path: Path) -> None:
     settings = three_days(tmp_path, "delta")
     with LetterLedger.open(Path(settings.state)) as ledger:
         with ledger.exclusive(), pytest.raises(StateError, match="another replay or purge is running"):
-            purge(settings, RetentionLimits(age=DAY), now=NOW)
+            purge(settings, age=DAY, now=NOW)
         ledger.begin(PendingReplay(1, "plan", (letter_id(1),)))
         with pytest.raises(StateError, match="a replay is unfinished"):
-            purge(settings, RetentionLimits(age=DAY), now=NOW)
+            purge(settings, age=DAY, now=NOW)
     assert len(left(settings, "delta")) == 3
 
 
@@ -116,8 +116,9 @@ def test_files_of_large_letters_go_by_their_age(tmp_path: Path) -> None:
         (spill / f"{name}.json").write_text("{}")
         when = (NOW - age * DAY).timestamp()
         os.utime(spill / f"{name}.json", (when, when))
-    assert purge(settings, RetentionLimits(size=1), now=NOW) == []
-    assert purge(settings, RetentionLimits(age=2 * DAY), now=NOW) == [RemovalCount("spill", 1, 2)]
+    assert purge(settings, size=1, now=NOW) == []
+    [removed] = purge(settings, age=2 * DAY, now=NOW)
+    assert (removed.sink, removed.letters, removed.size) == ("spill", 1, 2)
     assert [path.name for path in spill.iterdir()] == ["new.json"]
 
 
@@ -126,7 +127,7 @@ def test_a_batch_that_commits_meanwhile_is_not_in_the_way(tmp_path: Path) -> Non
     target = open_sink("delta", settings.sinks["delta"], "dead-letters")
     commit = Commit("other", 1)
     assert not target.has_commit(commit)  # it has the table open now
-    purge(settings, RetentionLimits(age=2 * DAY), now=NOW)
+    purge(settings, age=2 * DAY, now=NOW)
     target.write(pa.Table.from_pylist([row(4, failed=NOW)], DEAD_LETTER), commit)
     assert left(settings, "delta") == [letter_id(2), letter_id(3), letter_id(4)]
     assert DeltaTable(str(tmp_path / "delta")).transaction_version("other") == 1

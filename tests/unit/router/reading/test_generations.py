@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from router.errors import StateError
 from router.reading import generations
 from router.reading.generations import EARLIEST, Generation, Positions, starting_offsets
+from router.state.durable import progress_of
 from router.state.state import StateFolder
 
 QUERY = "kafka-1"
@@ -67,3 +71,26 @@ def test_what_the_ledger_does_not_name_begins_at_its_first_record(state: StateFo
     assert known == {"one": {"0": 7, "1": 2}, "missing": {}}
     told = json.loads(starting_offsets({"one": [0, 1, 2], "missing": [0]}, known))
     assert told == {"one": {"0": 7, "1": 2, "2": EARLIEST}, "missing": {"0": EARLIEST}}
+
+
+def test_a_committed_batch_without_a_note_of_its_end_is_no_reason_to_begin_anew(state: StateFolder) -> None:
+    generation = generations.begin(state, QUERY, ["t"], json.dumps({"t": {"0": 7}}))
+    planned(generation, 0, {"t": {"0": 9}}, committed=True)
+    (generation.path / "offsets" / "0").unlink()
+    assert generation.ends(0) == {}
+    with pytest.raises(StateError, match="offsets/0 is missing: batch 0 was committed"):
+        generation.positions()
+
+
+def test_files_of_spark_that_say_something_else_are_damaged(state: StateFolder) -> None:
+    generation = generations.begin(state, QUERY, ["t"])
+    (generation.path / "metadata").write_text('{"id": "x"}')
+    planned(generation, 0, {"t": {"0": 9}}, committed=False)
+    with pytest.raises(StateError, match="offsets/0 is damaged: it is truncated"):
+        progress_of(generation.path)
+    (generation.path / "metadata").write_text("[]")
+    with pytest.raises(StateError, match="metadata is damaged"):
+        progress_of(generation.path)
+    (generation.path / "metadata").write_text('{"id": "x"}')
+    (generation.path / "offsets" / "0").write_text('v1\n{"batchTimestampMs": 1}\n{"t": {"0": 9}}')
+    assert progress_of(generation.path).end == {"t": {"0": 9}}

@@ -11,10 +11,11 @@ import pytest
 from prometheus_client import generate_latest
 from pyspark.sql import Row
 
+from router.batches.plans import SharedParts
 from router.reading.generations import Generation
 from router.realtime import RealTimeQuery, find_fast_types, read_tally
 from router.running.queries import FIRST_PAUSE, Queries, QueryRun
-from router.state.state import Accounts, StateFolder
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from tests.unit.router.realtime.test_checks import ORDERS, plan
@@ -58,7 +59,7 @@ def real_time(folder: Path, checkpoint: str = "5s", metrics: Metrics | None = No
         plan({"a": ORDERS}, realtime=told),
         metrics or Metrics(),
         RouterStatus(),
-        Accounts(StateFolder(folder)),
+        StateFolder(folder).accounts,
     )
 
 
@@ -112,7 +113,7 @@ def test_batches_take_over_after_an_error_until_they_have_caught_up(
     error: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing: Any = None
-    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), once=False)
+    queries = Queries(SharedParts(StateFolder(tmp_path), nothing, Metrics(), RouterStatus()), once=False)
     starts: list[bool] = []
     monkeypatch.setattr(queries, "_launch", lambda running: starts.append(running.catching_up))
     failed: Any = Reports(OSError("gone"))

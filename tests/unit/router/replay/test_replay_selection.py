@@ -13,7 +13,7 @@ from router.dead_letters.dead_letter import DeadLetter, rows_of
 from router.dead_letters.reading import DeadLetterFilter, build_filter, parse_time_option
 from router.errors import RouterError, StateError
 from router.replay import batches as replaying
-from router.replay.batches import SelectedDeadLetter, Selection, group_letters, missing_sinks
+from router.replay.batches import Selection, group_letters, missing_sinks
 from router.replay.replay import ReplayOptions
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
 from tests.support.ledger import attempted, replayed
@@ -71,13 +71,13 @@ def test_standing_decides_and_what_failed_too_often_is_parked(tmp_path: Path) ->
         ledger.park(["b"])
         attempted(ledger, [("c", "no-match", "")] * 2, WHEN)
         replaying = Selection(ledger, DeadLetterFilter(), most=2)
-        assert [each.letter.id for each in replaying.choose(letters)] == ["d"]
+        assert [letter.id for letter, _ in replaying.choose(letters)] == ["d"]
         assert replaying.skipped == Counter(replayed=1, parked=2)
         assert ledger.standing("c") == {"c": "parked"}
         again = Selection(ledger, DeadLetterFilter(ids=frozenset("cdz")), parked=True, most=2)
-        assert [each.letter.id for each in again.choose(letters)] == ["c", "d"]
+        assert [letter.id for letter, _ in again.choose(letters)] == ["c", "d"]
         assert again.seen == {"c", "d"}
-        assert [each.letter.id for each in Selection(ledger, DeadLetterFilter(), limit=0).choose(letters)] == []
+        assert [letter.id for letter, _ in Selection(ledger, DeadLetterFilter(), limit=0).choose(letters)] == []
 
 
 def test_sinks_that_lack_a_record_are_those_named_last(tmp_path: Path) -> None:
@@ -94,11 +94,11 @@ def test_sinks_that_lack_a_record_are_those_named_last(tmp_path: Path) -> None:
 
 def test_batches_are_of_one_destination_and_have_no_position_twice() -> None:
     letters = [replace(LETTER, id=str(n), position=f"p-{n % 4}") for n in range(6)]
-    chosen = [SelectedDeadLetter(letter, ("bus",) if n == 2 else ()) for n, letter in enumerate(letters)]
-    found = [(batch.sinks, [letter.id for letter in batch.letters]) for batch in group_letters(chosen, 3)]
+    chosen = [(letter, ("bus",) if n == 2 else ()) for n, letter in enumerate(letters)]
+    found = [(sinks, [letter.id for letter in batch]) for sinks, batch in group_letters(chosen, 3)]
     assert found == [((), ["0", "1", "3"]), (("bus",), ["2"]), ((), ["4", "5"])]
-    twice = [SelectedDeadLetter(replace(LETTER, id=name)) for name in "xy"]
-    assert [len(batch.letters) for batch in group_letters(twice, 3)] == [1, 1]
+    twice = [(replace(LETTER, id=name), ()) for name in "xy"]
+    assert [len(batch) for _, batch in group_letters(twice, 3)] == [1, 1]
 
 
 def test_a_batch_is_no_larger_than_a_second_of_the_rate() -> None:
@@ -108,11 +108,11 @@ def test_a_batch_is_no_larger_than_a_second_of_the_rate() -> None:
 
 
 def test_thousands_of_small_letters_are_one_batch_and_large_ones_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    letters = [SelectedDeadLetter(replace(LETTER, id=str(n), position=f"p-{n}")) for n in range(5_480)]
-    assert [len(batch.letters) for batch in group_letters(letters, ReplayOptions().size)] == [5_480]
+    letters = [(replace(LETTER, id=str(n), position=f"p-{n}"), ()) for n in range(5_480)]
+    assert [len(batch) for _, batch in group_letters(letters, ReplayOptions().size)] == [5_480]
     monkeypatch.setattr(replaying, "MAX_BATCH_BYTES", 100)
-    large = [SelectedDeadLetter(replace(each.letter, body=b"x" * 40)) for each in letters[:7]]
-    assert [len(batch.letters) for batch in group_letters(large, ReplayOptions().size)] == [3, 3, 1]
+    large = [(replace(letter, body=b"x" * 40), ()) for letter, _ in letters[:7]]
+    assert [len(batch) for _, batch in group_letters(large, ReplayOptions().size)] == [3, 3, 1]
 
 
 def test_a_letter_that_was_changed_where_it_lies_is_named() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from router.batches.plans import SharedParts
 from router.running.queries import Queries
 from router.running.service import CatalogActivation
 from router.settings import SourceSettings
@@ -23,14 +24,13 @@ def test_a_change_that_waits_for_brokers_is_told(state: StateFolder, monkeypatch
     servers = f"127.0.0.1:{free_ports(1)[0]}"
     wanted = SourceSettings(endpoint="/endpoints/new", start="latest")
     source = Source("/endpoints/new", "kafka", "kafka:new", "kafka-1", wanted, topic="new", servers=servers)
-    nothing: Any = None
     active: list[Any] = []
     plans: Any = SimpleNamespace(active=SimpleNamespace(settings=wanted), activate=lambda plan, _: active.append(plan))
     intake: Any = SimpleNamespace(open_inbox=lambda _: None, receive_for_plan=lambda _: None)
     status = RouterStatus()
     status.set_catalog("e1", 3)
     status.query("kafka-0", "running")
-    queries = Queries(nothing, state, plans, Metrics(), status, once=False)
+    queries = Queries(SharedParts(state, plans, Metrics(), status), once=False)
     changes = CatalogActivation(plans, queries, intake, lambda _: None, status.set_pending_reason)
     unreachable: Any = SimpleNamespace(sources=(source,))
     changes.schedule(unreachable)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bindings.kafka.client import KafkaUnreachable
+from router.batches.plans import SharedParts
 from router.errors import BrokerUnreachable
 from router.logs import configure_logs
 from router.running.queries import FIRST_PAUSE, Queries, QueryRun
@@ -22,7 +23,7 @@ from router.watching.status import RouterStatus
 @pytest.mark.parametrize(("last", "pause"), [(None, 8 * FIRST_PAUSE), (17, FIRST_PAUSE)])
 def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pause: float, tmp_path: Path) -> None:
     nothing: Any = None
-    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), once=False)
+    queries = Queries(SharedParts(StateFolder(tmp_path), nothing, Metrics(), RouterStatus()), once=False)
     ended: Any = SimpleNamespace(exception=lambda: OSError("gone"), isActive=False)
     pipeline: Any = SimpleNamespace(failure=None, last=last, renewed={})
     running = QueryRun("inbox", (), nothing, pipeline, ended, pause=8 * FIRST_PAUSE)
@@ -37,7 +38,7 @@ def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
 ) -> None:
     configure_logs(LogSettings())
     status, nothing = RouterStatus(), cast(Any, None)
-    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), status, once=False)
+    queries = Queries(SharedParts(StateFolder(tmp_path), nothing, Metrics(), status), once=False)
     running = queries._running["kafka-1"] = QueryRun("kafka-1", (), nothing)
     answers: list[Future[None]] = []
     tries: list[str] = []
@@ -79,7 +80,7 @@ def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
 
 def test_a_query_that_has_ended_is_not_at_work(tmp_path: Path) -> None:
     nothing: Any = None
-    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), once=False)
+    queries = Queries(SharedParts(StateFolder(tmp_path), nothing, Metrics(), RouterStatus()), once=False)
     for name, ended in (("inbox", False), ("kafka-1", True)):
         queries._running[name] = QueryRun(name, (), nothing, ended=ended)
     assert queries.active_names == {"inbox"}
@@ -88,7 +89,7 @@ def test_a_query_that_has_ended_is_not_at_work(tmp_path: Path) -> None:
 def test_the_time_to_find_a_batch_is_that_of_the_last_batch_though_spark_looks_on(tmp_path: Path) -> None:
     nothing: Any = None
     status = RouterStatus()
-    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), status, once=False)
+    queries = Queries(SharedParts(StateFolder(tmp_path), nothing, Metrics(), status), once=False)
     spark: Any = SimpleNamespace(lastProgress={"durationMs": {"triggerExecution": 700, "addBatch": 400}})
     queries._running["inbox"] = QueryRun("inbox", (), nothing, nothing, spark)
     queries.collect_progress()

@@ -19,12 +19,12 @@ KEY = ("/endpoints/a", "routed", "")
 def test_counts_go_on_where_they_were_from_the_first_look_at_them(tmp_path: Path) -> None:
     state, compiled = StateFolder(tmp_path), plan({"a": ORDERS})
     query = compiled.sources[0].query
-    with Accounts(state).changing(query) as account:
+    with state.accounts.changing(query) as account:
         account.taken = account.judged = account.records[KEY] = account.delivered["bus", KEY[0]] = 7
         account.records["/endpoints/gone", "routed", ""] = account.delivered["bus", "/endpoints/gone"] = 7
     metrics, status = Metrics(compiled.settings.sinks), RouterStatus()
     overview = Overview(compiled.settings, metrics, status, None)
-    service = Service(compiled, state, tmp_path, Stopping(), Monitoring(metrics, status, 0, overview))
+    Service(compiled, state, tmp_path, Stopping(), Monitoring(metrics, status, 0, overview))
     labels = dict(zip(("endpoint", "outcome", "reason"), KEY, strict=True))
     counts = {
         "xrouter_records_total": labels,
@@ -34,12 +34,12 @@ def test_counts_go_on_where_they_were_from_the_first_look_at_them(tmp_path: Path
     for _ in range(2):
         assert {metrics.registry.get_sample_value(name, labels) for name, labels in counts.items()} == {7}
         # As each query of it does, which may begin after others, or take the place of a real-time one.
-        metrics.resume(query, service._accounts.of(query))
+        metrics.resume(query, state.accounts.of(query))
     gone = {**labels, "endpoint": "/endpoints/gone"}
     assert metrics.registry.get_sample_value("xrouter_records_total", gone) is None
-    with service._accounts.changing(query):
+    with state.accounts.changing(query):
         pass
-    kept = Accounts(state).of(query)
+    kept = Accounts(state.database).of(query)
     assert (kept.taken, kept.judged, list(kept.records), list(kept.delivered)) == (7, 7, [KEY], [("bus", KEY[0])])
 
 

@@ -72,7 +72,7 @@ def fill(root: Path) -> None:
         Positions(state).keep("1", {"t": {"0": 4, "1": 0}, "missing": {}})
         topics = ReadTopics(Mock(), QUERY, state, lossy=False)
         topics._note({"t": "id-of-t"})
-        with Accounts(state).changing(QUERY) as account:
+        with Accounts(state.database).changing(QUERY) as account:
             account.generation, account.batch, account.taken = generation.id, 6, 12
             account.records = Counter({("/endpoints/a", "routed", ""): 12})
         place = DefinitionAtEndpoint("/endpoints/a", "/messagegroups/g/messages/m")

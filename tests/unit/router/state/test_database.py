@@ -64,7 +64,7 @@ def pairs(work: Callable[[Exchanges], object]) -> Callable[[Path], None]:
 
 
 def count(state: StateFolder) -> None:
-    with Accounts(state).changing(QUERY) as account:
+    with Accounts(state.database).changing(QUERY) as account:
         account.batch, account.taken = 7, 99
 
 

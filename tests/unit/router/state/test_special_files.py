@@ -14,7 +14,7 @@ import catalog.parsing.regular
 from bindings.private_files import is_locked
 from router.cli import run_command_line
 from router.errors import StateError
-from router.state.durable import Pins
+from router.state.durable import pinned_addresses
 from router.state.ledger import LetterLedger
 from router.state.state import StateFolder
 
@@ -93,7 +93,7 @@ def test_what_looks_beside_a_router_does_not_wait_either(tmp_path: Path) -> None
         StateFolder.beside(tmp_path).__enter__()
     os.mkfifo(tmp_path / "addresses.json")
     with pytest.raises(StateError, match=r"addresses\.json"):
-        Pins(tmp_path).known()
+        pinned_addresses(tmp_path)
     (tmp_path / "state.db").unlink()
     (tmp_path / "format.json").unlink()
     os.mkfifo(tmp_path / "state.db")

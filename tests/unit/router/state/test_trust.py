@@ -16,7 +16,7 @@ from router.errors import ConfigError, StateError
 from router.evaluation.plan import Plan
 from router.running.reload import Reloader
 from router.settings import Settings, load_settings
-from router.state.durable import FILE, Pins, admit, clients_of
+from router.state.durable import FILE, admit, pinned_addresses
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 
@@ -45,10 +45,9 @@ def plan_of(folder: Path, text: str) -> Plan:
     return Plan(load([folder / "catalog.json"]), settings_of(folder, text))
 
 
-def admitted(plan: Plan) -> Pins:
-    pins = Pins(Path(plan.settings.state))
-    admit(clients_of(plan.settings, plan.catalog, plan.sources), pins)
-    return pins
+def admitted(plan: Plan) -> dict[str, list[str]]:
+    admit(plan.settings, plan.catalog, plan.sources)
+    return pinned_addresses(Path(plan.settings.state))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +231,7 @@ def test_sinks_of_endpoints_are_held_too(
     login = f"type: {kind}, endpoint: /endpoints/e, {LOGIN}"
     write_catalog(tmp_path, first, "producer", kind)
     plan = plan_of(tmp_path, SINK % login)
-    assert admitted(plan).known() == {"sink out": [pinned]}
+    assert admitted(plan) == {"sink out": [pinned]}
     write_catalog(tmp_path, moved, "producer", kind)
     assert [each["rule"] for each in _refused(plan)] == ["moved-address"]
     with pytest.raises(ConfigError, match="sink out: its credentials are for"):
@@ -245,13 +244,13 @@ def test_a_reload_pins_what_is_new_before_it_takes_effect(tmp_path: Path) -> Non
     write_catalog(tmp_path, "mqtts://h")
     text = f"sources: [{{endpoint: /endpoints/e, lane: x}}, {{endpoint: /endpoints/f, {LOGIN}}}]"
     plan = plan_of(tmp_path, text)
-    assert admitted(plan).known() == {}
+    assert admitted(plan) == {}
     told = json.loads((tmp_path / "catalog.json").read_text())
     told["endpoints"]["f"] = told["endpoints"]["e"]
     (tmp_path / "catalog.json").write_text(json.dumps(told))
     reloaded = Reloader(plan.settings, plan, Metrics(), RouterStatus()).poll()
     assert reloaded is not None
-    assert Pins(tmp_path / "state").known() == {"source /endpoints/f": ["mqtts://h:8883"]}
+    assert pinned_addresses(tmp_path / "state") == {"source /endpoints/f": ["mqtts://h:8883"]}
 
 
 @pytest.mark.parametrize(
@@ -301,6 +300,6 @@ def test_no_process_starts_with_a_catalog_that_moved(
 def test_a_sink_without_an_address_yet_is_not_pinned_to_none(tmp_path: Path) -> None:
     text = SINK % f"type: mqtt, endpoint: /endpoints/e, {LOGIN}"
     (tmp_path / "catalog.json").write_text(json.dumps({"messagegroups": {"g": {"messages": {"m": {}}}}}))
-    assert admitted(plan_of(tmp_path, text)).known() == {}
+    assert admitted(plan_of(tmp_path, text)) == {}
     write_catalog(tmp_path, "mqtts://h", "producer")
-    assert admitted(plan_of(tmp_path, text)).known() == {"sink out": ["mqtts://h:8883"]}
+    assert admitted(plan_of(tmp_path, text)) == {"sink out": ["mqtts://h:8883"]}

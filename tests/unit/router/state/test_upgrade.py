@@ -151,6 +151,15 @@ def test_damage_is_named_and_nothing_is_changed(
     assert not (root / "format.json").exists() or '"format": 2' not in (root / "format.json").read_text()
 
 
+def test_damaged_coverage_is_given_up(root: Path) -> None:
+    as_format_1(root)
+    for path in root.glob("ledger/sightings.db*"):
+        path.unlink()
+    (root / "ledger" / "sightings.db").write_bytes(b"no database" * 500)
+    with StateFolder.open(root) as state:
+        assert state.database.read("SELECT * FROM sightings") == []
+
+
 def test_pins_that_are_gone_altogether_are_missed(root: Path) -> None:
     commits = root / "checkpoints" / QUERY / "1" / "commits"
     commits.mkdir()
