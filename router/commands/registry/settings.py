@@ -451,14 +451,17 @@ def open_registry(config: Path, *, lint: bool = True) -> Iterator[RegistryServic
 
 
 @contextmanager
-def report_errors(settings: RegistrySettings) -> Iterator[None]:
-    """Raise errors of a registry in the block as those of a command: of its store, its files, and refused requests."""
+def report_errors(settings: RegistrySettings, *, located: bool = True) -> Iterator[None]:
+    """Raise errors of a registry in the block as those of a command: of its store, its files, and refused requests.
+
+    With *located*, the hint of an error of the store says where its location is set.
+    """
     try:
         yield
     except (StoreError, SQLAlchemyError) as error:
         failure = error if isinstance(error, StoreError) else store_error(settings.store, error)
-        hint = f"{failure.hint}; its location is `store` in the settings" if failure.hint else ""
-        raise StateError(str(failure), hint=hint) from error
+        where = "; its location is `store` in the settings" if failure.hint and located else ""
+        raise StateError(str(failure), hint=f"{failure.hint}{where}") from error
     except Refusal as refusal:
         raise RouterError(refusal.title, hint=refusal.detail) from refusal
     except BrokenPipeError:

@@ -126,5 +126,7 @@ def test_whoever_reads_the_history_may_leave(
     reader, writer = os.pipe()
     os.close(reader)
     monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
-    assert run_command_line(["registry", "history", command[2]]) == BROKEN_PIPE
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # typer wraps both
+    with pytest.raises(SystemExit, match=f"^{BROKEN_PIPE}$"):
+        run_command_line(["registry", "history", command[2]])
     assert capsys.readouterr().err == ""
