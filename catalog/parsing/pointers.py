@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,62 +83,70 @@ def lines_of(data: bytes, pointers: Collection[str]) -> dict[str, int]:
 
     Pointers without any existing part, and the whole document, are left out. Never raises.
     """
-    steps = ((pointer, pointer.split("/")) for pointer in pointers)
-    above = {pointer: ["/".join(parts[:end]) for end in range(len(parts), 1, -1)] for pointer, parts in steps}
-    wanted: dict[str, dict[str, str]] = {}
-    for pointer in {each for listed in above.values() for each in listed}:
-        parent, _, step = pointer.rpartition("/")
-        wanted.setdefault(parent, {})[step] = pointer
-    lines: dict[str, int] = {}
-    try:
-        lines.update(_iter_lines(_PAIR.sub(_join_surrogates, data.decode("utf-8-sig", errors="replace")), wanted))
-    except (yaml.YAMLError, ValueError):
-        pass  # the parser reports an unreadable document
-    found = {pointer: next(filter(None, map(lines.get, listed)), None) for pointer, listed in above.items()}
-    return {pointer: line for pointer, line in found.items() if line is not None}
+    root = _Member()
+    for pointer in pointers:
+        member = root
+        for step in pointer.split("/")[1:]:
+            member = member.inside.setdefault(step, _Member())
+    with suppress(yaml.YAMLError, ValueError):  # the parser reports an unreadable document
+        _find_lines(_PAIR.sub(_join_surrogates, data.decode("utf-8-sig", errors="replace")), root)
+    lines = ((pointer, _nearest_line(root, pointer)) for pointer in pointers)
+    return {pointer: line for pointer, line in lines if line is not None}
 
 
 def _join_surrogates(match: re.Match[str]) -> str:
     return match[0] if len(match[0]) == 2 else str(json.loads(f'"{match[0]}"'))
 
 
-_UNWANTED: Final = "-"
-"""The pointer of members of which, and below which, no line is wanted: a whole one each would cost its length."""
+@dataclass(slots=True)
+class _Member:
+    """A member of the document that pointers name or pass: its members by step, and its line, once it is found.
+
+    Members are in one another, since a pointer for each would cost its length.
+    """
+
+    inside: dict[str, _Member] = field(default_factory=dict)
+    line: int | None = None
+
+
+def _nearest_line(member: _Member, pointer: str) -> int | None:
+    line = None
+    for step in pointer.split("/")[1:]:
+        member = member.inside[step]
+        if member.line is None:
+            break
+        line = member.line
+    return line
 
 
 @dataclass(slots=True)
 class _OpenCollection:
-    """A collection being read: its wanted members by step, and the pointer of the member whose value is next.
+    """A collection being read: its wanted members by step, and the one whose value is next; None before a key."""
 
-    ``member`` is None before a key.
-    """
-
-    wanted: Mapping[str, str]
+    wanted: Mapping[str, _Member]
     is_map: bool
-    member: str | None = None
-    members: int = 0
+    next: _Member | None = None
+    count: int = 0
 
 
-def _iter_lines(text: str, wanted: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, int]]:
-    """Yield the wanted pointers with their lines; *wanted* has them by parent and step."""
+def _find_lines(text: str, root: _Member) -> None:
+    """Set the lines of all members of *root*, which is the whole document."""
     stack: list[_OpenCollection] = []
+    unwanted = _Member()
     events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
     for event in events:
-        mark = event.start_mark
         if isinstance(event, yaml.CollectionEndEvent):
             stack.pop()
         if not isinstance(event, yaml.NodeEvent):
             continue
-        here = stack[-1] if stack else _OpenCollection({}, True, "")
-        pointer = here.member
-        if pointer is None:
-            step = getattr(event, "value", "") if here.is_map else here.members
-            here.member = here.wanted.get(to_pointer([step])[1:], _UNWANTED) if here.wanted else _UNWANTED
-            if here.member != _UNWANTED:
-                yield here.member, mark.line + 1
-        if pointer is not None or not here.is_map:
-            pointer, here.member = here.member, None
-            here.members += 1
+        here = stack[-1] if stack else _OpenCollection({}, True, root)
+        member, here.next = here.next, None
+        if member is None:
+            step = getattr(event, "value", "") if here.is_map else here.count
+            member = here.wanted.get(to_pointer([step])[1:], unwanted) if here.wanted else unwanted
+            member.line = event.start_mark.line + 1
+            here.count += 1
+            if here.is_map:  # That was the key; what is in a key has no pointer.
+                here.next, member = member, unwanted
         if isinstance(event, yaml.CollectionStartEvent):
-            inside = wanted.get(_UNWANTED if pointer is None else pointer, {})
-            stack.append(_OpenCollection(inside, isinstance(event, yaml.MappingStartEvent)))
+            stack.append(_OpenCollection(member.inside, isinstance(event, yaml.MappingStartEvent)))

@@ -435,13 +435,24 @@ def _check_characters(file: str, tree: Any) -> None:
 
 
 def _iter_values(tree: Any, path: list[str | int]) -> Iterator[Any]:
-    """Yield every value, parents before children, with *path* set to its path; the depth is checked before."""
+    """Yield every value, parents before children, with *path* set to its path."""
     yield tree
-    members = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, value in members:
-        path.append(key)
-        yield from _iter_values(value, path)
-        path.pop()
+    levels = [_iter_members(tree)]
+    while levels:
+        for key, value in levels[-1]:
+            path.append(key)
+            yield value
+            if isinstance(value, (dict, list)):
+                levels.append(_iter_members(value))
+                break
+            path.pop()
+        else:
+            levels.pop()
+            del path[-1:]
+
+
+def _iter_members(node: Any) -> Iterator[tuple[str | int, Any]]:
+    return iter(node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ())
 
 
 def _to_location(file: str, path: Iterable[str | int]) -> SourceLocation:

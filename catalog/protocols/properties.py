@@ -305,15 +305,19 @@ def option_key(name: str) -> str:
     return squash_name(name).replace(".", "")
 
 
-@cache
 def channel_options(protocol: str) -> Mapping[str, ChannelOption]:
     """Return the options of a protocol's endpoints by its :func:`option_key`; empty for an unknown protocol."""
+    return _read_channel_options().get(protocol, {})
+
+
+@cache
+def _read_channel_options() -> Mapping[str, Mapping[str, ChannelOption]]:
     tree = read_table(__package__, "channel_options.yaml", dict[str, dict[str, dict[str, Any]]])
-    rows = {
-        **(tree[_FAMILY] if protocol in PROTOCOLS and protocol.startswith(_FAMILY) else {}),
-        **tree.get(protocol, {}),
-    }
-    return {option_key(name): _read_option(name, rows) for name in (rows if protocol in PROTOCOLS else ())}
+    options: dict[str, dict[str, ChannelOption]] = {}
+    for protocol in PROTOCOLS:
+        rows = {**(tree[_FAMILY] if protocol.startswith(_FAMILY) else {}), **tree.get(protocol, {})}
+        options[protocol] = {option_key(name): _read_option(name, rows) for name in rows}
+    return options
 
 
 def _read_option(name: str, rows: Mapping[str, Mapping[str, Any]]) -> ChannelOption:

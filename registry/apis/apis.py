@@ -31,17 +31,17 @@ def apis_by_path(paths: Mapping[str, str]) -> dict[str, RegistryApiFactory]:
     Raises:
         ValueError: an API is unknown, or a path is not valid, or contains another.
     """
-    faces: dict[str, RegistryApiFactory] = {}
+    apis: dict[str, RegistryApiFactory] = {}
     for name, path in paths.items():
         if name not in APIS:
             raise ValueError(f"unknown API {name!r}; known are {', '.join(sorted(APIS)) or 'none'}")
         if not _PATH.fullmatch(path):
             raise ValueError(f"the path of {name} must begin with a slash and must not end with one: {path!r}")
-        for other in faces:
+        for other in apis:
             if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
                 raise ValueError(f"the path of {name}, {path}, overlaps with another")
-        faces[path] = APIS[name]
+        apis[path] = APIS[name]
     if CATALOG in paths:
         beside = f"{paths[CATALOG].rpartition('/')[0]}/{LOOKUP}"
-        faces[paths.get(LOOKUP, beside)] = partial(DefinitionLookup, catalog=paths[CATALOG])
-    return faces
+        apis[paths.get(LOOKUP, beside)] = partial(DefinitionLookup, catalog=paths[CATALOG])
+    return apis

@@ -156,7 +156,7 @@ class RegistrySettings:
     0 selects a free one. ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients`` clients
     need a certificate of these authorities, whose common name is the user name unless there is an ``access``; without
     either anybody may do everything. Each sender may make ``writes_per_second`` writes, and ``write_burst`` at once.
-    ``faces`` are the APIs besides the core API, by path. Without ``delivery`` this process delivers no events.
+    ``apis`` are the APIs besides the core API, by path. Without ``delivery`` this process delivers no events.
     ``metrics`` is host and port of the metrics, None for none. ``authority`` is the one of
     :class:`registry.core.service.RegistryService`; replication with ``peers`` requires it.
     """
@@ -176,7 +176,7 @@ class RegistrySettings:
     write_burst: int = 1000
     limits: RequestLimits = field(default_factory=RequestLimits)
     server: ServerLimits = field(default_factory=ServerLimits)
-    faces: Mapping[str, RegistryApiFactory] = field(default_factory=dict)
+    apis: Mapping[str, RegistryApiFactory] = field(default_factory=dict)
     delivery: DeliverySettings | None = field(default_factory=DeliverySettings)
     metrics: tuple[str, int] | None = None
     authority: str = ""
@@ -247,7 +247,7 @@ class RegistryServer:
         rate_limiter = WriteRateLimiter(chosen.writes_per_second, chosen.write_burst)
         self._listener = listener = open_listener(chosen.host, chosen.port, "registry")
         self.port = listener.getsockname()[1]
-        apis: dict[str, RegistryApiFactory] = {**chosen.faces, HISTORY: HistoryApi}
+        apis: dict[str, RegistryApiFactory] = {**chosen.apis, HISTORY: HistoryApi}
         if chosen.delivery is not None:
             apis |= self._create_delivery(self._database, chosen.delivery, secure=tls is not None)
         self._application = RegistryApplication(

@@ -56,7 +56,8 @@ def fetch_status(client: httpx.Client, address: str) -> tuple[bytes, Status]:
             raise RouterError(message, hint="use the xrouter of the version that runs there")
         list(iter_rows(status))
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise RouterError(f"{url} is not a router's status: {error!r}", hint=_HINT) from error
+        reason = str(error) if isinstance(error, msgspec.MsgspecError) else repr(error)
+        raise RouterError(f"{url} is not a router's status: {reason}", hint=_HINT) from error
     return response.content, status
 
 

@@ -73,6 +73,8 @@ Samples = dict[Key, float]
 Figure = dict[str, Any]
 """A count (``records``), and its ``rate`` per second; the rate is None until there are two samples."""
 _NOTHING: Final[Figure] = {"records": 0, "rate": None}
+UNKNOWN: Final = ""
+"""The endpoint of a letter that came from none."""
 _OUTCOMES: Final = {"routed": ROUTED, "dead_letters": DEAD_LETTER, "empty": EMPTY}
 """Outcomes of records, as the page calls them and as metrics do."""
 
@@ -90,8 +92,8 @@ class FigureReading:
         return self._samples.get((metric, *labels))
 
     def get_figure(self, metric: str, *labels: str) -> Figure:
-        """Return the figure of the series of a metric whose first labels have these values."""
-        return self._sum([key for key in self._samples if key[: len(labels) + 1] == (metric, *labels)])
+        """Return the figure of one series."""
+        return self._sum([(metric, *labels)])
 
     def sum_by(self, metric: str) -> dict[str, Figure]:
         """Return the figures of a metric by the value of its first label."""
@@ -116,14 +118,15 @@ class FigureReading:
         """Return the queries with a blocked batch, each with the blocking sink."""
         return sorted((key[1], key[2]) for key, value in self._samples.items() if key[0] == HELD and value)
 
-    def get_lag(self, endpoint: str = "") -> float | None:
+    def get_lag(self, endpoint: str | None = None) -> float | None:
         """Return the unprocessed records of an endpoint, at its broker or in the inbox, or of all; None if unknown."""
-        known = self._list_values((LAG, PUSHED) if endpoint else (LAG, INBOX_RECORDS, REST), endpoint)
+        known = self._list_values((LAG, INBOX_RECORDS, REST) if endpoint is None else (LAG, PUSHED), endpoint)
         return sum(known) if known else None
 
-    def get_oldest_age(self, endpoint: str = "") -> float | None:
+    def get_oldest_age(self, endpoint: str | None = None) -> float | None:
         """Return the age of the oldest unprocessed record of an endpoint, or of all; None if unknown."""
-        return max(self._list_values((OLDEST, PUSHED_OLDEST if endpoint else INBOX_OLDEST), endpoint), default=None)
+        metrics = (OLDEST, INBOX_OLDEST if endpoint is None else PUSHED_OLDEST)
+        return max(self._list_values(metrics, endpoint), default=None)
 
     def latency(self, share: float) -> float | None:
         """Return the latency in seconds at this quantile (*share*) of the window's records; None without records."""
@@ -142,9 +145,10 @@ class FigureReading:
             below, lower = count, bound
         return lower
 
-    def _list_values(self, metrics: Sequence[str], endpoint: str) -> list[float]:
-        keys = (key for key in self._samples if key[0] in metrics and (not endpoint or key[1:] == (endpoint,)))
-        return [self._samples[key] for key in keys]
+    def _list_values(self, metrics: Sequence[str], endpoint: str | None) -> list[float]:
+        if endpoint is None:
+            return [value for key, value in self._samples.items() if key[0] in metrics]
+        return [self._samples[metric, endpoint] for metric in metrics if (metric, endpoint) in self._samples]
 
     def _sum(self, keys: list[Key]) -> Figure:
         count = sum(self._samples.get(key, 0.0) for key in keys)
@@ -211,7 +215,8 @@ class Figures:
     def _add_point(self, reading: FigureReading) -> None:
         arrived = reading.sum_by(ARRIVED)
         finished = {name: _total(figures.values()) for name, figures in reading.outcomes().items()}
-        names = sorted({*finished, *arrived}, key=lambda name: (-(finished.get(name, _NOTHING)["rate"] or 0.0), name))
+        known = {*finished, *arrived} - {UNKNOWN}  # whose name is that of all together
+        names = sorted(known, key=lambda name: (-(finished.get(name, _NOTHING)["rate"] or 0.0), name))
         kept = [*dict.fromkeys((*(name for name in self._points if name in names), *names))][:HISTORIES]
         whole = (_total(arrived.values())["rate"], _total(finished.values())["rate"])
         fresh = {"": Point(*whole, reading.get_lag(), reading.get_oldest_age(), reading.latency(0.95))}
@@ -235,8 +240,6 @@ class Figures:
 # those of one with several the first whose conditions their values meet.
 
 ALL: Final = "*"
-UNKNOWN: Final = ""
-"""The endpoint of a letter that came from none."""
 _REFERENCES: Final = ("${", "file:")
 
 

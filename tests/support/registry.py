@@ -335,7 +335,7 @@ def served(store: str | Path, **given: Any) -> Iterator[httpx.Client]:
 
     Each face is at the path that is its name.
     """
-    given.setdefault("faces", apis_by_path({name: f"/{name}" for name in APIS}))
+    given.setdefault("apis", apis_by_path({name: f"/{name}" for name in APIS}))
     url = store if isinstance(store, str) else f"sqlite:///{store}/registry.db"
     settings = RegistrySettings(url, **{"port": 0, "writes_per_second": 1e6, "write_burst": 10**6, **given})
     with client_of(settings) as client:

@@ -124,9 +124,10 @@ def _print_page(page: reading.DeadLetterCounts) -> None:
             print_table(_COLUMNS, map(_make_row, page.newest))
         return
     console.print(f"the newest {len(page.newest)} of {page.total}; `xrouter dead-letters show CONFIG ID` shows one")
+    widest = max((len(each.reason) for each in page.newest), default=0)
     for row in map(_make_row, page.newest):
         letter, written, reason, endpoint, attempts, standing, detail = row
-        first = to_text((letter[:_ID], "bold"), f"  {written}  {reason}  {endpoint}")
+        first = to_text((letter[:_ID], "bold"), f"  {written}  {reason:{widest}}  {endpoint}")
         console.print(first, no_wrap=True, overflow="ellipsis")
         summary = f"{standing}, {plural(int(attempts), 'attempt')}: {cut(detail, _DETAIL)}"
         console.print(Padding(to_text(summary), (0, 0, 0, 2)))

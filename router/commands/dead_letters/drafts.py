@@ -10,7 +10,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -353,6 +353,9 @@ class Draft:
 
     ``letters`` is the number of its dead letters, ``matched`` the share of its *records*, a sample of them, that became
     events. ``messageid`` is made of its literals; ``group`` is where it goes. ``notes`` are for the reviewer.
+
+    ``properties`` are by key: the required value, or whether any value is required. First address and method, then
+    constant values, then properties that all records have, then those of some.
     """
 
     kind: RecordKind
@@ -362,8 +365,10 @@ class Draft:
     group: str = ""
     matched: float = 0.0
     notes: tuple[str, ...] = ()
+    properties: Mapping[str, str | bool] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.properties = self._find_properties()
         words = split_words(re.sub(r"\{[^{}]*\}", "", f"{self.kind.method.lower()}/{self.address}"))[::2]
         name = ".".join(filter(None, (_NOT_NAME.sub("-", word).strip("-") for word in words)))
         self.messageid = name[:100].strip(".-") or ("event" if self.kind.event else "message")
@@ -390,11 +395,7 @@ class Draft:
             text, before = f"{text}{{{name}}}", ""
         return "" if len(text) > MAX_VALUE or not any(character.isalnum() for character in text) else text
 
-    def list_properties(self) -> dict[str, str | bool]:
-        """Return the properties by key: the required value, or whether any value is required.
-
-        First address and method, then constant values, then properties that all records have, then those of some.
-        """
+    def _find_properties(self) -> dict[str, str | bool]:
         kind, total = self.kind, len(self.records)
         fixed: dict[str, str] = {kind.address_key: self.address} if self.address else {}
         fixed |= {"p.method": kind.method} if kind.method and not _UNSAFE.search(kind.method) else {}
@@ -432,7 +433,7 @@ class Draft:
             # A protocol that an event's draft declares would make it one for native records too.
             **({} if kind.event else {"protocol": kind.protocol, "protocoloptions": {}}),
         }
-        for key, value in self.list_properties().items():
+        for key, value in self.properties.items():
             holder, dot, name = key[2:].partition(".")
             written = _property_to_json(key, value, protocol)
             if key.startswith("e."):
@@ -469,9 +470,9 @@ def _is_literal(text: str) -> bool:
 
 def _property_to_json(key: str, value: str | bool, protocol: ProtocolOptions) -> dict[str, Any]:
     """Return a property of a draft without its name; its type only where the default would not accept the value."""
-    holder, _, name = key[2:].partition(".")
-    known = ATTRIBUTE_TYPES if key.startswith("e.") else protocol.sections.get(holder) or {}
-    kind = known.get(name or holder) or protocol.scalars.get(key[2:], "string")
+    path, (holder, _, name) = key[2:], key[2:].partition(".")
+    types, section = ATTRIBUTE_TYPES if key.startswith("e.") else protocol.scalars, protocol.sections.get(holder)
+    kind = section.get(name, "string") if section and key.startswith("p.") else types.get(path, "string")
     if isinstance(value, bool):
         written = {} if kind in ("string", "symbol") else {"type": "string"}
         return {**written, **({"required": True} if value else {})}

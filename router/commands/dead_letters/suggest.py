@@ -147,9 +147,16 @@ def make_fragment(drafts: Sequence[Draft], basis: BaseCatalog) -> dict[str, Any]
         group["messages"][each.messageid] = each.to_json()
         named = ENDPOINT.fullmatch(endpoint)
         if named and endpoint not in basis.catalog.endpoints:
-            form = {"endpointid": named[1], "usage": ["consumer"], "protocol": protocol, "messagegroups": []}
-            listed = endpoints.setdefault(named[1], form)["messagegroups"]
-            listed += [] if each.group in listed else [each.group]
+            form: dict[str, Any] = {
+                "endpointid": named[1],
+                "usage": ["consumer"],
+                "protocol": protocol,
+                "messagegroups": [],
+            }
+            form = endpoints.setdefault(named[1], form)
+            if form.get("protocol") != protocol:
+                form.pop("protocol", None)  # an endpoint of several protocols has no default
+            form["messagegroups"] += [] if each.group in form["messagegroups"] else [each.group]
     collections = {"endpoints": endpoints, "messagegroups": groups}
     return {"specversion": "1.0-rc4", **{key: members for key, members in collections.items() if members}}
 
@@ -273,7 +280,7 @@ def _try_draft(each: Draft, matcher: RecordMatcher, drafts: Sequence[Draft], bas
     for _, outcome in _iter_outcomes(matcher, (traits.record for traits in each.records)):
         reason = outcome.get("reason", outcome["outcome"])
         trial[reason, outcome.get("message") or (outcome["detail"] if reason == "ambiguous" else "")] += 1
-    any_values = any(isinstance(value, str) for value in each.list_properties().values())
+    any_values = any(isinstance(value, str) for value in each.properties.values())
     each.matched = sum(count for (reason, _), count in trial.items() if reason == "routed") / trial.total()
     each.notes = tuple(_iter_notes(each, trial, any_values=any_values))
     if not trial["routed", each.xid]:
@@ -354,7 +361,7 @@ def _iter_records(
 
 
 def _make_row(each: Draft) -> tuple[str, ...]:
-    properties = ", ".join(sanitize(key[2:]) for key in each.list_properties()) or "-"
+    properties = ", ".join(sanitize(key[2:]) for key in each.properties) or "-"
     return each.xid, str(each.letters), f"{each.matched:.1%}", sanitize(each.address, 80) or "-", properties
 
 

@@ -35,7 +35,8 @@ from router.terminal import terminal
 # Delivering produced records: to standard output, an HTTP target, a Kafka topic or another broker, each acknowledged.
 #
 # A record counts as delivered when the target confirms it with a 2xx response or an acknowledgement. Nothing is sent
-# twice, except after a response with which an HTTP target reports that it accepted nothing.
+# twice, except to an HTTP target that is unavailable, answers with an error of its own (5xx), or breaks the connection:
+# it may have the record already.
 
 CHUNK: Final = 100
 """Maximum records in flight, some of which may be accepted after one is rejected."""
@@ -74,7 +75,8 @@ class ServerTarget:
         self._server = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
         self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         if not parts.netloc or (self._protocol == "KAFKA" and "@" in parts.netloc):
-            problem = "names no broker" if not parts.netloc else "cannot have a login, which emit has not for Kafka"
+            kind = "server" if self._protocol == "HTTP" else "broker"
+            problem = f"names no {kind}" if not parts.netloc else "cannot have a login, which emit has not for Kafka"
             raise RouterError(f"the target {self._shown} {problem}", hint=f"write it as {parts.scheme}://HOST:PORT")
         path = unquote(parts.path.removeprefix("/"))
         # A topic of Kafka has no slash, unlike one of MQTT, where the last one is a level.

@@ -219,7 +219,7 @@ def backup(
     """
     _, settings = load_registry(config)
     refuse_overwriting(file, force=force)
-    with report_errors(settings):
+    with report_errors(settings, located=False):
         back_up(settings.store, file)
     print_text(f"backup written to {file}")
 
@@ -234,7 +234,7 @@ def restore(
     Example: xrouter registry restore registry.yaml registry.backup --force
     """
     _, settings = load_registry(config)
-    with report_errors(settings):
+    with report_errors(settings, located=False):
         restore_backup(settings.store, file, force=force)
     print_text(f"registry restored from {file}")
 

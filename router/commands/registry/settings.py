@@ -349,7 +349,7 @@ def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySetti
         write_burst=given.write_burst,
         limits=RequestLimits(max_body=http.max_body, max_answer=given.max_answer, origins=http.cors),
         server=make_server_limits(http),
-        faces=_make_apis(given.faces, path),
+        apis=_make_apis(given.faces, path),
         delivery=make_delivery_settings(given.events, given.faces.get(MESSAGE_CATALOG, "")),
         metrics=(given.metrics.host, given.metrics.port) if given.metrics is not None else None,
         authority=_choose_authority(given),
@@ -451,16 +451,21 @@ def open_registry(config: Path, *, lint: bool = True) -> Iterator[RegistryServic
 
 
 @contextmanager
-def report_errors(settings: RegistrySettings) -> Iterator[None]:
-    """Raise errors of a registry in the block as those of a command: of its store, its files, and refused requests."""
+def report_errors(settings: RegistrySettings, *, located: bool = True) -> Iterator[None]:
+    """Raise errors of a registry in the block as those of a command: of its store, its files, and refused requests.
+
+    With *located*, the hint of an error of the store says where its location is set.
+    """
     try:
         yield
     except (StoreError, SQLAlchemyError) as error:
         failure = error if isinstance(error, StoreError) else store_error(settings.store, error)
-        hint = f"{failure.hint}; its location is `store` in the settings" if failure.hint else ""
-        raise StateError(str(failure), hint=hint) from error
+        where = "; its location is `store` in the settings" if failure.hint and located else ""
+        raise StateError(str(failure), hint=f"{failure.hint}{where}") from error
     except Refusal as refusal:
         raise RouterError(refusal.title, hint=refusal.detail) from refusal
+    except BrokenPipeError:
+        raise  # The reader of the output left.
     except (GatewayError, OSError) as error:
         if isinstance(error, OSError) and error.filename:
             text = f"{error.filename}: {error.strerror or type(error).__name__}"

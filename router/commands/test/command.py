@@ -309,7 +309,7 @@ def test(
         "shortages": [
             f"{kind}: {shares[kind]['percent']:.1f} % covered, {required:g} % required"
             for kind, required in min_coverage.items()
-            if shares[kind]["percent"] < required
+            if 100 * shares[kind]["exercised"] < required * shares[kind]["all"]
         ],
     }
     if junit_file is not None:

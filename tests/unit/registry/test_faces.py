@@ -44,7 +44,7 @@ FACES = {"/old/one": Told}
 
 
 def test_a_face_is_asked_below_its_path_alone(tmp_path: Path) -> None:
-    with served(tmp_path, faces=FACES) as client:
+    with served(tmp_path, apis=FACES) as client:
         base = str(client.base_url).rstrip("/")
         assert client.get("/old/one").text == f" {base}/old/one {base}"
         assert client.get("/old/one/a%2Fb?x").text == f"/a%2Fb {base}/old/one {base}"
@@ -53,7 +53,7 @@ def test_a_face_is_asked_below_its_path_alone(tmp_path: Path) -> None:
 
 
 def test_writes_of_a_face_are_one_transaction(tmp_path: Path) -> None:
-    with served(tmp_path, faces=FACES) as client:
+    with served(tmp_path, apis=FACES) as client:
         refused = client.put("/old/one/%20")
         assert refused.status_code == 400 and refused.text.endswith("/old/one says malformed_id")
         assert client.get("/endpoints").json() == {}
@@ -62,7 +62,7 @@ def test_writes_of_a_face_are_one_transaction(tmp_path: Path) -> None:
 
 
 def test_faults_are_told_by_the_face(tmp_path: Path) -> None:
-    with served(tmp_path, faces=FACES) as client:
+    with served(tmp_path, apis=FACES) as client:
         assert client.delete("/old/one").text.endswith("says server_error")
 
 
@@ -75,7 +75,7 @@ def test_paths_that_are_none(paths: dict[str, str]) -> None:
 
 
 def test_the_lookup_of_message_catalogs_is_beside_the_catalog(tmp_path: Path) -> None:
-    with served(tmp_path, faces=apis_by_path({"messagecatalog": "/old/messagecatalog"})) as client:
+    with served(tmp_path, apis=apis_by_path({"messagecatalog": "/old/messagecatalog"})) as client:
         assert client.put("/old/messagecatalog/g", json={"format": "CloudEvents"}).status_code == 201
         definition = {"attributes": {"type": {"value": "m"}}}
         made = client.post("/old/messagecatalog/g/messagedefinitions", json={"id": "m", "definition": definition})

@@ -78,11 +78,11 @@ def test_a_registry_that_serves_no_more_is_not_ready() -> None:
 
 @pytest.mark.slow
 def test_replication_tells_how_it_goes_with_each_peer(tmp_path: Path) -> None:
-    faces, port = apis_by_path({"messagecatalog": "/messagecatalog"}), free_ports(1)[0]
+    apis, port = apis_by_path({"messagecatalog": "/messagecatalog"}), free_ports(1)[0]
     url = f"http://127.0.0.1:{port}/messagecatalog"
     peers = (Peer(url, interval=0.05),)
     begun = time.time()
-    with running(tmp_path / "a", faces=faces, authority="urn:us", peers=peers) as one:
+    with running(tmp_path / "a", apis=apis, authority="urn:us", peers=peers) as one:
 
         def told(name: str, direction: str) -> float:
             begins = f'xrouter_registry_replication_{name}{{direction="{direction}",peer="{url}"}} '
@@ -93,7 +93,7 @@ def test_replication_tells_how_it_goes_with_each_peer(tmp_path: Path) -> None:
 
         wait_until(lambda: told("failures_total", "pull") >= 1, LIMIT, "a round that fails")
         assert told("last_success_timestamp_seconds", "pull") == 0
-        with running(tmp_path / "b", faces=faces, authority="urn:us", port=port) as other:
+        with running(tmp_path / "b", apis=apis, authority="urn:us", port=port) as other:
             httpx.put(f"http://127.0.0.1:{one.port}/messagegroups/g/messages/m", json={}, timeout=30)
             httpx.put(f"http://127.0.0.1:{other.port}/messagegroups/h/messages/m", json={}, timeout=30)
             wait_until(lambda: told("applied_total", "push") == 2, LIMIT, "what was given")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,17 @@ f:
 )
 def test_lines(text: str, expected: dict[str, int]) -> None:
     assert lines_of(text.encode(), expected) == expected
+
+
+def test_pointers_that_share_a_long_way_cost_it_once() -> None:
+    name = "n" * 1000
+    text = f'{{"{name}":' * 100 + ",".join(f'\n"{number}": 1' for number in range(200)).join("{}") + "}" * 100
+    pointers = [f"{f'/{name}' * 100}/{number}" for number in range(200)]
+    tracemalloc.start()
+    lines = lines_of(text.encode(), pointers)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert list(lines.values()) == [*range(2, 202)] and most < 8 << 20
 
 
 def test_what_is_nowhere_has_no_line() -> None:

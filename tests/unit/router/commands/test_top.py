@@ -141,7 +141,7 @@ def test_a_port_that_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[
     ("answer", "says"),
     [
         (Reply("", 404), "returns 404"),
-        (Reply(b"<html>"), "is not a router's status"),
+        (Reply(b"<html>"), "is not a router's status: JSON is malformed"),
         (Reply(b'{"format": 2}'), "has format 2"),
         (Reply(b'{"format": 1}'), "is not a router's status: KeyError('router')"),
         (Reply(b'{"format": 1, "router": {"version": 1}, "catalog": {}, "ready": true}'), "is not a router's status"),

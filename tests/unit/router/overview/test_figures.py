@@ -109,6 +109,20 @@ def test_an_hour_is_kept_of_the_busiest_and_no_more(monkeypatch: pytest.MonkeyPa
     assert not figures.list_points("/endpoints/nobody")
 
 
+def test_records_of_no_endpoint_have_no_figures_of_all(served: Served) -> None:
+    clock = [0.0]
+    figures = Figures(served.metrics.registry, lambda: clock[0])
+    served.metrics.backlogs.update(INBOX, {INBOX: Backlog(500, int(time.time() * 1000) - 90_000)})
+    served.metrics.outcomes(Tally(records=Counter({("", "dead-letter", "undecodable"): 7})))
+    for _ in range(2):
+        figures.take_sample()
+        clock[0] += 60.0
+    assert len(figures.list_points()) == 2 and figures.list_points()[-1].lag == 500
+    nowhere = next(each for each in served.told()["flow"]["endpoints"] if not each["endpoint"])
+    assert nowhere["dead_letters"]["records"] == 7
+    assert nowhere["lag"] is None and nowhere["oldest_seconds"] is None
+
+
 def test_charts_are_pictures_that_the_router_draws(served: Served) -> None:
     served.metrics.backlogs.update(INBOX, {INBOX: Backlog(7), TILL: Backlog(7, None, 7)})
     served.overview.take_sample()

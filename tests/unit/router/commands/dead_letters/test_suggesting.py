@@ -94,6 +94,14 @@ def test_an_endpoint_that_the_catalog_lacks_comes_with_the_fragment(tmp_path: Pa
     assert {each["outcome"] for each in outcomes(tmp_path, found, records)} == {"routed"}
 
 
+def test_a_lacking_endpoint_of_several_protocols_has_no_default(tmp_path: Path) -> None:
+    topics = [mqtt(f"a/{n}", "/endpoints/new") for n in range(9)]
+    subjects = [Record("NATS", {"subject": f"b.{n}"}, b"x", "/endpoints/new") for n in range(9)]
+    found = suggest([*topics, *subjects], basis_of(tmp_path, {}))
+    assert "protocol" not in found.fragment["endpoints"]["new"] and len(messages(found)) == 2
+    assert {each["outcome"] for each in outcomes(tmp_path, found, [*topics, *subjects])} == {"routed"}
+
+
 def test_properties_are_literal_required_optional_or_left_alone(tmp_path: Path) -> None:
     def record(n: int) -> Record:
         given = {
