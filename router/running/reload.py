@@ -162,7 +162,7 @@ class CatalogComparisons:
         good = self._good or before
         wrong = _count_incompatible(difference if good is before else compare_catalogs(good, after))
         self._good = good if wrong else None
-        self._metrics.catalog_state.count_changes(len(difference.changes), _count_incompatible(difference), wrong)
+        self._metrics.count_changes(len(difference.changes), _count_incompatible(difference), wrong)
         _log_difference(difference)
 
 
@@ -268,8 +268,8 @@ class Reloader:
 
     def _poll_source(self) -> Plan | None:
         polled = self._watcher.poll()
-        self._status.set_awaited(self._watcher.awaited)
-        self._status.set_doubts(self._watcher.doubts)
+        self._status.awaited = tuple(self._watcher.awaited)
+        self._status.doubts = tuple(self._watcher.doubts)
         if polled is None:
             _log.debug("catalog unchanged", epoch=self._active.epoch)
             return None

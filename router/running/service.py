@@ -372,10 +372,10 @@ class Service:
             run_in_background(partial(_create_topics, plan))
 
     def _set_pending_reason(self, reason: str) -> None:
-        self._status.set_pending_reason(reason)
+        self._status.pending_reason = reason
 
     def _drain(self, queries: Queries, intake: Intake) -> None:
-        self._status.set_draining()
+        self._status.draining = True
         grace = self._settings.drain_grace.total_seconds()
         deadline = time.monotonic() + grace
         self._subscriptions.stop(min(5.0, grace / 4), in_order=self._stop.is_set())
@@ -446,7 +446,7 @@ def _run_gateways(settings: Settings, plan: Plan, stop: threading.Event, monitor
                 intake.receive_for_plan(changed)
                 monitoring.show_plan(changed, _pushed_endpoints(changed))
                 comparisons.set_active(changed.catalog)
-        status.set_draining()
+        status.draining = True
         intake.stop(settings.drain_grace.total_seconds())
     _log.info("stopped")
 

@@ -373,7 +373,7 @@ class BatchWriter:
 
     def _count(self, names: Sequence[str], began: float) -> None:
         for name in names:
-            self._metrics.sinks.took(name, time.monotonic() - began)
+            self._metrics.took(name, time.monotonic() - began)
             self._metrics.count_sink_write(name, "ok")
 
     def _open_sink(self, name: str, *, letters: bool = False) -> ArrowSink:
