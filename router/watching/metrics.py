@@ -11,14 +11,14 @@ import shutil
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from bindings.background import fault_counts
 from bindings.certificates import CertificateCollector
 from catalog.model import Finding
+from catalog.parsing.texts import read_table
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import VERSION
 from router.logs import get_logger
@@ -84,13 +85,27 @@ class BulkHistogram(Collector):
         yield family
 
 
-Row = tuple[Callable[..., Any], str, str, str]
-"""A metric: its class, its name without ``xrouter_``, its labels separated by spaces, and its documentation."""
+class _MetricRow(msgspec.Struct):
+    """A metric, with the bounds of its buckets if it is a histogram."""
+
+    kind: Literal["counter", "gauge", "histogram"]
+    text: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    def make(self, name: str, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+        """Make the metric in a registry."""
+        if self.kind == "histogram":
+            return Histogram(name, self.text, self.labels, buckets=self.buckets, registry=registry)
+        return (Counter if self.kind == "counter" else Gauge)(name, self.text, self.labels, registry=registry)
 
 
-def make_metrics(registry: CollectorRegistry, rows: Iterable[Row]) -> dict[str, Any]:
-    """Make metrics in a registry; return them by name."""
-    return {name: kind(f"xrouter_{name}", text, labels.split(), registry=registry) for kind, name, labels, text in rows}
+_TABLE: Final = read_table(__package__, "metrics.yaml", dict[str, dict[str, _MetricRow]])
+
+
+def _make_metrics(registry: CollectorRegistry, group: str) -> Mapping[str, Any]:
+    """Make the metrics of a group of the table in a registry; return them by name, without ``xrouter_``."""
+    return {name: row.make(f"xrouter_{name}", registry) for name, row in _TABLE[group].items()}
 
 
 class CappedLabels:
@@ -115,18 +130,13 @@ class CappedLabels:
 # Metrics of request-reply pairs, only in a router with relations.
 
 OUTCOMES: Final = ("paired", "unanswered", "unasked")
-_RELATION_ROWS: Final[Sequence[Row]] = (
-    (Counter, "relations", "outcome", "Request-reply pairs and messages without a counterpart, by outcome."),
-    (Gauge, "relations_open", "", "Pending messages, which wait for their counterpart."),
-    (Gauge, "relations_undelivered", "", "Request-reply pairs that their sink does not have yet."),
-)
 
 
 class RelationMetrics:
     """The metrics of relations; ``write`` counts a write to the sink of pairs by its result."""
 
     def __init__(self, registry: CollectorRegistry, write: Callable[[str], None]) -> None:
-        self._metrics = make_metrics(registry, _RELATION_ROWS)
+        self._metrics = _make_metrics(registry, "relations")
         self.write = write
         self.settled(dict.fromkeys(OUTCOMES, 0))
 
@@ -156,8 +166,7 @@ class SchemaIdMetrics:
         self._lock = threading.Lock()
         self._first: dict[str, str] = {}
         self._warned: set[str] = set()
-        text = "Routed records whose body begins with a schema id, by definition, id, and what the id decided."
-        self._counter = Counter("xrouter_schema_ids", text, ("message", "schemaid", "by"), registry=registry)
+        self._counter = _make_metrics(registry, "schema_ids")["schema_ids"]
 
     def add(self, ids: Mapping[tuple[str, str, str], int]) -> None:
         """Count records by definition, id, and what decided."""
@@ -185,17 +194,11 @@ class SchemaIdMetrics:
 # Metrics of subscriptions, only in a router that has some.
 
 
-_SUBSCRIPTION_ROWS: Final[Sequence[Row]] = (
-    (Gauge, "subscription_up", "endpoint", "Whether the subscription exists, according to its manager."),
-    (Counter, "subscription_requests", "endpoint action result", "Requests to subscription managers."),
-)
-
-
 class SubscriptionMetrics:
     """The metrics of subscriptions; their endpoints are in the settings, so there are few."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._metrics = make_metrics(registry, _SUBSCRIPTION_ROWS)
+        self._metrics = _make_metrics(registry, "subscriptions")
 
     def up(self, endpoint: str, up: bool) -> None:
         """Set whether the subscription exists, according to the last request."""
@@ -223,7 +226,6 @@ def make_certificate_collector(settings: Settings) -> CertificateCollector:
 
 FADE_SECONDS: Final = 600.0
 """How long an error is shown after the sink works again."""
-SECONDS_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,76 +330,12 @@ LATENCY_BUCKETS: Final = (
     *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
 """Upper bounds in seconds, from a small batch to a backlog of ten minutes."""
-BATCH_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-BYTES_BUCKETS: Final = tuple(2.0**power for power in range(16, 33, 2))
-"""64 KiB to 4 GiB."""
 
 BatchFault = Literal["error", "worker", "time", "overdue"]
 _SINK_RESULTS: Final = ("ok", "error", "rejected")
 _FAULTS: Final[tuple[BatchFault, ...]] = ("error", "worker", "time", "overdue")
 _RELOAD_RESULTS: Final = ("accepted", "refused")
 _SEVERITIES: Final = ("error", "warning")
-_ROWS: Final[Sequence[Row]] = (
-    (Counter, "records", "endpoint outcome reason", "Records by outcome."),
-    (
-        *(Counter, "ambiguous_records", "endpoint"),
-        "Routed records that several definitions match equally well, decided by match.ambiguous.",
-    ),
-    (Counter, "definition_records", "message", "Records routed or tied to a definition."),
-    (partial(Histogram, buckets=BATCH_BUCKETS), "batch_seconds", "", "Time to evaluate and write a batch."),
-    (partial(Histogram, buckets=BYTES_BUCKETS), "batch_bytes", "", "Bytes of keys and bodies of a batch."),
-    (Counter, "sink_writes", "sink result", "Writes of a batch's share to a sink."),
-    (Counter, "sink_records", "sink endpoint", "Events and dead letters written to a sink, by their source endpoint."),
-    (Counter, "sink_bytes", "sink endpoint", "Bytes of keys and bodies of records written to a sink."),
-    (
-        *(partial(Histogram, buckets=SECONDS_BUCKETS), "sink_write_seconds", "sink"),
-        "Time to write a sink's share of a batch.",
-    ),
-    (
-        *(Counter, "unfit_values", "sink message"),
-        "Values of bodies that do not fit their typed column and are written as null.",
-    ),
-    (Counter, "taken_records", "query", "Records read, by the offsets of their source."),
-    (Counter, "empty_offsets", "query", "Offsets read that have no record."),
-    (
-        *(Gauge, "conservation_gap", "query"),
-        "Records read minus records that all their sinks have as events or dead letters; 0 unless some were lost.",
-    ),
-    (
-        *(Counter, "batch_faults", "query fault"),
-        "Failed attempts of batches that something in the batch caused, by kind of fault.",
-    ),
-    (
-        *(Gauge, "query_held", "query sink"),
-        "Whether a batch of a query is blocked; sink is the one that blocks it, empty for dead_letters.max_ratio.",
-    ),
-    (Counter, "gateway_received", "endpoint", "Messages received by a gateway."),
-    (Counter, "gateway_acknowledged", "endpoint", "Messages stored on disk and acknowledged."),
-    (Gauge, "inbox_bytes", "", "Disk space of the inbox."),
-    (
-        *(Gauge, "inbox_max_bytes", ""),
-        "Disk space of the inbox at which gateways push back: inbox.max_bytes, or less if the disk fills up first.",
-    ),
-    (Counter, "catalog_reloads", "result", "Changed catalogs, by result."),
-    (Gauge, "catalog_findings", "severity", "Findings of the active catalog."),
-    (Counter, "catalog_changes", "compatible", "Changes for consumers by reloads, by compatibility."),
-    (
-        *(Gauge, "catalog_incompatible_changes", ""),
-        "Incompatible changes of the active catalog, against the last compatible one; 0 once they are reverted.",
-    ),
-    (
-        *(Counter, "shadow_outcomes", "endpoint result"),
-        "Records by result of the shadow catalog: unchanged, changed, left-out (evaluated only by the active one) or "
-        "failed.",
-    ),
-    (
-        *(Counter, "shadow_records", "endpoint difference"),
-        "Records that the shadow catalog would change, by difference; one may differ in several ways.",
-    ),
-    (Gauge, "shadow_info", "epoch", "The shadow catalog in use, always 1."),
-    (Gauge, "shadow_broken", "", "Whether the shadow catalog cannot be used or was disabled."),
-    (Gauge, "build_info", "version python", "The router's version, always 1."),
-)
 
 
 class Metrics:
@@ -424,7 +362,7 @@ class Metrics:
         """The coverage of definitions."""
         self.problems = SinkProblems()
         """The last errors of sinks."""
-        self._metrics = make_metrics(self.registry, _ROWS)
+        self._metrics = _make_metrics(self.registry, "router")
         self.shadow = ShadowMetrics(self._metrics, self._label)
         """The metrics of the shadow catalog."""
         self._schema_ids = SchemaIdMetrics(self.registry, max_series)
