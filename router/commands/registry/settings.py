@@ -194,7 +194,9 @@ def _make_subscriber(name: str, given: SubscriberSettings) -> SubscriberDelivery
         given.events, frozenset(given.types), entities=frozenset(given.entities), below=tuple(given.below)
     )
     binding = given.to.binding(None)
-    composer = EventMessages(binding, given.to.make_address_of(binding), given.to.choose_mode(binding), given.to.given)
+    composer = EventMessages(
+        binding, given.to.make_address_of(binding), given.to.choose_mode(binding), given.to.message_form.given
+    )
     return SubscriberDelivery(wants, composer, partial(given.to.make_sender, name))
 
 

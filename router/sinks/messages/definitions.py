@@ -350,7 +350,7 @@ def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, 
     settings.check(name, endpoint)
     composer = make_composer(settings, endpoint, catalog)
     publisher = get_publisher(name, settings, endpoint)
-    return ConfirmedSink(name, composer, publisher, settings.body_limit, get_destination_cap(name, settings))
+    return ConfirmedSink(name, composer, publisher, settings.message_form.max_body, get_destination_cap(name, settings))
 
 
 def find_endpoint(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint | None:
@@ -378,31 +378,31 @@ def find_endpoint(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint
 
 def make_composer(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) -> MessageBuilder:
     """Create the message builder: for an endpoint's definitions, or for the template in the settings."""
-    binding = settings.binding(endpoint)
+    binding, form = settings.binding(endpoint), settings.message_form
     passing = make_header_forwarder(settings, binding)
-    mode = cast(Mode | None, settings.content_mode)
     if endpoint is not None:
         return EndpointComposer(
             catalog,
             endpoint,
             binding,
-            mode=mode,
+            mode=form.mode,
             lineage=settings.lineage,
-            least=settings.least,
+            least=form.least,
             passing=passing,
-            uncarried=settings.uncarried,
+            uncarried=form.uncarried,
         )
     return TemplateComposer(
         parse_address(settings.template, binding.sending),
         binding,
-        mode or ("binary" if binding.binary else "structured"),
+        form.mode or ("binary" if binding.binary else "structured"),
         strict=settings.missing == "reject",
         lineage=settings.lineage,
-        given=settings.given,
+        given=form.given,
         passing=passing,
     )
 
 
 def make_header_forwarder(settings: RemoteSink, binding: Binding) -> HeaderForwarder | None:
     """Create the forwarder of record headers; None if the settings disable it."""
-    return None if settings.reserved_headers is None else HeaderForwarder(binding, settings.reserved_headers)
+    taken = settings.message_form.reserved_headers
+    return None if taken is None else HeaderForwarder(binding, taken)
