@@ -101,7 +101,7 @@ class ConservationCheck:
             account.judged += tally.rows
             account.missing += tally.missing
             account.count(tally)
-        metrics.sinks.account(self._query, taken, empty, account.gap)
+        metrics.account(self._query, taken, empty, account.gap)
         return True
 
     def _empty(self, spans: Spans, holes: int) -> int:

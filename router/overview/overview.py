@@ -124,7 +124,7 @@ class StatusDocument:
     def _make_flow(self, plan: Plan, reading: picture.FigureReading, occurred: CoverageView) -> dict[str, Any]:
         if self._ways is None or self._ways[0] is not plan:
             self._ways = (plan, picture.RoutesByEndpoint.from_plan(plan))
-        flow = picture.make_picture(plan, self._ways[1], reading, occurred, self._metrics.sinks.get_problem)
+        flow = picture.make_picture(plan, self._ways[1], reading, occurred, self._metrics.problems.get)
         self._add_finished_records(flow["endpoints"])
         dead, settled = flow["totals"]["dead_letters"], self._count_settled()
         dead["open"] = None if settled is None else max(0, dead["records"] - settled)

@@ -68,11 +68,11 @@ class Monitoring:
 
     def show_plan(self, plan: Plan, endpoints: Iterable[str], *, stale: str = "") -> None:
         """Show a plan as active, with series of these endpoints; *stale* is why its catalog could not be read."""
-        self.metrics.catalog_state.set_findings(plan.catalog.findings)
+        self.metrics.set_findings(plan.catalog.findings)
         self.status.set_catalog(plan.epoch, len(plan.catalog.definitions))
         self.metrics.init_series(endpoints=endpoints)
         self.overview.show_plan(plan)
-        self.status.set_stale(stale)
+        self.status.stale = stale
         if self.last is not None and not stale:
             self.last.save(plan.catalog)
 
@@ -162,7 +162,7 @@ def load_startup_catalog(
             return _use_saved(monitoring, (error.awaited,), *last)
         if catalog is None:
             return None
-        monitoring.status.set_awaited(catalog.pending)
+        monitoring.status.awaited = tuple(catalog.pending)
         if not catalog.pending:
             return catalog, ""
         if (last := monitoring.last.read() if monitoring.last is not None else None) is not None:
@@ -176,7 +176,7 @@ def load_startup_catalog(
 
 def _use_saved(monitoring: Monitoring, awaited: tuple[str, ...], catalog: Catalog, kept: str) -> tuple[Catalog, str]:
     """Report the use of the saved catalog because of unreachable addresses; return it and the reason."""
-    monitoring.status.set_awaited(awaited)
+    monitoring.status.awaited = tuple(awaited)
     reason = f"the catalog is unreachable at {shorten_list(awaited)}; using the last valid one, saved {kept}"
     _log.warning("started with the last valid catalog", unreachable=list(awaited), epoch=catalog.epoch, kept=kept)
     return catalog, reason

@@ -508,12 +508,12 @@ class WarmUp:
         self._thread = threading.Thread(target=self._warm_workers, name=_GROUP, daemon=True)
 
     def __enter__(self) -> Self:
-        self._status.set_warming(True)
+        self._status.warming = True
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._status.set_warming(False)
+        self._status.warming = False
         self._ending = True
         if not is_jvm_alive():
             return
@@ -527,7 +527,7 @@ class WarmUp:
     def finish_if_done(self) -> None:
         """Let the router be ready, once nothing is to be waited for any more."""
         if not self._thread.is_alive() or time.monotonic() - self._began > MAX_WARM_SECONDS:
-            self._status.set_warming(False)
+            self._status.warming = False
 
     def _warm_workers(self) -> None:
         plan = self._loaded.plan

@@ -152,7 +152,7 @@ class CatalogComparisons:
                 self._good = good if wrong else None
                 self._status.add_difference(difference)
                 numbers = len(difference.changes), _count_incompatible(difference), wrong
-                self._metrics.catalog_state.count_changes(*numbers)
+                self._metrics.count_changes(*numbers)
                 _log_difference(difference)
             except Exception:
                 _log.exception("catalog changes cannot be determined; the catalog is active", epoch=catalog.epoch)
@@ -263,8 +263,8 @@ class Reloader:
 
     def _poll_source(self) -> Plan | None:
         polled = self._watcher.poll()
-        self._status.set_awaited(self._watcher.awaited)
-        self._status.set_doubts(self._watcher.doubts)
+        self._status.awaited = tuple(self._watcher.awaited)
+        self._status.doubts = tuple(self._watcher.doubts)
         if polled is None:
             _log.debug("catalog unchanged", epoch=self._active.epoch)
             return None

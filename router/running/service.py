@@ -320,7 +320,7 @@ class Service:
     ) -> None:
         """*warming* is None in a run that ends by itself."""
         once = warming is None
-        changes = CatalogActivation(plans, queries, intake, self._show_plan, self._status.set_pending_reason)
+        changes = CatalogActivation(plans, queries, intake, self._show_plan, self._set_pending_reason)
         nudged = threading.Event()
         unread = bool(self._stale)
         reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set, unread=unread)
@@ -362,8 +362,11 @@ class Service:
         if any(sink.topics is not None and sink.topics.create_topics for sink in self._settings.sinks.values()):
             run_in_background(partial(_create_topics, plan))
 
+    def _set_pending_reason(self, reason: str) -> None:
+        self._status.pending_reason = reason
+
     def _drain(self, queries: Queries, intake: Intake) -> None:
-        self._status.set_draining()
+        self._status.draining = True
         grace = self._settings.drain_grace.total_seconds()
         deadline = time.monotonic() + grace
         self._subscriptions.stop(min(5.0, grace / 4), in_order=self._stop.is_set())
@@ -434,7 +437,7 @@ def _run_gateways(settings: Settings, plan: Plan, stop: threading.Event, monitor
                 intake.receive_for_plan(changed)
                 monitoring.show_plan(changed, _pushed_endpoints(changed))
                 comparisons.set_active(changed.catalog)
-        status.set_draining()
+        status.draining = True
         intake.stop(settings.drain_grace.total_seconds())
     _log.info("stopped")
 

@@ -453,16 +453,26 @@ def iter_plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from iter_telemetry_faults(settings.telemetry, REMEDY)
     for name, sink in settings.sinks.items():
         if (remote := sink.remote) is not None:
-            yield from iter_remote_faults(f"sinks.{name}", remote)
-    for index, source_settings in enumerate(settings.sources):
-        yield from _iter_token_faults(f"sources.{index}", source_settings)
-    if settings.inbox.kafka is not None:
-        yield from _check_urls("inbox.kafka", "kafka", [settings.inbox.kafka.bootstrap_servers], settings.inbox.kafka)
+            yield from iter_secret_faults(f"sinks.{name}", remote, remote.family, remote.own_addresses)
+    for index, source in enumerate(settings.sources):
+        yield from iter_secret_faults(f"sources.{index}", source)
+    if (inbox := settings.inbox.kafka) is not None:
+        yield from iter_secret_faults("inbox.kafka", inbox, "kafka", [inbox.bootstrap_servers])
 
 
-def iter_remote_faults(key: str, remote: RemoteSink) -> Iterator[tuple[str, str]]:
-    """Yield ``(key, fault)`` for secrets that the sink at *key* would send without TLS."""
-    yield from _check_urls(key, remote.family, remote.own_addresses, remote)
+def iter_secret_faults(
+    key: str, client: ClientSettings, family: str = "", addresses: Iterable[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield ``(key, fault)`` for secrets that the client at *key* would send without TLS, to *addresses* or for tokens.
+
+    *family* is the protocol of the addresses.
+    """
+    if family and (address := first_plaintext_address(family, addresses, client)):
+        yield f"{key}.allow_plaintext_password", f"{address} would receive a secret in plain text; {REMEDY}"
+    endpoint = getattr(client, "token_endpoint", None) or ""
+    if endpoint.lower().startswith("http://") and not client.allow_plaintext_password:
+        fault = f"{redact_address(endpoint)} would receive the client secret in plain text; {REMEDY}"
+        yield f"{key}.token_endpoint", fault
 
 
 def _iter_catalog_faults(catalog: CatalogSettings) -> Iterator[tuple[str, str]]:
@@ -480,19 +490,3 @@ def _iter_login_faults(login: CatalogLogin) -> Iterator[str]:
         yield f"{redact_address(login.url)} would receive a secret in plain text; {REMEDY}"
     if (login.token_endpoint or "").lower().startswith("http://"):
         yield f"{redact_address(login.token_endpoint or '')} would receive the client secret in plain text; {REMEDY}"
-
-
-def _check_urls(key: str, kind: str, addresses: Iterable[str], client: ClientSettings) -> Iterator[tuple[str, str]]:
-    address = first_plaintext_address(kind, addresses, client)
-    if address:
-        yield f"{key}.allow_plaintext_password", f"{address} would receive a secret in plain text; {REMEDY}"
-    yield from _iter_token_faults(key, client)
-
-
-def _iter_token_faults(key: str, client: ClientSettings) -> Iterator[tuple[str, str]]:
-    endpoint = getattr(client, "token_endpoint", None) or ""
-    if endpoint.lower().startswith("http://") and not client.allow_plaintext_password:
-        yield (
-            f"{key}.token_endpoint",
-            f"{redact_address(endpoint)} would receive the client secret in plain text; {REMEDY}",
-        )

@@ -431,8 +431,11 @@ _FORMS: Final = {
     "dict_type": _MAP,
     "model_type": _MAP,
     "model_attributes_type": _MAP,
+    "missing": "is required; add it",
 }
 """Messages of pydantic, rewritten for YAML."""
+_OF_TYPES: Final = {"union_tag_not_found": "requires a type", "union_tag_invalid": "unknown type; known"}
+"""The same; the types of sinks follow."""
 
 
 def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) -> Settings:
@@ -549,29 +552,20 @@ def add_defaults(unresolved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _describe_problem(detail: ErrorDetails, values: Any, root: SettingsNode) -> tuple[str, str]:
     place, schema_node = _follow_location(detail["loc"], values, root)
-    key = ".".join(place)
-    kind = detail["type"]
+    kind, message = detail["type"], detail["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
     if kind == "extra_forbidden":
-        known = schema_node.known_keys()
-        return key, f"unknown key {place[-1]!r}; {hint_near(place[-1], known)}"
-    if kind == "missing":
-        return key, "is required; add it"
-    if kind == "union_tag_not_found":
-        return key, f"requires a type: {_list_sink_types()}"
-    if kind == "union_tag_invalid":
-        return key, f"unknown type; known: {_list_sink_types()}"
-    if kind in _FORMS:
-        return key, _FORMS[kind]
-    if kind == "string_pattern_mismatch" and detail.get("ctx", {}).get("pattern") == ENDPOINT:
+        message = f"unknown key {place[-1]!r}; {hint_near(place[-1], schema_node.known_keys())}"
+    elif kind in _FORMS:
+        message = _FORMS[kind]
+    elif kind in _OF_TYPES:
+        types = ", ".join(get_args(each.model_fields["type"].annotation)[0] for each in KINDS)
+        message = f"{_OF_TYPES[kind]}: {types}"
+    elif kind == "string_pattern_mismatch" and detail.get("ctx", {}).get("pattern") == ENDPOINT:
         named = str(detail["input"]).strip().rstrip("/").rpartition("/")[2][:_SHOWN]
         meant = f"did you mean /endpoints/{named}?" if named else "write /endpoints/ID"
-        return key, f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, the xid of an endpoint; {meant}"
-    message = detail["msg"].removeprefix("Value error, ")
-    return key, message[:1].lower() + message[1:]
-
-
-def _list_sink_types() -> str:
-    return ", ".join(get_args(kind.model_fields["type"].annotation)[0] for kind in KINDS)
+        message = f"{message}, the xid of an endpoint; {meant}"
+    return ".".join(place), message
 
 
 def _follow_location(loc: tuple[int | str, ...], values: Any, root: SettingsNode) -> tuple[list[str], SettingsNode]:

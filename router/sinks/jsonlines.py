@@ -6,6 +6,8 @@ import base64
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -83,8 +85,6 @@ ATTRIBUTES: Final = ("id", "source", "type", "subject", "datacontenttype", "data
 """Attributes with a column of their own, and members of a line in this order if present."""
 _LINE_BREAKS: Final = (b"\n", b"\r")
 
-JsonForm = Callable[[Mapping[str, Any]], bytes]
-
 
 def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
     """Return a row of :data:`WIDE` as a line of JSON, without the line break at the end.
@@ -113,25 +113,6 @@ def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
     )
 
 
-def dead_letter_to_json_line(row: Mapping[str, Any]) -> bytes:
-    """Return a row of :data:`DEAD_LETTER` as a line of JSON, without the line break at the end.
-
-    ``body`` is base64 text, null for none; ``nearest`` and ``native`` are embedded as JSON.
-    """
-    members: dict[str, Any] = {}
-    for name in DEAD_LETTER.names:
-        value = row.get(name)
-        if name in ("nearest", "native") and value is not None:
-            members[name] = _embed_json(value)
-        elif name in ("received", "failed"):
-            members[name] = format_instant(value)
-        elif name == "body" and value is not None:
-            members[name] = base64.b64encode(value).decode("ascii")
-        else:
-            members[name] = value
-    return msgspec.json.encode(members)
-
-
 def format_instant(value: datetime | None) -> str | None:
     """Return an instant as RFC 3339 in UTC, with as few digits as possible; None stays None."""
     if value is None:
@@ -146,25 +127,21 @@ def map_to_dict(value: Any) -> dict[str, str]:
 
 
 def _encode_event(attributes: Mapping[str, str], data: bytes | None) -> bytes:
-    if data is not None and any(mark in data for mark in _LINE_BREAKS):
-        text = encode_event(attributes, data)
-        if not any(mark in text for mark in _LINE_BREAKS):
-            return text
+    text = encode_event(attributes, data)
+    if data is not None and any(mark in text for mark in _LINE_BREAKS):
         encoded = base64.b64encode(data).decode("ascii")
         return msgspec.json.encode({**to_json_members(attributes), "data_base64": encoded})
-    return encode_event(attributes, data)
+    return text
 
 
-def _embed_json(text: str) -> Any:
-    """Return JSON text for embedding; text that is not JSON, or has line breaks, is returned as a string."""
-    if any(mark in text for mark in "\n\r"):
-        return text
-    try:
-        # As Raw only the syntax is checked: a number too large for a float is still JSON.
-        msgspec.json.decode(text, type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError):
-        return text
-    return msgspec.Raw(text.encode("utf-8"))
+def _embed_json(text: str) -> str:
+    """Return text to embed as JSON: text that is not JSON, or has line breaks, becomes a string."""
+    with suppress(msgspec.DecodeError, RecursionError):
+        if not any(mark in text for mark in "\n\r"):
+            # As Raw only the syntax is checked: a number too large for a float is still JSON.
+            msgspec.json.decode(text, type=msgspec.Raw)
+            return text
+    return msgspec.json.encode(text).decode()
 
 
 # JSON lines of batches: the columnar version of the row functions above.
@@ -204,21 +181,23 @@ def render_event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         "}\n",
     )
     fallback = _is_unusual(extensions, _OURS) | _is_unusual(context, frozenset()) | is_not_null(_get_texts(rows, TYPED))
-    return _replace_lines(lines, rows, fallback, wide_to_json_line)
+    at = np.flatnonzero(fallback)
+    exact = [wide_to_json_line(row).decode() + "\n" for row in rows.take(pa.array(at)).to_pylist()]
+    return replace_rows(lines, at, pa.array(exact, pa.string()))
 
 
 def render_letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
-    """Return the lines of rows of ``DEAD_LETTER``, the same as ``dead_letter_to_json_line`` of each row.
+    """Return the lines of rows of ``DEAD_LETTER``; times must be in the years 1 to 9999.
 
-    Times must be in the years 1 to 9999.
+    ``body`` is base64 text, null for none; ``nearest`` and ``native`` are embedded as JSON.
     """
     members: list[TextPieces] = []
-    fallback = np.zeros(rows.num_rows, bool)
     for name in DEAD_LETTER.names:
         if name in ("nearest", "native"):
             texts = nulls_to_json(_get_texts(rows, name))
-            fallback |= ~is_plain_json(texts) | _has_line_breaks(texts)
-            members.append([f'"{name}":', texts])
+            at = np.flatnonzero(~is_plain_json(texts) | _has_line_breaks(texts))
+            exact = [_embed_json(text) for text in texts.take(pa.array(at)).to_pylist()]
+            members.append([f'"{name}":', replace_rows(texts, at, pa.array(exact, pa.string()))])
         elif name in ("received", "failed"):
             members.append(string_member(name, _get_instant_texts(rows, name), plain=True))
         elif name == "body":
@@ -227,16 +206,7 @@ def render_letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
             members.append([f'"{name}":', nulls_to_json(_get_column(rows, name, pa.int32()).cast(pa.string()))])
         else:
             members.append(string_member(name, _get_texts(rows, name)))
-    pieces = [piece for member in members for piece in (*member, ",")][:-1]
-    return _replace_lines(concat_texts("{", *pieces, "}\n"), rows, fallback, dead_letter_to_json_line)
-
-
-def _replace_lines(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, form: JsonForm) -> pa.StringArray:
-    at = np.flatnonzero(fallback)
-    if not len(at):
-        return lines
-    exact = [form(row).decode() + "\n" for row in rows.take(pa.array(at)).to_pylist()]
-    return replace_rows(lines, at, pa.array(exact, pa.string()))
+    return concat_texts("{", *[piece for member in members for piece in (*member, ",")][:-1], "}\n")
 
 
 def _render_attributes(rows: pa.RecordBatch) -> TextPieces:
@@ -302,6 +272,7 @@ def _get_column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
 # Sinks of JSON lines: one file for each batch in a folder (exactly once), or standard output (at least once).
 
 
+@dataclass(eq=False)
 class BatchFileSink(ArrowSink):
     """Writes each batch as ``APP-VERSION`` and the ``suffix`` of its kind; names sort by app, then version.
 
@@ -312,9 +283,8 @@ class BatchFileSink(ArrowSink):
 
     suffix: ClassVar[str]
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self._name = name
-        self._folder = folder
+    name: str
+    folder: Path
 
     @abstractmethod
     def write_rows(self, file: BinaryIO, rows: pa.Table) -> None:
@@ -330,7 +300,7 @@ class BatchFileSink(ArrowSink):
         try:
             write_atomically(target, lambda file: self.write_rows(file, rows))
         except OSError as error:
-            raise to_sink_error(self._name, str(target), error) from error
+            raise to_sink_error(self.name, str(target), error) from error
         return WriteResult(rows.num_rows)
 
     def has_commit(self, commit: Commit) -> bool:
@@ -338,13 +308,13 @@ class BatchFileSink(ArrowSink):
         try:
             exists = any(self._file_path(app, commit.version).exists() for app in commit.apps)
             if exists:
-                sync_path(self._folder)
+                sync_path(self.folder)
         except OSError as error:
-            raise to_sink_error(self._name, str(self._folder), error) from error
+            raise to_sink_error(self.name, str(self.folder), error) from error
         return exists
 
     def _file_path(self, app: str, version: int) -> Path:
-        return self._folder / f"{escape_value(app, '%')}-{version:012d}{self.suffix}"
+        return self.folder / f"{escape_value(app, '%')}-{version:012d}{self.suffix}"
 
 
 _SLICE: Final = 2000
@@ -365,6 +335,7 @@ def open_json_lines(name: str, settings: JsonLinesSettings, kind: str, catalog: 
     return JsonLinesFolder(name, Path(settings.path), lines)
 
 
+@dataclass(eq=False)
 class JsonLinesFolder(BatchFileSink):
     """Writes each batch as ``APP-VERSION.jsonl``.
 
@@ -372,17 +343,16 @@ class JsonLinesFolder(BatchFileSink):
     :func:`~router.sinks.jsonlines.render_letter_lines` for dead letters.
     """
 
-    suffix = ".jsonl"
+    suffix: ClassVar[str] = ".jsonl"
 
-    def __init__(self, name: str, folder: Path, lines: Lines) -> None:
-        super().__init__(name, folder)
-        self._lines = lines
+    lines: Lines
 
     def write_rows(self, file: BinaryIO, rows: pa.Table) -> None:
         """Write the lines of the rows."""
-        file.writelines(_iter_line_bytes(rows, self._lines))
+        file.writelines(_iter_line_bytes(rows, self.lines))
 
 
+@dataclass(eq=False)
 class StandardOutputSink(ArrowSink):
     """Writes lines to standard output: at least once, since nothing shows what a reader consumed.
 
@@ -390,19 +360,18 @@ class StandardOutputSink(ArrowSink):
     may be incomplete, and the batch is written again.
     """
 
-    def __init__(self, name: str, lines: Lines, stream: BinaryIO | None = None) -> None:
-        self._name = name
-        self._lines = lines
-        self._stream = stream
+    name: str
+    lines: Lines
+    stream: BinaryIO | None = None
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch, repeated or not, and flush it."""
-        stream = self._stream or sys.stdout.buffer
+        stream = self.stream or sys.stdout.buffer
         try:
             stream.writelines(_iter_line_bytes(rows, self._render_escaped_lines))
             stream.flush()
         except OSError as error:
-            raise to_sink_error(self._name, "standard output", error) from error
+            raise to_sink_error(self.name, "standard output", error) from error
         return WriteResult(rows.num_rows)
 
     def has_commit(self, commit: Commit) -> bool:
@@ -410,7 +379,7 @@ class StandardOutputSink(ArrowSink):
         return False
 
     def _render_escaped_lines(self, rows: pa.RecordBatch) -> pa.StringArray:
-        lines = self._lines(rows)
+        lines = self.lines(rows)
         data, places = bytes_and_offsets(lines)
         at = np.unique(find_owners(places, np.flatnonzero(data >= _DELETE)))
         texts = (escape_json_controls(line.encode()).decode() for line in lines.take(pa.array(at)).to_pylist())

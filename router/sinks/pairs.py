@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pkgutil import resolve_name
 from typing import Final, Protocol, cast
@@ -19,24 +20,9 @@ from router.rendering.texts import INSTANT
 from router.settings import KafkaSink, Sink, TableSink
 from router.sinks.contract import Commit
 from router.sinks.tables.delta import DeltaSink
-from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+from router.sinks.tables.upkeep import Upkeep
 
 PARTS_OF_A_SIDE: Final = ("message", "id", "position", "epoch", "received")
-_INSTANTS: Final = ("question_received", "answer_received", "settled")
-PAIRS: Final = pa.schema(
-    [
-        (name, INSTANT if name in _INSTANTS else pa.string())
-        for name in (
-            *("id", "outcome", "cause", "relation", "correlation"),
-            *(f"question_{part}" for part in PARTS_OF_A_SIDE),
-            *(f"answer_{part}" for part in PARTS_OF_A_SIDE),
-            "settled",
-        )
-    ]
-)
-"""A pair, or a message without its counterpart, whose columns are null. ``outcome`` is paired, unanswered or unasked;
-``cause`` is the reason for the last two: time, room, or unnamed. ``settled`` is when the outcome was decided.
-"""
 SOURCE: Final = "/xrouter/relations"
 TYPE: Final = "io.xregistry.router.relation."
 """The prefix of the type of an event; the outcome follows."""
@@ -46,7 +32,11 @@ _log = get_logger()
 
 
 class PairRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One row of :data:`PAIRS`; instants are RFC 3339."""
+    """A pair, or a message without its counterpart, whose members are null; instants are RFC 3339.
+
+    ``outcome`` is paired, unanswered or unasked; ``cause`` is the reason for the last two: time, room, or unnamed.
+    ``settled`` is when the outcome was decided.
+    """
 
     id: str | None = None
     outcome: str
@@ -64,6 +54,11 @@ class PairRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer_epoch: str | None = None
     answer_received: str | None = None
     settled: str
+
+
+_INSTANTS: Final = ("question_received", "answer_received", "settled")
+PAIRS: Final = pa.schema([(name, INSTANT if name in _INSTANTS else pa.string()) for name in PairRow.__struct_fields__])
+"""The columns of :class:`PairRow`."""
 
 
 class PairSink(Protocol):
@@ -84,9 +79,8 @@ def open_pairs(name: str, settings: Sink) -> PairSink:
 
 def open_pair_table(name: str, settings: TableSink) -> PairSink:
     """Create the sink for a Delta table."""
-    rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
-    table = DeltaSink(name, settings.path, PAIRS, upkeep=Upkeep(name, rules), rejects=False)
-    return _PairTable(table)
+    upkeep = Upkeep(name, settings.compact_after, settings.file_bytes, settings.keep_replaced)
+    return _PairTable(DeltaSink(name, settings.path, PAIRS, upkeep=upkeep, rejects=False))
 
 
 def open_pair_topic(name: str, settings: KafkaSink) -> PairSink:
@@ -98,24 +92,24 @@ def open_pair_topic(name: str, settings: KafkaSink) -> PairSink:
     return _PairTopic(name, settings.topic, settings.publisher(name, binding, None))
 
 
+@dataclass(eq=False)
 class _PairTable(PairSink):
-    def __init__(self, table: DeltaSink) -> None:
-        self._table = table
+    table: DeltaSink
 
     def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
         columns = {field.name: [_parse_value(getattr(row, field.name), field.type) for row in rows] for field in PAIRS}
-        self._table.write(pa.table(columns, schema=PAIRS), commit)
+        self.table.write(pa.table(columns, schema=PAIRS), commit)
 
 
+@dataclass(eq=False)
 class _PairTopic(PairSink):
     """Sends pairs to a topic; if a commit is repeated in this process, only those not delivered yet."""
 
-    def __init__(self, name: str, topic: str, publisher: Publisher) -> None:
-        self._name = name
-        self._topic = topic
-        self._publisher = publisher
-        self._commit: Commit | None = None
-        self._delivered: set[int] = set()
+    name: str
+    topic: str
+    publisher: Publisher
+    _commit: Commit | None = field(default=None, init=False)
+    _delivered: set[int] = field(default_factory=set, init=False)
 
     def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
         if commit != self._commit:
@@ -127,16 +121,16 @@ class _PairTopic(PairSink):
     def _send_rows(self, rows: Sequence[PairRow], indexes: Sequence[int]) -> None:
         answers: Mapping[int, MessageRefusal | None] = {}
         try:
-            answers = dict(enumerate(self._publisher.send([_to_event(rows[index], self._topic) for index in indexes])))
+            answers = dict(enumerate(self.publisher.send([_to_event(rows[index], self.topic) for index in indexes])))
         except (Unsettled, GatewayError) as error:
             answers = error.settled if isinstance(error, Unsettled) else {}
-            raise SinkError(self._name, str(error), hint="it is retried with growing pauses") from error
+            raise SinkError(self.name, str(error), hint="it is retried with growing pauses") from error
         finally:
             self._delivered.update(indexes[at] for at in answers)
             for at, refusal in answers.items():
                 if refusal is not None:
                     row = rows[indexes[at]]
-                    _log.error("pair rejected permanently", sink=self._name, pair=row.id, reason=refusal.reason)
+                    _log.error("pair rejected permanently", sink=self.name, pair=row.id, reason=refusal.reason)
 
 
 def _to_event(row: PairRow, topic: str) -> Outbound:

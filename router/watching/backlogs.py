@@ -46,23 +46,17 @@ class _BacklogAnswer:
     backlogs: Mapping[str, Backlog | None]
 
 
+@dataclass(eq=False)
 class Backlogs(Collector):
     """The current backlogs, as metrics; *label* returns the label of an endpoint."""
 
-    def __init__(
-        self,
-        label: Callable[[str], str] = str,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._label = label
-        self._clock = clock
-        self._now = now
-        self._lock = threading.Lock()
-        self._answers: dict[str, _BacklogAnswer] = {}
-        self._arrived: dict[str, tuple[int, int]] = {}
-        """By endpoint: the last reported number of arrived records, and the total."""
+    label: Callable[[str], str] = str
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _answers: dict[str, _BacklogAnswer] = field(default_factory=dict, init=False)
+    _arrived: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    """By endpoint: the last reported number of arrived records, and the total."""
 
     def update(self, query: str, backlogs: Mapping[str, Backlog | None], read_until: float = 0.0) -> None:
         """Replace the backlogs of a query.
@@ -70,7 +64,7 @@ class Backlogs(Collector):
         Records that arrived before *read_until* (seconds since 1970; 0 unknown) are in their sinks.
         """
         with self._lock:
-            self._answers[query] = _BacklogAnswer(self._clock(), read_until, dict(backlogs))
+            self._answers[query] = _BacklogAnswer(self.clock(), read_until, dict(backlogs))
             for name, backlog in backlogs.items():
                 if backlog is not None:
                     last, total = self._arrived.get(name, (0, 0))
@@ -88,7 +82,7 @@ class Backlogs(Collector):
             answers = list(self._answers.values())
         backlogs: dict[str, Backlog | None] = {}
         for answer in answers:
-            stale = self._clock() - answer.at > STALE_SECONDS
+            stale = self.clock() - answer.at > STALE_SECONDS
             backlogs |= {name: None if stale else backlog for name, backlog in answer.backlogs.items()}
         return backlogs
 
@@ -105,7 +99,7 @@ class Backlogs(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current figures; those of endpoints that share a label are summed."""
-        now = int(self._now() * 1000)
+        now = int(self.now() * 1000)
         with self._lock:
             inside = self._answers.get(INBOX)
             arrived = {name: total for name, (_, total) in self._arrived.items() if name not in (INBOX, REST)}
@@ -114,7 +108,7 @@ class Backlogs(Collector):
         for name, backlog in self.get_current().items():
             own = name in (INBOX, REST)
             kind = name if own else "pushed" if name in pushed else "source"
-            shared.setdefault((kind, "" if own else self._label(name)), []).append(backlog)
+            shared.setdefault((kind, "" if own else self.label(name)), []).append(backlog)
         families = {name: GaugeMetricFamily(name, text, labels=labels) for name, text, labels in _GAUGES}
         for (kind, label), backlogs in shared.items():
             labels = [label] if label else []
@@ -134,7 +128,7 @@ class Backlogs(Collector):
         total = CounterMetricFamily("xrouter_arrived_records", text, labels=["endpoint"])
         counts = Counter[str]()
         for name, count in arrived.items():
-            counts[self._label(name)] += count
+            counts[self.label(name)] += count
         for label, count in counts.items():
             total.add_metric([label], count)
         yield total

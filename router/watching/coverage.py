@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from prometheus_client.metrics_core import GaugeMetricFamily
@@ -85,27 +85,23 @@ class CoverageView:
         }
 
 
+@dataclass(eq=False)
 class Coverage(Collector):
     """Tracks occurrences; *label* returns the label of an endpoint in metrics. Thread-safe."""
 
-    def __init__(
-        self,
-        label: Callable[[str], str] = str,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._label = label
-        self._clock = clock
-        self._now = now
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()
-        self._known: dict[DefinitionAtEndpoint, Sighting] = {}
-        self._changed: set[DefinitionAtEndpoint] = set()
-        self._gone: set[DefinitionAtEndpoint] = set()
-        self._kept: StateDatabase | None = None
-        self._refused = False
-        self._kept_at = clock()
+    label: Callable[[str], str] = str
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _writing: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _known: dict[DefinitionAtEndpoint, Sighting] = field(default_factory=dict, init=False)
+    _changed: set[DefinitionAtEndpoint] = field(default_factory=set, init=False)
+    _gone: set[DefinitionAtEndpoint] = field(default_factory=set, init=False)
+    _kept: StateDatabase | None = field(default=None, init=False)
+    _refused: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._kept_at = self.clock()
 
     def keep_in(self, database: StateDatabase) -> None:
         """Go on from what is noted in a state database, and note there what changes; before any plan is followed."""
@@ -123,7 +119,7 @@ class Coverage(Collector):
                 for each in channel.candidates
             )
             expected.update(places)
-        now = int(self._now())
+        now = int(self.now())
         with self._lock:
             new = expected - self._known.keys()
             gone = self._known.keys() - expected
@@ -138,7 +134,7 @@ class Coverage(Collector):
         """Add the records of a written batch; adding it again changes nothing."""
         places = {DefinitionAtEndpoint(endpoint) for (endpoint, _, _), count in tally.records.items() if count}
         places.update(DefinitionAtEndpoint(*pair) for pair in tally.definitions)
-        now, firsts = int(self._now()), set[DefinitionAtEndpoint]()
+        now, firsts = int(self.now()), set[DefinitionAtEndpoint]()
         with self._lock:
             for place in places & self._known.keys():
                 sighting = self._known[place]
@@ -152,7 +148,7 @@ class Coverage(Collector):
 
     def save_if_due(self) -> None:
         """Save repeated occurrences if it is time; call it regularly."""
-        if self._clock() - self._kept_at >= EVERY_SECONDS:
+        if self.clock() - self._kept_at >= EVERY_SECONDS:
             self._save_changes()
 
     def close(self) -> None:
@@ -170,7 +166,7 @@ class Coverage(Collector):
         """Save all changes, or only those of *chosen* places. If the disk fails, they are saved later."""
         with self._writing:
             if chosen is None:
-                self._kept_at = self._clock()
+                self._kept_at = self.clock()
             if self._kept is None:
                 return
             with self._lock:
@@ -200,7 +196,7 @@ class Coverage(Collector):
         for place, each in known.items():
             if not place.message:
                 figures = (each.last or 0, *view.count_definitions(place.endpoint))
-                shared.setdefault(self._label(place.endpoint), []).append(figures)
+                shared.setdefault(self.label(place.endpoint), []).append(figures)
         text = "When the last record of a source was written; 0 is never."
         last = GaugeMetricFamily("xrouter_source_last_record_timestamp_seconds", text, labels=["endpoint"])
         text = "Definitions that a source expects."

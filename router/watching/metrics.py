@@ -11,13 +11,14 @@ import shutil
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
@@ -25,6 +26,7 @@ from prometheus_client.registry import Collector
 from bindings.background import fault_counts
 from bindings.certificates import CertificateCollector
 from catalog.model import Finding
+from catalog.parsing.texts import read_table
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import VERSION
 from router.logs import get_logger
@@ -83,20 +85,27 @@ class BulkHistogram(Collector):
         yield family
 
 
-class _Maker:
-    """Makes metrics in a registry; *labels* are separated by spaces."""
+class _MetricRow(msgspec.Struct):
+    """A metric, with the bounds of its buckets if it is a histogram."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+    kind: Literal["counter", "gauge", "histogram"]
+    text: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
 
-    def counter(self, name: str, text: str, labels: str = "") -> Counter:
-        return Counter(name, text, labels.split(), registry=self._registry)
+    def make(self, name: str, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+        """Make the metric in a registry."""
+        if self.kind == "histogram":
+            return Histogram(name, self.text, self.labels, buckets=self.buckets, registry=registry)
+        return (Counter if self.kind == "counter" else Gauge)(name, self.text, self.labels, registry=registry)
 
-    def gauge(self, name: str, text: str, labels: str = "") -> Gauge:
-        return Gauge(name, text, labels.split(), registry=self._registry)
 
-    def histogram(self, name: str, text: str, buckets: Sequence[float], labels: str = "") -> Histogram:
-        return Histogram(name, text, labels.split(), buckets=buckets, registry=self._registry)
+_TABLE: Final = read_table(__package__, "metrics.yaml", dict[str, dict[str, _MetricRow]])
+
+
+def _make_metrics(registry: CollectorRegistry, group: str) -> Mapping[str, Any]:
+    """Make the metrics of a group of the table in a registry; return them by name, without ``xrouter_``."""
+    return {name: row.make(f"xrouter_{name}", registry) for name, row in _TABLE[group].items()}
 
 
 class CappedLabels:
@@ -124,34 +133,22 @@ OUTCOMES: Final = ("paired", "unanswered", "unasked")
 
 
 class RelationMetrics:
-    """The metrics of relations; ``written`` is called with the result of each write to the sink of pairs."""
+    """The metrics of relations; ``write`` counts a write to the sink of pairs by its result."""
 
-    def __init__(self, registry: CollectorRegistry, written: Callable[[str], None]) -> None:
-        make = _Maker(registry)
-        self._exchanges = make.counter(
-            "xrouter_relations", "Request-reply pairs and messages without a counterpart, by outcome.", "outcome"
-        )
-        for outcome in OUTCOMES:
-            self._exchanges.labels(outcome)
-        self._open = make.gauge("xrouter_relations_open", "Pending messages, which wait for their counterpart.")
-        self._undelivered = make.gauge(
-            "xrouter_relations_undelivered", "Request-reply pairs that their sink does not have yet."
-        )
-        self._written = written
+    def __init__(self, registry: CollectorRegistry, write: Callable[[str], None]) -> None:
+        self._metrics = _make_metrics(registry, "relations")
+        self.write = write
+        self.settled(dict.fromkeys(OUTCOMES, 0))
 
     def settled(self, counts: Mapping[str, int]) -> None:
         """Count completed exchanges by outcome."""
         for outcome, count in counts.items():
-            self._exchanges.labels(outcome).inc(count)
+            self._metrics["relations"].labels(outcome).inc(count)
 
     def waiting(self, open: int, undelivered: int) -> None:
         """Set the number of pending messages, and of pairs that are not yet in their sink."""
-        self._open.set(open)
-        self._undelivered.set(undelivered)
-
-    def write(self, result: Literal["ok", "error"]) -> None:
-        """Count a write to the sink."""
-        self._written(result)
+        self._metrics["relations_open"].set(open)
+        self._metrics["relations_undelivered"].set(undelivered)
 
 
 # Schema ids of bodies by definition: a metric, and a warning if a definition has several ids that decide nothing
@@ -169,12 +166,7 @@ class SchemaIdMetrics:
         self._lock = threading.Lock()
         self._first: dict[str, str] = {}
         self._warned: set[str] = set()
-        make = _Maker(registry)
-        self._counter = make.counter(
-            "xrouter_schema_ids",
-            "Routed records whose body begins with a schema id, by definition, id, and what the id decided.",
-            "message schemaid by",
-        )
+        self._counter = _make_metrics(registry, "schema_ids")["schema_ids"]
 
     def add(self, ids: Mapping[tuple[str, str, str], int]) -> None:
         """Count records by definition, id, and what decided."""
@@ -206,21 +198,15 @@ class SubscriptionMetrics:
     """The metrics of subscriptions; their endpoints are in the settings, so there are few."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        make = _Maker(registry)
-        self._up = make.gauge(
-            "xrouter_subscription_up", "Whether the subscription exists, according to its manager.", "endpoint"
-        )
-        self._requests = make.counter(
-            "xrouter_subscription_requests", "Requests to subscription managers.", "endpoint action result"
-        )
+        self._metrics = _make_metrics(registry, "subscriptions")
 
     def up(self, endpoint: str, up: bool) -> None:
         """Set whether the subscription exists, according to the last request."""
-        self._up.labels(endpoint).set(up)
+        self._metrics["subscription_up"].labels(endpoint).set(up)
 
     def request(self, endpoint: str, action: str, result: Literal["ok", "error"]) -> None:
         """Count a request: ``create``, ``renew`` or ``delete``."""
-        self._requests.labels(endpoint, action, result).inc()
+        self._metrics["subscription_requests"].labels(endpoint, action, result).inc()
 
 
 # Expiry of the certificates in the settings.
@@ -236,48 +222,10 @@ def make_certificate_collector(settings: Settings) -> CertificateCollector:
     return CertificateCollector({key: path for key, path in files.items() if key not in renewed}, renewed)
 
 
-# Metrics of the active catalog and its changes.
-
-_SEVERITIES: Final = ("error", "warning")
-
-
-class CatalogMetrics:
-    """The findings of the active catalog, and what reloads changed for consumers."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        make = _Maker(registry)
-        self._findings = make.gauge("xrouter_catalog_findings", "Findings of the active catalog.", "severity")
-        self._changes = make.counter(
-            "xrouter_catalog_changes", "Changes for consumers by reloads, by compatibility.", "compatible"
-        )
-        for compatible in ("true", "false"):
-            self._changes.labels(compatible)
-        self._incompatible = make.gauge(
-            "xrouter_catalog_incompatible_changes",
-            "Incompatible changes of the active catalog, against the last compatible one; 0 once they are reverted.",
-        )
-
-    def set_findings(self, findings: Iterable[Finding]) -> None:
-        """Set how many findings of each severity the active catalog has."""
-        severities = [finding.severity for finding in findings]
-        for severity in _SEVERITIES:
-            self._findings.labels(severity).set(severities.count(severity))
-
-    def count_changes(self, changes: int, incompatible: int, left: int) -> None:
-        """Count the changes of a reload, some of which are incompatible.
-
-        *left* is the number of incompatible changes against the last compatible catalog.
-        """
-        self._incompatible.set(left)
-        self._changes.labels("true").inc(changes - incompatible)
-        self._changes.labels("false").inc(incompatible)
-
-
 # Records in sinks, and the conservation check; these counts are restored when a router starts.
 
 FADE_SECONDS: Final = 600.0
 """How long an error is shown after the sink works again."""
-SECONDS_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,85 +237,29 @@ class SinkProblem:
     over: bool = False
 
 
-class SinkMetrics:
-    """The metrics of sinks and the conservation counts of queries; *label* returns the label of an endpoint."""
+class SinkProblems:
+    """The last error of each sink."""
 
-    def __init__(
-        self, registry: CollectorRegistry, label: Callable[[str], str], now: Callable[[], float] = time.time
-    ) -> None:
-        self._label = label
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._problems: dict[str, SinkProblem] = {}
-        make = _Maker(registry)
-        self._records = make.counter(
-            "xrouter_sink_records",
-            "Events and dead letters written to a sink, by their source endpoint.",
-            "sink endpoint",
-        )
-        self._bytes = make.counter(
-            "xrouter_sink_bytes", "Bytes of keys and bodies of records written to a sink.", "sink endpoint"
-        )
-        self._seconds = make.histogram(
-            "xrouter_sink_write_seconds", "Time to write a sink's share of a batch.", SECONDS_BUCKETS, "sink"
-        )
-        self._taken = make.counter("xrouter_taken_records", "Records read, by the offsets of their source.", "query")
-        self._empty = make.counter("xrouter_empty_offsets", "Offsets read that have no record.", "query")
-        self._gap = make.gauge(
-            "xrouter_conservation_gap",
-            "Records read minus records that all their sinks have as events or dead letters; 0 unless some were lost.",
-            "query",
-        )
 
-    def expect(self, sinks: Iterable[str]) -> None:
-        """Initialize the series of sinks with 0."""
-        for sink in sinks:
-            self._seconds.labels(sink)
-
-    def took(self, sink: str, seconds: float) -> None:
-        """Add the duration of a successful write."""
-        self._seconds.labels(sink).observe(seconds)
-
-    def set_problem(self, sink: str, problem: str) -> None:
+    def set(self, sink: str, problem: str) -> None:
         """Set the last error of a sink; an empty *problem* means that it works again."""
         if problem:
             self._problems[sink] = SinkProblem(self._now(), problem[:MAX_TEXT])
         elif (known := self._problems.get(sink)) is not None and not known.over:
             self._problems[sink] = replace(known, over=True)
 
-    def get_problem(self, sink: str) -> SinkProblem | None:
+    def get(self, sink: str) -> SinkProblem | None:
         """Return the last error of a sink; None if the sink has worked for :data:`FADE_SECONDS` since."""
         known = self._problems.get(sink)
         if known is not None and known.over and self._now() - known.at > FADE_SECONDS:
             return None
         return known
 
-    def count_delivered(self, counts: Mapping[tuple[str, str], int], sizes: Mapping[tuple[str, str], int]) -> None:
-        """Add the counts and sizes of records written, by sink and endpoint."""
-        for (sink, endpoint), count in counts.items():
-            label = self._label(endpoint)
-            self._records.labels(sink, label).inc(max(0, count))
-            self._bytes.labels(sink, label).inc(max(0, sizes.get((sink, endpoint), 0)))
-
-    def account(self, query: str, taken: int, empty: int, gap: int) -> None:
-        """Add the counts of one batch, and set the records missing over all batches."""
-        self._taken.labels(query).inc(taken)
-        self._empty.labels(query).inc(empty)
-        self._gap.labels(query).set(gap)
-
-    def restore_counts(self, query: str, account: Account) -> None:
-        """Restore the counts of a query; call it once per query."""
-        self.count_delivered(account.delivered, account.delivered_bytes)
-        self.account(query, account.taken, account.empty, account.gap)
-
 
 # Metrics of the router's processes: version, CPU time, memory and descriptors.
-
-
-def add_process_metrics(registry: CollectorRegistry) -> None:
-    """Register the version and the process metrics."""
-    build = _Maker(registry).gauge("xrouter_build_info", "The router's version, always 1.", "version python")
-    build.labels(VERSION, platform.python_version()).set(1)
-    ProcessCollector(registry=registry)
 
 
 def add_jvm_metrics(registry: CollectorRegistry, pid: int) -> None:
@@ -438,15 +330,12 @@ LATENCY_BUCKETS: Final = (
     *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
 """Upper bounds in seconds, from a small batch to a backlog of ten minutes."""
-BATCH_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-BYTES_BUCKETS: Final = tuple(2.0**power for power in range(16, 33, 2))
-"""64 KiB to 4 GiB."""
 
 BatchFault = Literal["error", "worker", "time", "overdue"]
-ReloadResult = Literal["accepted", "refused", "unchanged"]
 _SINK_RESULTS: Final = ("ok", "error", "rejected")
 _FAULTS: Final[tuple[BatchFault, ...]] = ("error", "worker", "time", "overdue")
 _RELOAD_RESULTS: Final = ("accepted", "refused")
+_SEVERITIES: Final = ("error", "warning")
 
 
 class Metrics:
@@ -465,77 +354,36 @@ class Metrics:
         self._listening: tuple[str, Callable[[], None]] | None = None
         self._notified_early = False
         self._definition_labels = CappedLabels(max_series)
-        self._endpoint_labels = CappedLabels(max_series)
-        self.backlogs = Backlogs(self._endpoint_labels.label_for)
+        self._label = CappedLabels(max_series).label_for
+        """Returns the label of an endpoint."""
+        self.backlogs = Backlogs(self._label)
         """The backlogs of sources."""
-        self.coverage = Coverage(self._endpoint_labels.label_for)
+        self.coverage = Coverage(self._label)
         """The coverage of definitions."""
-        self.sinks = SinkMetrics(self.registry, self._endpoint_labels.label_for)
-        """The metrics of sinks."""
-        self.shadow = ShadowMetrics(self.registry, self._endpoint_labels.label_for)
+        self.problems = SinkProblems()
+        """The last errors of sinks."""
+        self._metrics = _make_metrics(self.registry, "router")
+        self.shadow = ShadowMetrics(self._metrics, self._label)
         """The metrics of the shadow catalog."""
         self._schema_ids = SchemaIdMetrics(self.registry, max_series)
-        self.catalog_state = CatalogMetrics(self.registry)
-        """The metrics of the active catalog."""
         self.flow = ThroughputLog()
         """The throughput log."""
         self._resumed: set[str] = set()
-        self._make_flow()
-        self._make_state()
-        self.init_series(sinks)
-
-    def _make_flow(self) -> None:
-        registry, make = self.registry, _Maker(self.registry)
-        self._records = make.counter("xrouter_records", "Records by outcome.", "endpoint outcome reason")
-        self._ties = make.counter(
-            "xrouter_ambiguous_records",
-            "Routed records that several definitions match equally well, decided by match.ambiguous.",
-            "endpoint",
-        )
-        self._definitions = make.counter(
-            "xrouter_definition_records", "Records routed or tied to a definition.", "message"
-        )
-        self._batch = make.histogram("xrouter_batch_seconds", "Time to evaluate and write a batch.", BATCH_BUCKETS)
-        self._bytes = make.histogram("xrouter_batch_bytes", "Bytes of keys and bodies of a batch.", BYTES_BUCKETS)
         self._latency = BulkHistogram(
             "xrouter_record_latency_seconds", "Time from arrival until all sinks have committed.", LATENCY_BUCKETS
         )
-        registry.register(self._latency)
-        self._writes = make.counter("xrouter_sink_writes", "Writes of a batch's share to a sink.", "sink result")
-        self._unfit = make.counter(
-            "xrouter_unfit_values",
-            "Values of bodies that do not fit their typed column and are written as null.",
-            "sink message",
-        )
-        self._faults = make.counter(
-            "xrouter_batch_faults",
-            "Failed attempts of batches that something in the batch caused, by kind of fault.",
-            "query fault",
-        )
-        self._received = make.counter("xrouter_gateway_received", "Messages received by a gateway.", "endpoint")
-        self._acknowledged = make.counter(
-            "xrouter_gateway_acknowledged", "Messages stored on disk and acknowledged.", "endpoint"
-        )
-
-    def _make_state(self) -> None:
-        registry, make = self.registry, _Maker(self.registry)
-        self._held = make.gauge(
-            "xrouter_query_held",
-            "Whether a batch of a query is blocked; sink is the one that blocks it, empty for dead_letters.max_ratio.",
-            "query sink",
-        )
-        self._inbox_bytes = make.gauge("xrouter_inbox_bytes", "Disk space of the inbox.")
-        self._inbox_most = make.gauge(
-            "xrouter_inbox_max_bytes",
-            "Disk space of the inbox at which gateways push back: inbox.max_bytes, or less if the disk fills up first.",
-        )
-        self._reloads = make.counter("xrouter_catalog_reloads", "Changed catalogs, by result.", "result")
+        for collector in (self._latency, FaultCounter(), self.backlogs, self.coverage):
+            self.registry.register(collector)
+        ProcessCollector(registry=self.registry)
+        self._of("build_info", VERSION, platform.python_version()).set(1)
         for result in _RELOAD_RESULTS:
-            self._reloads.labels(result)
-        registry.register(FaultCounter())
-        registry.register(self.backlogs)
-        registry.register(self.coverage)
-        add_process_metrics(registry)
+            self._of("catalog_reloads", result)
+        self.count_changes(0, 0, 0)
+        self.init_series(sinks)
+
+    def _of(self, name: str, *labels: str) -> Any:
+        """Return a series of a metric, at 0 if it is new."""
+        return self._metrics[name].labels(*labels)
 
     def init_series(self, sinks: Iterable[str] = (), endpoints: Iterable[str] = ()) -> None:
         """Initialize the series of sinks and endpoints with 0, so that rates include the first event of each."""
@@ -543,13 +391,12 @@ class Metrics:
             self._sinks |= frozenset(sinks)
         for sink in self._sinks:
             for result in _SINK_RESULTS:
-                self._writes.labels(sink, result)
-        self.sinks.expect(self._sinks)
-        for endpoint in endpoints:
-            label = self._endpoint_labels.label_for(endpoint)
-            self._records.labels(label, ROUTED, "")
-            self._received.labels(label)
-            self._acknowledged.labels(label)
+                self._of("sink_writes", sink, result)
+            self._of("sink_write_seconds", sink)
+        for label in map(self._label, endpoints):
+            self._of("records", label, ROUTED, "")
+            self._of("gateway_received", label)
+            self._of("gateway_acknowledged", label)
 
     def count_written_batch(
         self, query: str, tally: Tally, seconds: float, committed_at_ms: int, *, counted: bool = False
@@ -564,36 +411,45 @@ class Metrics:
             self.coverage.add_batch(tally)
         else:
             self.outcomes(tally)
-        self._batch.observe(seconds)
-        self._bytes.observe(tally.bytes)
+        self._metrics["batch_seconds"].observe(seconds)
+        self._metrics["batch_bytes"].observe(tally.bytes)
         self._latency.add((max(0, committed_at_ms - at) / 1000, count) for at, count in tally.arrivals.items())
 
     def outcomes(self, tally: Tally) -> None:
         """Count the outcomes of written records."""
-        self._count_records(tally.records)
+        self._count_records(tally)
         self.coverage.add_batch(tally)
         self.flow.add(tally.records)
-        self.sinks.count_delivered(tally.delivered, tally.delivered_bytes)
         self.shadow.count_batch(tally)
         self._schema_ids.add(tally.ids)
         for endpoint, _, _ in tally.records:
             if not self._notified_early:
                 self._notify_listener(endpoint)
         for endpoint, count in tally.ties.items():
-            self._ties.labels(self._endpoint_labels.label_for(endpoint)).inc(count)
+            self._of("ambiguous_records", self._label(endpoint)).inc(count)
         for (_, message), count in tally.definitions.items():
-            self._definitions.labels(self._definition_labels.label_for(message)).inc(count)
+            self._of("definition_records", self._definition_labels.label_for(message)).inc(count)
 
-    def _count_records(self, records: Mapping[tuple[str, str, str], int]) -> None:
-        for (endpoint, outcome, reason), count in records.items():
-            self._records.labels(self._endpoint_labels.label_for(endpoint), outcome, reason).inc(count)
+    def _count_records(self, counts: Tally | Account) -> None:
+        for (endpoint, outcome, reason), count in counts.records.items():
+            self._of("records", self._label(endpoint), outcome, reason).inc(count)
+        for (sink, endpoint), count in counts.delivered.items():
+            self._of("sink_records", sink, self._label(endpoint)).inc(max(0, count))
+            size = counts.delivered_bytes.get((sink, endpoint), 0)
+            self._of("sink_bytes", sink, self._label(endpoint)).inc(max(0, size))
+
+    def account(self, query: str, taken: int, empty: int, gap: int) -> None:
+        """Add the counts of one batch, and set the records missing over all batches."""
+        self._of("taken_records", query).inc(taken)
+        self._of("empty_offsets", query).inc(empty)
+        self._of("conservation_gap", query).set(gap)
 
     def resume(self, query: str, account: Account) -> None:
         """Restore a query's counts from its saved totals, unless that was done."""
         if query not in self._resumed:
             self._resumed.add(query)
-            self._count_records(account.records)
-            self.sinks.restore_counts(query, account)
+            self._count_records(account)
+            self.account(query, account.taken, account.empty, account.gap)
 
     def set_listener(self, endpoint: str, callback: Callable[[], None]) -> None:
         """Call *callback*, in any thread, when a message of *endpoint* is stored.
@@ -617,13 +473,17 @@ class Metrics:
         """
         names = [sink] if sink in self._sinks else sink.split(",")
         for name in names:
-            self._writes.labels(name, result).inc()
-            self.sinks.set_problem(name, problem)
+            self._of("sink_writes", name, result).inc()
+            self.problems.set(name, problem)
+
+    def took(self, sink: str, seconds: float) -> None:
+        """Add the duration of a successful write to a sink."""
+        self._of("sink_write_seconds", sink).observe(seconds)
 
     def count_unfit_values(self, sink: str, counts: Mapping[str, int]) -> None:
         """Count values that a write made null in typed columns, by definition."""
         for message, count in counts.items():
-            self._unfit.labels(sink, self._definition_labels.label_for(message)).inc(count)
+            self._of("unfit_values", sink, self._definition_labels.label_for(message)).inc(count)
 
     def held(self, query: str, sink: str = "") -> None:
         """Set that a query holds a batch, because of that sink or, without one, of the share of dead letters in it.
@@ -635,18 +495,18 @@ class Metrics:
         with self._lock:
             self._clear_blocked(query)
             for name in names:
-                self._held.labels(query, name).set(1)
+                self._of("query_held", query, name).set(1)
                 self._holds.setdefault(query, set()).add(name)
 
     def init_query_series(self, query: str) -> None:
         """Initialize the series of a query with 0."""
-        self._held.labels(query, "")
+        self._of("query_held", query, "")
         for fault in _FAULTS:
-            self._faults.labels(query, fault)
+            self._of("batch_faults", query, fault)
 
     def fault(self, query: str, fault: BatchFault) -> None:
         """Count an attempt that failed because of the batch itself, or that exceeded its time limit (``overdue``)."""
-        self._faults.labels(query, fault).inc()
+        self._of("batch_faults", query, fault).inc()
 
     def released(self, query: str) -> None:
         """Set that no batch of a query is blocked."""
@@ -655,24 +515,38 @@ class Metrics:
 
     def _clear_blocked(self, query: str) -> None:
         for name in self._holds.get(query, ()):
-            self._held.labels(query, name).set(0)
+            self._of("query_held", query, name).set(0)
 
     def set_inbox_size(self, bytes: int, most: int) -> None:
         """Set the size of the inbox on disk, and its maximum."""
-        self._inbox_bytes.set(bytes)
-        self._inbox_most.set(most)
+        self._metrics["inbox_bytes"].set(bytes)
+        self._metrics["inbox_max_bytes"].set(most)
 
-    def count_reload(self, result: ReloadResult) -> None:
-        """Count a reload as ``accepted`` or ``refused``; ``unchanged`` is not counted."""
-        if result != "unchanged":
-            self._reloads.labels(result).inc()
+    def count_reload(self, result: Literal["accepted", "refused"]) -> None:
+        """Count a changed catalog."""
+        self._of("catalog_reloads", result).inc()
+
+    def set_findings(self, findings: Iterable[Finding]) -> None:
+        """Set how many findings of each severity the active catalog has."""
+        severities = [finding.severity for finding in findings]
+        for severity in _SEVERITIES:
+            self._of("catalog_findings", severity).set(severities.count(severity))
+
+    def count_changes(self, changes: int, incompatible: int, left: int) -> None:
+        """Count the changes for consumers by a reload, some of which are incompatible.
+
+        *left* is the number of incompatible changes against the last compatible catalog.
+        """
+        self._metrics["catalog_incompatible_changes"].set(left)
+        self._of("catalog_changes", "true").inc(changes - incompatible)
+        self._of("catalog_changes", "false").inc(incompatible)
 
     def received(self, endpoint: str) -> None:
         """Count a message that a gateway received."""
-        self._received.labels(self._endpoint_labels.label_for(endpoint)).inc()
+        self._of("gateway_received", self._label(endpoint)).inc()
 
     def acknowledged(self, endpoint: str) -> None:
         """Count a message that is stored and acknowledged to its sender."""
-        self._acknowledged.labels(self._endpoint_labels.label_for(endpoint)).inc()
+        self._of("gateway_acknowledged", self._label(endpoint)).inc()
         if self._notify_listener(endpoint):
             self._notified_early = True

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple
-
-from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client import Counter as CounterMetric
 
 from catalog.model import Finding
 from router.evaluation.comparing import CHANGED, DIFFERENCE_LABELS, FAILED, MAX_GROUPS, OTHERS, SAME
@@ -50,8 +47,8 @@ class _ShadowCounts:
 class ShadowMetrics:
     """The metrics of ``catalog.shadow``; without one, nothing is counted. Thread-safe."""
 
-    def __init__(self, registry: CollectorRegistry, label: Callable[[str], str]) -> None:
-        """*label* returns the label of an endpoint in metrics."""
+    def __init__(self, metrics: Mapping[str, Any], label: Callable[[str], str]) -> None:
+        """*metrics* has those of the shadow by name; *label* returns the label of an endpoint."""
         self._label = label
         self._lock = threading.Lock()
         self._sources: tuple[str, ...] = ()
@@ -59,23 +56,7 @@ class ShadowMetrics:
         self._reason = ""
         self._findings: tuple[Finding, ...] = ()
         self._since = _ShadowCounts()
-        self._outcomes = CounterMetric(
-            "xrouter_shadow_outcomes",
-            "Records by result of the shadow catalog: unchanged, changed, left-out (evaluated only by the active "
-            "one) or failed.",
-            ("endpoint", "result"),
-            registry=registry,
-        )
-        self._records = CounterMetric(
-            "xrouter_shadow_records",
-            "Records that the shadow catalog would change, by difference; one may differ in several ways.",
-            ("endpoint", "difference"),
-            registry=registry,
-        )
-        self._info = Gauge("xrouter_shadow_info", "The shadow catalog in use, always 1.", ("epoch",), registry=registry)
-        self._broken = Gauge(
-            "xrouter_shadow_broken", "Whether the shadow catalog cannot be used or was disabled.", registry=registry
-        )
+        self._metrics = metrics
 
     def init_series(self, sources: Sequence[str], endpoints: Sequence[str]) -> None:
         """Set the *sources* of the shadow catalog, and initialize the series of endpoints with 0."""
@@ -83,9 +64,9 @@ class ShadowMetrics:
             self._sources = tuple(sources)
         for endpoint in map(self._label, endpoints):
             for result in RESULTS:
-                self._outcomes.labels(endpoint, result)
+                self._metrics["shadow_outcomes"].labels(endpoint, result)
             for kind in DIFFERENCE_LABELS:
-                self._records.labels(endpoint, kind)
+                self._metrics["shadow_records"].labels(endpoint, kind)
 
     @property
     def is_broken(self) -> bool:
@@ -104,13 +85,13 @@ class ShadowMetrics:
         """Set why the shadow catalog cannot be used, '' if it can; the last valid one stays in use."""
         with self._lock:
             self._reason, self._findings = reason, tuple(findings)
-        self._broken.set(bool(reason))
+        self._metrics["shadow_broken"].set(bool(reason))
 
     def set_aside(self, reason: str) -> None:
         """Note that the shadow does not judge any more, until there is another one."""
         with self._lock:
             self._state, self._reason = "set-aside", reason
-        self._broken.set(1)
+        self._metrics["shadow_broken"].set(1)
         self._set_info(None)
 
     def count_batch(self, tally: Tally) -> None:
@@ -123,7 +104,7 @@ class ShadowMetrics:
             for (before, after, endpoint, what, was, now), number in tally.shadow.items():
                 mine = (before, after) == since.pair
                 if what in DIFFERENCE_LABELS:
-                    self._records.labels(self._label(endpoint), what).inc(number)
+                    self._metrics["shadow_records"].labels(self._label(endpoint), what).inc(number)
                     if mine:
                         since.kinds[endpoint, what] += number
                         known = (what, was, now) in since.groups or len(since.groups) < MAX_GROUPS
@@ -138,7 +119,7 @@ class ShadowMetrics:
                 results[endpoint, LEFT_OUT] = left
                 since.results[endpoint, LEFT_OUT] += left
         for (endpoint, what), number in results.items():
-            self._outcomes.labels(self._label(endpoint), what).inc(number)
+            self._metrics["shadow_outcomes"].labels(self._label(endpoint), what).inc(number)
 
     def to_json(self) -> dict[str, Any] | None:
         """Return the figures in the JSON form of ``xrouter plan``; None without a shadow catalog."""
@@ -168,9 +149,9 @@ class ShadowMetrics:
             }
 
     def _set_info(self, epoch: str | None) -> None:
-        self._info.clear()
+        self._metrics["shadow_info"].clear()
         if epoch is not None:
-            self._info.labels(epoch).set(1)
+            self._metrics["shadow_info"].labels(epoch).set(1)
 
 
 def _count_left_out(tally: Tally, results: Counter[tuple[str, str]]) -> Counter[str]:

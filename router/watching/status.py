@@ -108,13 +108,19 @@ class RouterStatus:
         self._catalog: dict[str, Any] | None = None
         self._refused: tuple[Finding, ...] = ()
         self._refused_since = ""
-        self._awaited: tuple[str, ...] = ()
-        self._doubts: tuple[str, ...] = ()
-        self._held = ""
-        self._stale = ""
         self._inbox: _GatewayStatus | None = None
-        self._draining = False
-        self._warming = False
+        self.stale = ""
+        """Why the router started with a saved catalog; reading a catalog clears it."""
+        self.awaited: tuple[str, ...] = ()
+        """Unreachable references of a pending catalog. The router stays ready with the active one, if there is one."""
+        self.doubts: tuple[str, ...] = ()
+        """Why a catalog change needs confirmation. The router stays ready."""
+        self.pending_reason = ""
+        """Why a changed catalog cannot become active yet."""
+        self.warming = False
+        """Whether Spark is still warming up; the router is not ready until then."""
+        self.draining = False
+        """Whether the router is stopping: it is no longer ready, but healthy."""
         self._beaten: float | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=MAX_EPOCHS)
         self._differences: OrderedDict[str, dict[str, Any]] = OrderedDict()
@@ -166,18 +172,13 @@ class RouterStatus:
                 self._history.append(_make_history_entry(epoch, definitions))
             self._catalog = {"epoch": epoch, "definitions": definitions, "since": format_now()}
             self._refused, self._refused_since = (), ""
-            self._stale = ""
-
-    def set_stale(self, reason: str) -> None:
-        """Set why the router started with a saved catalog; '' if it did not. Reading a catalog clears it."""
-        with self._lock:
-            self._stale = reason
+            self.stale = ""
 
     def add_refused(self, findings: Sequence[Finding]) -> None:
         """Add a rejected catalog; the router stays ready with the active one."""
         with self._lock:
             self._refused, self._refused_since = tuple(findings), format_now()
-            self._stale = ""
+            self.stale = ""
             entry = _make_history_entry(None, None, self._refused)
             last = self._history[-1] if self._history else {}
             if last.get("result") == "refused" and last["findings"] == entry["findings"]:
@@ -199,34 +200,6 @@ class RouterStatus:
             history, differences = list(self._history), dict(self._differences)
         return [entry | {"difference": differences.pop(entry["epoch"], None)} for entry in reversed(history)]
 
-    def set_awaited(self, references: Sequence[str]) -> None:
-        """Set the unreachable references of a pending catalog; empty if it is not pending.
-
-        The router stays ready with the active catalog; without one, it has not started yet.
-        """
-        with self._lock:
-            self._awaited = tuple(references)
-
-    def set_doubts(self, reasons: Sequence[str]) -> None:
-        """Set why a catalog change needs confirmation; empty if none does. The router stays ready."""
-        with self._lock:
-            self._doubts = tuple(reasons)
-
-    def set_pending_reason(self, reason: str) -> None:
-        """Set why a changed catalog cannot become active yet; '' if none is pending."""
-        with self._lock:
-            self._held = reason
-
-    def set_warming(self, begun: bool) -> None:
-        """Set whether Spark is still warming up; the router is not ready until then."""
-        with self._lock:
-            self._warming = begun
-
-    def set_draining(self) -> None:
-        """Set that the router is stopping: it is no longer ready, but healthy."""
-        with self._lock:
-            self._draining = True
-
     def note_heartbeat(self) -> None:
         """Record a heartbeat of the queries' supervisor; call it every few seconds."""
         with self._lock:
@@ -239,7 +212,7 @@ class RouterStatus:
         limit.
         """
         with self._lock:
-            silent = 0.0 if self._beaten is None or self._draining else self._clock() - self._beaten
+            silent = 0.0 if self._beaten is None or self.draining else self._clock() - self._beaten
         if silent <= STALE_SECONDS:
             return True, {"healthy": True, "reasons": []}
         reason = f"the supervisor of the queries has been silent for {silent:.0f} s; restart the router"
@@ -267,17 +240,17 @@ class RouterStatus:
     def count_pending(self) -> dict[str, int]:
         """Return how much of what a pending or rejected catalog lacks, in full."""
         with self._lock:
-            counts = {"awaited": len(self._awaited), "doubted": len(self._doubts), "refused": len(self._refused)}
-            return {**counts, "held": bool(self._held)}
+            counts = {"awaited": len(self.awaited), "doubted": len(self.doubts), "refused": len(self._refused)}
+            return {**counts, "held": bool(self.pending_reason)}
 
     def _list_reasons(self) -> list[str]:
-        reasons = ["the router is draining"] if self._draining else []
+        reasons = ["the router is draining"] if self.draining else []
         if self._catalog is None:
-            waits = f"unreachable references: {', '.join(self._awaited[:SHOWN_FINDINGS])}"
-            reasons.append(_append_reason("no catalog is active", waits if self._awaited else ""))
-        if self._stale:
-            reasons.append(self._stale)
-        if self._warming:
+            waits = f"unreachable references: {', '.join(self.awaited[:SHOWN_FINDINGS])}"
+            reasons.append(_append_reason("no catalog is active", waits if self.awaited else ""))
+        if self.stale:
+            reasons.append(self.stale)
+        if self.warming:
             reasons.append("Spark workers are starting and loading the catalog")
         if not self._queries and self._routes:
             reasons.append("no query is running yet")
@@ -303,9 +276,9 @@ class RouterStatus:
         answer["refused"] = [asdict(finding) for finding in self._refused[:SHOWN_FINDINGS]]
         answer["refused_findings"] = len(self._refused)
         answer["refused_since"] = self._refused_since or None
-        answer["held"] = self._held
-        answer["awaited"] = list(self._awaited[:SHOWN_FINDINGS])
-        answer["doubted"] = list(self._doubts)
+        answer["held"] = self.pending_reason
+        answer["awaited"] = list(self.awaited[:SHOWN_FINDINGS])
+        answer["doubted"] = list(self.doubts)
         return answer
 
 

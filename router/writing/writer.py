@@ -28,7 +28,6 @@ from router.settings.routes import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, Destination
 from router.sinks import ArrowSink, WriteResult, open_sink
 from router.sinks.contract import RejectedRow
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, WIDE_WITH_AMBIGUOUS
-from router.sinks.messages.definitions import make_destination_key
 from router.sinks.messages.sink import MESSAGE, DestinationCap, get_destination_cap
 from router.state.ledger import waits_for
 from router.watching.batches import watch_write
@@ -55,7 +54,7 @@ def capped_topics(
     for name, template in topics.items():
         sink = settings.sinks[name].topics
         if sink is not None and may_exceed_cap(sink, template, catalog):
-            capped[name] = get_destination_cap(make_destination_key(name, sink), sink.max_destinations)
+            capped[name] = get_destination_cap(name, sink)
     return capped
 
 
@@ -370,7 +369,7 @@ class BatchWriter:
 
     def _count(self, names: Sequence[str], began: float) -> None:
         for name in names:
-            self._metrics.sinks.took(name, time.monotonic() - began)
+            self._metrics.took(name, time.monotonic() - began)
             self._metrics.count_sink_write(name, "ok")
 
     def _open_sink(self, name: str, *, letters: bool = False) -> ArrowSink:

@@ -33,7 +33,6 @@ from router.rendering.texts import (
 from router.sinks.jsonlines import (
     DEAD_LETTER,
     WIDE_WITH_AMBIGUOUS,
-    dead_letter_to_json_line,
     render_event_lines,
     render_letter_lines,
     wide_to_json_line,
@@ -179,7 +178,7 @@ def lines() -> Iterator[Case]:
     )
     yield (
         "JSON lines of dead letters",
-        lambda: [dead_letter_to_json_line(row) for row in letters.to_pylist()],
+        None,
         lambda: whole(letters, render_letter_lines),
     )
 

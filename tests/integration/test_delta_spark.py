@@ -18,7 +18,7 @@ from router.sinks.contract import StagedCommit
 from router.sinks.jsonlines import WIDE
 from router.sinks.tables import upkeep as merging
 from router.sinks.tables.delta import DeltaSink
-from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+from router.sinks.tables.upkeep import Upkeep
 from tests.support.delta_spark import DeltaSpark, delta_spark
 from tests.unit.router.sinks.tables.test_staging import rows
 
@@ -89,7 +89,7 @@ def test_batches_upkeep_and_spark_in_turn(name: str, theirs: DeltaSpark, tmp_pat
     more, clause = COLUMNS.get(name, ("", ""))
     create(theirs, folder, more=more, clause=clause, properties=PROPERTIES.get(name, ""))
     sink = DeltaSink("lake", str(folder), WIDE, grows=True)
-    upkeep = Upkeep("lake", UpkeepRules(3, 1 << 20, timedelta(hours=1)))
+    upkeep = Upkeep("lake", 3, 1 << 20, timedelta(hours=1))
     for version in range(4):
         write(sink, version)
     judge(theirs, folder, 4)

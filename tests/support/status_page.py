@@ -272,11 +272,11 @@ def families() -> tuple[Metric, ...]:
     tally.delivered["s", "/endpoints/e"] = 1
     metrics.count_written_batch("q", tally, 0.1, 0)
     metrics.count_unfit_values("s", {"/m": 1})
-    metrics.sinks.account("q", 1, 0, 0)
+    metrics.account("q", 1, 0, 0)
     metrics.backlogs.update("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
     metrics.backlogs.update(INBOX, {INBOX: Backlog(0), "/endpoints/pushed": Backlog(0)})
     metrics.coverage.follow(plan("m"))
-    metrics.catalog_state.set_findings([])
+    metrics.set_findings([])
     metrics.held("q", "s")
     metrics.init_query_series("q")
     metrics.shadow.init_series(["next.json"], ["/endpoints/e"])

@@ -46,7 +46,7 @@ from registry.replication.peers import Direction, Peer
 from registry.store.engine import StoreError, store_error
 from router.errors import ConfigError, RouterError, SinkError, StateError
 from router.settings.catalogs import CatalogLogin, iter_registry_login_faults, make_origin_login, to_path, to_tls
-from router.settings.checks import REMEDY, is_loopback, iter_remote_faults
+from router.settings.checks import REMEDY, is_loopback, iter_secret_faults
 from router.settings.load import SettingsNode, apply_environment, read_yaml, resolve, settings_error, validate_model
 from router.settings.model import HttpSettings, LogSettings, MetricsSettings, make_access, make_server_limits
 from router.settings.routes import make_event_values, parse_address, parse_name
@@ -194,7 +194,9 @@ def _make_subscriber(name: str, given: SubscriberSettings) -> SubscriberDelivery
         given.events, frozenset(given.types), entities=frozenset(given.entities), below=tuple(given.below)
     )
     binding = given.to.binding(None)
-    composer = EventMessages(binding, given.to.make_address_of(binding), given.to.choose_mode(binding), given.to.given)
+    composer = EventMessages(
+        binding, given.to.make_address_of(binding), given.to.choose_mode(binding), given.to.message_form.given
+    )
     return SubscriberDelivery(wants, composer, partial(given.to.make_sender, name))
 
 
@@ -379,7 +381,7 @@ def _iter_faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
         for field in sorted(set(_OF_ROUTERS) & each.to.model_fields_set):
             yield f"{key}.{field}", "applies only to sinks of the router; remove it"
         yield from each.to.faults(key, events=True, letters=False)
-        yield from iter_remote_faults(key, each.to)
+        yield from iter_secret_faults(key, each.to, each.to.family, each.to.own_addresses)
         if getattr(each.to, "qos", 1) == 0:
             yield f"{key}.qos", "is 0, which no broker confirms; use 1"
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import SecretStr
 
@@ -110,6 +111,24 @@ class SinkSettings(Section):
         """Return where records go, with the known variables filled in."""
 
 
+@dataclass(frozen=True, slots=True)
+class MessageForm:
+    """The form of messages that settings ask for.
+
+    ``mode`` is the CloudEvents content mode; None leaves it to the definitions. ``least`` are minimum values of numeric
+    parts, ``given`` parts that every message of a template has, and ``uncarried`` those that the target cannot carry.
+    ``reserved_headers`` are lower-case names that the client itself sets; None passes on no headers of records.
+    ``max_body`` is in bytes; None is the target's own limit.
+    """
+
+    mode: Literal["binary", "structured"] | None = None
+    least: Mapping[str, int] = field(default_factory=dict)
+    given: tuple[Part, ...] = ()
+    uncarried: frozenset[str] = frozenset()
+    reserved_headers: frozenset[str] | None = frozenset()
+    max_body: int | None = None
+
+
 class RemoteSink(SinkSettings):
     """A sink of a message protocol: its server, and the form of its messages."""
 
@@ -163,34 +182,9 @@ class RemoteSink(SinkSettings):
         return {}
 
     @property
-    def content_mode(self) -> str | None:
-        """The CloudEvents content mode of the settings; None leaves it to the definitions."""
-        return None
-
-    @property
-    def least(self) -> Mapping[str, int]:
-        """Minimum values of numeric parts of a message."""
-        return {}
-
-    @property
-    def given(self) -> tuple[Part, ...]:
-        """Parts that every message of a template has."""
-        return ()
-
-    @property
-    def uncarried(self) -> frozenset[str]:
-        """Parts of the protocol that the target cannot carry."""
-        return frozenset()
-
-    @property
-    def reserved_headers(self) -> frozenset[str] | None:
-        """Lower-case names that the client itself sets; None if no headers of records are passed on."""
-        return frozenset()
-
-    @property
-    def body_limit(self) -> int | None:
-        """The maximum bytes of a body; None for the target's own limit."""
-        return None
+    def message_form(self) -> MessageForm:
+        """The form of its messages."""
+        return MessageForm()
 
     def binding(self, endpoint: Endpoint | None) -> Binding:
         """Return the sink's protocol binding."""

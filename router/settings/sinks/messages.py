@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
@@ -35,7 +36,7 @@ from router.settings.routes import (
     parse_address,
     parse_name,
 )
-from router.settings.sinks.contract import Fault, RemoteSink, SinkSettings, TemplateFiller
+from router.settings.sinks.contract import Fault, MessageForm, RemoteSink, SinkSettings, TemplateFiller
 from router.settings.values import (
     ENDPOINT,
     Duration,
@@ -91,19 +92,11 @@ class MessageSink(RemoteSink):
     """URI schemes of addresses."""
 
     @property
-    def content_mode(self) -> Literal["binary", "structured"] | None:
-        """The mode of the settings."""
-        return self.mode
-
-    @property
-    def reserved_headers(self) -> frozenset[str] | None:
-        """Empty, or None if no headers are passed on."""
-        return frozenset() if self.pass_headers else None
-
-    @property
-    def body_limit(self) -> int | None:
-        """The limit of the settings."""
-        return self.max_body
+    def message_form(self) -> MessageForm:
+        """The mode and the limit of the settings, and whether headers are passed on."""
+        return MessageForm(
+            self.mode, reserved_headers=frozenset() if self.pass_headers else None, max_body=self.max_body
+        )
 
     @property
     def seconds(self) -> float:
@@ -215,12 +208,12 @@ class HttpSink(MessageSink):
         return self.headers
 
     @property
-    def reserved_headers(self) -> frozenset[str] | None:
-        """The headers of the settings."""
-        if not self.pass_headers:
-            return None
+    def message_form(self) -> MessageForm:
+        """As for other protocols; headers of the settings are not passed on."""
+        form = super().message_form
         key = [] if self.api_key is None else [self.api_key_header]
-        return frozenset(name.lower() for name in (*self.headers, *key))
+        taken = frozenset(name.lower() for name in (*self.headers, *key))
+        return replace(form, reserved_headers=taken) if self.pass_headers else form
 
     def address_faults(self, key: str) -> Iterator[Fault]:
         """Yield what is wrong with the URL, and headers that events set."""
@@ -286,15 +279,11 @@ class MqttSink(MessageSink):
     )
 
     @property
-    def least(self) -> Mapping[str, int]:
-        """The quality of service."""
-        return {"qos": self.qos}
-
-    @property
-    def given(self) -> tuple[Part, ...]:
-        """QoS and retain flag."""
+    def message_form(self) -> MessageForm:
+        """As for other protocols, with QoS and retain flag."""
         retain = b"true" if self.retain else b"false"
-        return Part("qos", b"%d" % self.qos, JSON_KIND), Part("retain", retain, JSON_KIND)
+        given = (Part("qos", b"%d" % self.qos, JSON_KIND), Part("retain", retain, JSON_KIND))
+        return replace(super().message_form, least={"qos": self.qos}, given=given)
 
     def binding(self, endpoint: Endpoint | None) -> Binding:
         """Return the binding of the settings' version, else the endpoint's, else MQTT 5."""
@@ -338,9 +327,9 @@ class NatsSink(MessageSink):
     seed: FilePath | None = Field(None, description="File with an nkey seed.")
 
     @property
-    def uncarried(self) -> frozenset[str]:
-        """``reply-to``, which JetStream uses for its acknowledgement."""
-        return frozenset({"reply-to"} if self.jetstream else ())
+    def message_form(self) -> MessageForm:
+        """As for other protocols, without ``reply-to``, which JetStream uses for its acknowledgement."""
+        return replace(super().message_form, uncarried=frozenset({"reply-to"} if self.jetstream else ()))
 
     def login(self) -> BrokerLogin:
         """Return as whom to connect."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import partial
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -27,7 +28,7 @@ from catalog.definitions.constraints import (
 from catalog.findings import TemplateError
 from catalog.model import Catalog, Definition, Endpoint, Property
 from catalog.parsing.nearest import Suggestions
-from catalog.templates import TEMPLATE_TYPES, Template
+from catalog.templates import TEMPLATE_TYPES
 from catalog.values import is_any_timestamp, to_text
 from router.errors import SinkError
 from router.matching.channels import ChannelBuilder
@@ -52,25 +53,12 @@ from router.sinks.messages.sink import (
     get_publisher,
 )
 
-if TYPE_CHECKING:
-    from router.schemaids.framing import WrittenFrame
-
 # Messages are checked against their definitions before they are sent (MATCHING.md#sending).
 #
 # The matcher is the same as in ``run``; its input is what a receiver of the message would read. Remembering results by
 # the values that are constrained would save 15 of 80 us for a message.
 
 _MISMATCHES: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltMessage:
-    """A message, its event, the index of its definition, and its mode."""
-
-    event: RoutedEvent
-    message: Outbound
-    definition: int
-    mode: Mode
 
 
 class MessageValidator:
@@ -98,36 +86,22 @@ class MessageValidator:
         self._matcher = Matcher(builder.targets, builder.channels)
         self._sniffs = [self._matcher.sniffs(number, binding.protocol) for number in range(len(names))]
 
-    def find_faults(self, shaped: Sequence[BuiltMessage]) -> list[str]:
-        """Return for each message why it does not match its definition; an empty text if it matches."""
+    def find_faults(self, built: Sequence[tuple[int, Outbound]]) -> list[str]:
+        """Return for each message, with the number of its definition, why it does not match; empty if it does."""
         builder = RecordColumnsBuilder(self._matcher.index.keys)
-        for place, each in enumerate(shaped):
-            sniff = self._sniffs[each.definition]
-            received = self._binding.sending.iter_received_parts(each.message, binary=self._binding.binary)
+        for place, (number, message) in enumerate(built):
+            received = self._binding.sending.iter_received_parts(message, binary=self._binding.binary)
             parts = [part for part in received if part.key not in self._uncarried]
-            message = each.message
-            builder.add(
-                RawRow(
-                    place,
-                    self._binding,
-                    parts,
-                    message.body,
-                    each.definition,
-                    lambda sniff=sniff: sniff,  # type: ignore[misc]
-                    message.id,
-                    None,
-                )
-            )
+            sniff = partial(bool, self._sniffs[number])
+            builder.add(RawRow(place, self._binding, parts, message.body, number, sniff, message.id, None))
         columns = builder.build()
         winners = self._matcher.winners(columns)
-        faults = ["it would be read as an empty batch of events"] * len(shaped)
-        for source in columns.sources.tolist():
+        faults = ["it would be read as an empty batch of events"] * len(built)
+        outcomes = self._matcher.match(columns) if (winners < 0).any() else None
+        for row, source in enumerate(columns.sources.tolist()):
             faults[source] = ""
-        if (winners < 0).any():
-            outcomes = self._matcher.match(columns)
-            for row, source in enumerate(columns.sources.tolist()):
-                if winners[row] < 0:
-                    faults[source] = _describe_mismatches(outcomes.nearest.get(row, []), outcomes.details[row])
+            if outcomes is not None and winners[row] < 0:
+                faults[source] = _describe_mismatches(outcomes.nearest.get(row, []), outcomes.details[row])
         return faults
 
 
@@ -178,53 +152,41 @@ class _Attempt:
     place: int
     event: RoutedEvent
     remaining: Iterator[_Candidate]
-    find_faults: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
     def make_refusal(self, endpoint: str) -> UnsendableMessage:
-        if self.find_faults:
-            return UnsendableMessage("; ".join(self.find_faults[:3]))
+        if self.faults:
+            return UnsendableMessage("; ".join(self.faults[:3]))
         return UnsendableMessage(f"{endpoint} has no definition of type {self.event.attributes['type']!r}")
 
 
-class EndpointComposer:
-    """Builds messages for one endpoint. ``mode`` overrides the mode of its definitions; ``base`` is a URL for HTTP.
+@dataclass(eq=False)
+class EndpointComposer(MessageBuilder):
+    """Builds messages for one endpoint. ``mode`` overrides the mode of its definitions.
 
     ``least`` are minimum values of parts, which override endpoint, definition and protocol: a message to be confirmed
     cannot have QoS 0. ``passing`` forwards headers of records; None omits them. ``uncarried`` are parts that the target
     cannot carry.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        endpoint: Endpoint,
-        binding: Binding,
-        *,
-        mode: Mode | None = None,
-        lineage: LineageForm = True,
-        base: str = "",
-        least: Mapping[str, int] | None = None,
-        passing: HeaderForwarder | None = None,
-        uncarried: frozenset[str] = frozenset(),
-    ) -> None:
-        self._endpoint = endpoint
-        self._binding = binding
-        self._sending = binding.sending
-        self._lineage = lineage
-        self._base = base
-        self._least = {**binding.sending.min_values, **(least or {})}
+    catalog: Catalog
+    endpoint: Endpoint
+    binding: Binding
+    mode: Mode | None = None
+    lineage: LineageForm = True
+    least: Mapping[str, int] = field(default_factory=dict)
+    passing: HeaderForwarder | None = None
+    uncarried: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._sending = self.binding.sending
+        self.least = {**self._sending.min_values, **self.least}
         self._by_channel = frozenset().union(*(each.sending.channel_options for each in BINDINGS.values()))
-        self._passing = passing
-        known = (catalog.definitions[xid] for xid in endpoint.candidates if xid in catalog.definitions)
-        self._candidates = tuple(self._iter_usable(known, mode))
+        known = map(self.catalog.definitions.get, self.endpoint.candidates)
+        self._candidates = tuple(self._iter_usable(each for each in known if each is not None))
         self._numbers = {each.definition.xid: number for number, each in enumerate(self._candidates)}
         definitions = [each.definition for each in self._candidates]
-        self._validator = MessageValidator(catalog, endpoint, binding, definitions, uncarried)
-        self._frames: Mapping[str, WrittenFrame] = {}
-
-    def set_frames(self, frames: Mapping[str, WrittenFrame]) -> None:
-        """Prefix the bodies of these definitions with frames."""
-        self._frames = frames
+        self._validator = MessageValidator(self.catalog, self.endpoint, self.binding, definitions, self.uncarried)
 
     def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | UnsendableMessage]:
         """Return the message for each event, checked against its definition.
@@ -232,45 +194,40 @@ class EndpointComposer:
         The result is :class:`UnsendableMessage` if no definition has the event's type, or none of these can be filled
         and matches.
         """
-        answers: list[Outbound | UnsendableMessage] = [UnsendableMessage("") for _ in events]
+        answers: dict[int, Outbound | UnsendableMessage] = {}
         tries = [_Attempt(place, event, iter(self._find_candidates(event))) for place, event in enumerate(events)]
         while tries:
-            attempts = [(each, shaped) for each in tries if (shaped := self._build_next(each)) is not None]
-            for each in tries:
-                answers[each.place] = each.make_refusal(self._endpoint.xid)
+            built = [(each, *found) for each in tries if (found := self._build_next(each)) is not None]
+            answers.update((each.place, each.make_refusal(self.endpoint.xid)) for each in tries)
+            numbered = [(self._numbers[candidate.definition.xid], message) for _, candidate, message in built]
             tries = []
-            for (each, shaped), fault in zip(
-                attempts, self._validator.find_faults([shaped for _, shaped in attempts]), strict=True
-            ):
-                candidate = self._candidates[shaped.definition]
-                frame = self._frames.get(candidate.definition.xid)
-                answers[each.place] = add_frame(shaped.message, each.event, candidate.mode, frame)
+            for (each, candidate, message), fault in zip(built, self._validator.find_faults(numbered), strict=True):
+                frame = self.frames.get(candidate.definition.xid)
+                answers[each.place] = add_frame(message, each.event, candidate.mode, frame)
                 if fault:
-                    each.find_faults.append(f"{self._candidates[shaped.definition].definition.xid}: {fault}")
+                    each.faults.append(f"{candidate.definition.xid}: {fault}")
                     tries.append(each)
-        return answers
+        return [answers[place] for place in range(len(events))]
 
-    def _build_next(self, tried: _Attempt) -> BuiltMessage | None:
+    def _build_next(self, tried: _Attempt) -> tuple[_Candidate, Outbound] | None:
         """Build the event's message with the next usable definition; None if there are no more."""
         for candidate in tried.remaining:
             try:
-                message = self._build_message(candidate, tried.event)
+                return candidate, self._build_message(candidate, tried.event)
             except (TemplateError, AddressError, UnsendableMessage) as error:
-                tried.find_faults.append(f"{candidate.definition.xid}: {error}")
-                continue
-            return BuiltMessage(tried.event, message, self._numbers[candidate.definition.xid], candidate.mode)
+                tried.faults.append(f"{candidate.definition.xid}: {error}")
         return None
 
-    def _iter_usable(self, definitions: Iterable[Definition], asked: Mode | None) -> Iterator[_Candidate]:
+    def _iter_usable(self, definitions: Iterable[Definition]) -> Iterator[_Candidate]:
         for definition in definitions:
-            target = match_candidate_of(definition, self._endpoint)
-            if target is None or target.protocol not in (None, self._binding.protocol):
+            target = match_candidate_of(definition, self.endpoint)
+            if target is None or target.protocol not in (None, self.binding.protocol):
                 continue
             native = target.native is not None and not target.envelope
-            structured = not self._binding.binary or is_structured(definition, self._endpoint, self._binding)
+            structured = not self.binding.binary or is_structured(definition, self.endpoint, self.binding)
             attributes = tuple((prop.name, attribute_constraint(prop)) for prop in definition.envelopemetadata)
             wanted: Mode = "native" if native else "structured" if structured else "binary"
-            yield _Candidate(definition, asked or wanted, attributes)
+            yield _Candidate(definition, self.mode or wanted, attributes)
 
     def _find_candidates(self, event: RoutedEvent) -> list[_Candidate]:
         own = [each for each in self._candidates if each.definition.xid == event.message]
@@ -286,12 +243,12 @@ class EndpointComposer:
                 raise UnsendableMessage(f"{part.key} must be text, but its bytes are not UTF-8")
         keys = {part.key for part in parts}
         for name in self._sending.scalar_options:
-            if name in self._endpoint.options and name not in keys:
-                parts.append(Part(name, msgspec.json.encode(self._endpoint.options[name]), JSON_KIND))
-        if self._least:
+            if name in self.endpoint.options and name not in keys:
+                parts.append(Part(name, msgspec.json.encode(self.endpoint.options[name]), JSON_KIND))
+        if self.least:
             parts = [self._raise_to_minimum(part) for part in parts]
         parts += [part for part in self._iter_listed_parts(values) if part.key not in keys]
-        for name, text in self._sending.channel_address(definition, self._endpoint, connected=True).items():
+        for name, text in self._sending.channel_address(definition, self.endpoint, connected=True).items():
             if name not in keys:
                 parts.append(Part(name, self._expand_address(text, values).encode()))
         if self._sending.key_name and self._sending.key_name not in keys:
@@ -299,12 +256,12 @@ class EndpointComposer:
         address = validate_address(self._build_address(definition, parts, values), self._sending)
         kept = [part for part in parts if not part.key.startswith(_QUERY)]
         return build_message(
-            event, self._binding, candidate.mode, address, kept, lineage=self._lineage, passing=self._passing
+            event, self.binding, candidate.mode, address, kept, lineage=self.lineage, passing=self.passing
         )
 
     def _raise_to_minimum(self, part: Part) -> Part:
-        if part.key in self._least and (part.text or "").isdecimal():
-            return part._replace(value=b"%d" % max(self._least[part.key], int(part.text or "")))
+        if part.key in self.least and (part.text or "").isdecimal():
+            return part._replace(value=b"%d" % max(self.least[part.key], int(part.text or "")))
         return part
 
     def _iter_options(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Property, str]]:
@@ -313,7 +270,7 @@ class EndpointComposer:
             name = prop.name.rpartition(".")[2]
             if prop.value is not None:
                 yield prop, self._expand_option(prop, values)
-            elif prop.required and prop.name not in self._by_channel and prop.name != self._binding.rule.content_type:
+            elif prop.required and prop.name not in self._by_channel and prop.name != self.binding.rule.content_type:
                 text = values.get(name, values.get(_OF_EVENT.get(name, "")))
                 if text is None:
                     raise UnsendableMessage(f"requires {prop.name}, which has no value")
@@ -325,8 +282,11 @@ class EndpointComposer:
             if "time" not in values:
                 raise UnsendableMessage(f"{prop.name} is a time, but the event has no time")
             return values["time"]
-        template = _parse_template(prop, self._sending.has_dotted_levels and prop.name == self._sending.address_key)
-        if template is None:
+        if prop.type not in TEMPLATE_TYPES:
+            return text
+        dots = self._sending.has_dotted_levels and prop.name == self._sending.address_key
+        template = parse_cached_template(text, dots)
+        if template.is_literal:
             return text
         expanded = template.expand(values, encode=prop.type == "uritemplate")
         if template.match(expanded, decode=prop.type == "uritemplate") is None:
@@ -336,7 +296,7 @@ class EndpointComposer:
     def _iter_listed_parts(self, values: Mapping[str, str]) -> Iterator[Part]:
         """Yield headers and query values from the endpoint's options."""
         for member in self._sending.listed_options:
-            listed = self._endpoint.options.get(member)
+            listed = self.endpoint.options.get(member)
             pairs = listed.items() if isinstance(listed, dict) else _iter_name_values(listed)
             for name, value in pairs:
                 text = parse_cached_template(to_text(value), False).expand(values, encode=False)
@@ -351,12 +311,12 @@ class EndpointComposer:
     def _build_address(self, definition: Definition, parts: list[Part], values: Mapping[str, str]) -> str:
         declared = any(prop.name == "path" and prop.value is not None for prop in definition.protocoloptions)
         return self._sending.build_address(
-            parts, self._endpoint, declared, self._base, lambda text: self._expand_address(text, values)
+            parts, self.endpoint, declared, "", lambda text: self._expand_address(text, values)
         )
 
     def _build_key_part(self, event: RoutedEvent, values: Mapping[str, str]) -> list[Part]:
         """Return the part with the record's key: the endpoint's, else ``partitionkey``, else the source record's."""
-        fixed = self._endpoint.options.get("key")
+        fixed = self.endpoint.options.get("key")
         own = event.attributes.get("partitionkey")
         if fixed:
             data: bytes | None = parse_cached_template(str(fixed), False).expand(values, encode=False).encode()
@@ -375,13 +335,6 @@ def is_structured(definition: Definition, endpoint: Endpoint, binding: Binding) 
     return next((mode.lower() for mode in modes if isinstance(mode, str)), "") == "structured"
 
 
-def _parse_template(prop: Property, dots: bool = False) -> Template | None:
-    if prop.value is None or prop.type not in TEMPLATE_TYPES:
-        return None
-    template = parse_cached_template(to_text(prop.value), dots)
-    return None if template.is_literal else template
-
-
 def _iter_name_values(listed: object) -> Iterator[tuple[str, Any]]:
     for entry in listed if isinstance(listed, list) else ():
         if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry.get("value") is not None:
@@ -397,8 +350,7 @@ def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, 
     settings.check(name, endpoint)
     composer = make_composer(settings, endpoint, catalog)
     publisher = get_publisher(name, settings, endpoint)
-    spread = get_destination_cap(make_destination_key(name, settings), settings.max_destinations)
-    return ConfirmedSink(name, composer, publisher, settings.body_limit, spread)
+    return ConfirmedSink(name, composer, publisher, settings.message_form.max_body, get_destination_cap(name, settings))
 
 
 def find_endpoint(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint | None:
@@ -426,36 +378,31 @@ def find_endpoint(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint
 
 def make_composer(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) -> MessageBuilder:
     """Create the message builder: for an endpoint's definitions, or for the template in the settings."""
-    binding = settings.binding(endpoint)
+    binding, form = settings.binding(endpoint), settings.message_form
     passing = make_header_forwarder(settings, binding)
-    mode = cast(Mode | None, settings.content_mode)
     if endpoint is not None:
         return EndpointComposer(
             catalog,
             endpoint,
             binding,
-            mode=mode,
+            mode=form.mode,
             lineage=settings.lineage,
-            least=settings.least,
+            least=form.least,
             passing=passing,
-            uncarried=settings.uncarried,
+            uncarried=form.uncarried,
         )
     return TemplateComposer(
         parse_address(settings.template, binding.sending),
         binding,
-        mode or ("binary" if binding.binary else "structured"),
+        form.mode or ("binary" if binding.binary else "structured"),
         strict=settings.missing == "reject",
         lineage=settings.lineage,
-        given=settings.given,
+        given=form.given,
         passing=passing,
     )
 
 
 def make_header_forwarder(settings: RemoteSink, binding: Binding) -> HeaderForwarder | None:
     """Create the forwarder of record headers; None if the settings disable it."""
-    return None if settings.reserved_headers is None else HeaderForwarder(binding, settings.reserved_headers)
-
-
-def make_destination_key(name: str, settings: RemoteSink) -> str:
-    """Return the key under which a sink's destinations are counted: sink, connection, and templates."""
-    return repr((name, settings.own_addresses, settings.endpoint, settings.template))
+    taken = settings.message_form.reserved_headers
+    return None if taken is None else HeaderForwarder(binding, taken)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -306,11 +308,12 @@ class DestinationCap:
         )
 
 
-def get_destination_cap(key: str, max_destinations: int) -> DestinationCap:
-    """Return the destination cap for a key in this process, with *max_destinations* as its new limit."""
+def get_destination_cap(name: str, settings: RemoteSink) -> DestinationCap:
+    """Return the destination cap of a sink in this process: the known one if connection and templates are the same."""
+    key = repr((name, settings.own_addresses, settings.endpoint, settings.template))
     with _lock:
-        spread = _destination_caps.setdefault(key, DestinationCap(max_destinations))
-        spread.max_destinations = max_destinations
+        spread = _destination_caps.setdefault(key, DestinationCap(settings.max_destinations))
+        spread.max_destinations = settings.max_destinations
         return spread
 
 
@@ -325,47 +328,31 @@ Settled = dict[str, RejectedRow | None]
 """The results of a batch's records, by position; None means delivered."""
 
 
-class MessageBuilder(Protocol):
+class MessageBuilder(ABC):
     """Builds messages of events."""
 
+    frames: Mapping[str, WrittenFrame] = MappingProxyType({})
+    """The frames before the bodies of definitions, by xid."""
+
+    @abstractmethod
     def compose(self, events: Sequence[RoutedEvent]) -> Sequence[Outbound | UnsendableMessage]:
         """Return for each event its message, or why it cannot be sent to this target."""
-        ...
-
-    def set_frames(self, frames: Mapping[str, WrittenFrame]) -> None:
-        """Prefix the bodies of these definitions with frames."""
-        ...
 
 
-class TemplateComposer:
+@dataclass(eq=False)
+class TemplateComposer(MessageBuilder):
     """Builds messages with an address from a template in the settings; ``given`` parts are added to each message.
 
     ``passing`` forwards headers of records; None omits them. ``strict`` rejects events without a value for the address.
     """
 
-    def __init__(
-        self,
-        template: AddressTemplate,
-        binding: Binding,
-        mode: Mode,
-        *,
-        lineage: LineageForm = True,
-        given: Sequence[Part] = (),
-        passing: HeaderForwarder | None = None,
-        strict: bool = False,
-    ) -> None:
-        self._template = template
-        self._strict = strict
-        self._binding = binding
-        self._mode = mode
-        self._lineage = lineage
-        self._given = tuple(given)
-        self._passing = passing
-        self._frames: Mapping[str, WrittenFrame] = {}
-
-    def set_frames(self, frames: Mapping[str, WrittenFrame]) -> None:
-        """Prefix the bodies of these definitions with frames."""
-        self._frames = frames
+    template: AddressTemplate
+    binding: Binding
+    mode: Mode
+    lineage: LineageForm = True
+    given: Sequence[Part] = ()
+    passing: HeaderForwarder | None = None
+    strict: bool = False
 
     def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | UnsendableMessage]:
         """Return for each event its message, or why not: its address is too long or lacks a value."""
@@ -379,19 +366,20 @@ class TemplateComposer:
 
     def _build_message(self, event: RoutedEvent) -> Outbound:
         values = make_event_values(event.message, event.endpoint, "", event.context, event.attributes)
-        missing = self._template.missing(values) if self._strict else ()
+        missing = self.template.missing(values) if self.strict else ()
         if missing:
             raise UnsendableMessage(describe_missing(missing, "the address"))
         try:
-            address = self._template.expand(values)
+            address = self.template.expand(values)
         except AddressError as error:
             raise UnsendableMessage(str(error)) from error
         message = build_message(
-            event, self._binding, self._mode, address, self._given, lineage=self._lineage, passing=self._passing
+            event, self.binding, self.mode, address, self.given, lineage=self.lineage, passing=self.passing
         )
-        return add_frame(message, event, self._mode, self._frames.get(event.message))
+        return add_frame(message, event, self.mode, self.frames.get(event.message))
 
 
+@dataclass(eq=False)
 class ConfirmedSink(ArrowSink):
     """Implements :class:`~router.sinks.contract.ArrowSink` for rows of :data:`router.sinks.messages.sink.MESSAGE`.
 
@@ -399,25 +387,17 @@ class ConfirmedSink(ArrowSink):
     limits the number of destinations.
     """
 
-    def __init__(
-        self,
-        name: str,
-        composer: MessageBuilder,
-        publisher: Publisher,
-        max_body: int | None = None,
-        spread: DestinationCap | None = None,
-    ) -> None:
-        self._name = name
-        self._spread = spread
-        self._max_body = max_body
-        self._composer = composer
-        self._publisher = publisher
-        self._lock = threading.Lock()
-        self._settled: dict[str, tuple[int, Settled]] = {}
+    name: str
+    composer: MessageBuilder
+    publisher: Publisher
+    max_body: int | None = None
+    spread: DestinationCap | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _settled: dict[str, tuple[int, Settled]] = field(default_factory=dict, init=False)
 
     def set_frames(self, frames: Mapping[str, WrittenFrame]) -> None:
         """Prefix the bodies of these definitions with frames."""
-        self._composer.set_frames(frames)
+        self.composer.frames = frames
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Send the rows of a batch that have no result yet. Rows that the target will never accept are ``refused``.
@@ -429,7 +409,8 @@ class ConfirmedSink(ArrowSink):
             return WriteResult(0)  # without waiting for another query's batch
         kept = rows.drop_columns([name for name in _UNUSED if name in rows.column_names])
         with self._lock:
-            settled = self._get_results(commit)
+            settled = self.get_known_results(commit)
+            self._settled[commit.whole] = (commit.version, settled)
             for batch in kept.to_batches(max_chunksize=CHUNK):
                 self._send([row for row in map(make_event, batch.to_pylist()) if row.position not in settled], settled)
                 report_progress()
@@ -443,26 +424,21 @@ class ConfirmedSink(ArrowSink):
 
     def iter_missing_rows(self, commit: Commit, share: Iterable[RejectedRow]) -> Iterator[RejectedRow]:
         """Yield the rows that the target has not accepted in this process; refused rows have their own reason."""
-        settled = self.get_known_results(commit)
+        settled = dict(self.get_known_results(commit))
         return (left for row in share if (left := settled.get(row.position, row)) is not None)
 
     def get_known_results(self, commit: Commit) -> Settled:
-        """Return the results of a batch in this process, by position; None means delivered."""
-        version, settled = self._settled.get(commit.whole, (-1, {}))
-        return dict(settled) if version == commit.version else {}
+        """Return the results of a batch in this process, by position; None means delivered.
 
-    def _get_results(self, commit: Commit) -> Settled:
-        # Stored for the whole batch, whose positions are unique, so that parts share the results.
+        They are stored for the whole batch, whose positions are unique, so that parts share them.
+        """
         version, settled = self._settled.get(commit.whole, (-1, {}))
-        if version != commit.version:
-            settled = {}
-            self._settled[commit.whole] = (commit.version, settled)
-        return settled
+        return settled if version == commit.version else {}
 
     def _send(self, events: list[RoutedEvent], settled: Settled) -> None:
         messages: list[Outbound] = []
         sent: list[RoutedEvent] = []
-        for event, message in zip(events, self._composer.compose(events), strict=True):
+        for event, message in zip(events, self.composer.compose(events), strict=True):
             try:
                 if isinstance(message, UnsendableMessage):
                     raise message
@@ -474,18 +450,18 @@ class ConfirmedSink(ArrowSink):
             return
         answers: Mapping[int, MessageRefusal | None] = {}
         try:
-            answers = dict(enumerate(self._publisher.send(messages)))
+            answers = dict(enumerate(self.publisher.send(messages)))
         except (Unsettled, GatewayError) as error:
             answers = error.settled if isinstance(error, Unsettled) else {}
-            raise SinkError(self._name, str(error)) from error
+            raise SinkError(self.name, str(error)) from error
         finally:
             settled.update((sent[at].position, _to_rejected_row(sent[at], answer)) for at, answer in answers.items())
 
     def _check_limits(self, message: Outbound) -> Outbound:
         size = len(message.body or b"")
-        if self._max_body is not None and size > self._max_body:
-            raise UnsendableMessage(f"a body of {size} bytes exceeds the sink's max_body, {self._max_body}")
-        fault = self._spread.fault(message.address) if self._spread is not None else None
+        if self.max_body is not None and size > self.max_body:
+            raise UnsendableMessage(f"a body of {size} bytes exceeds the sink's max_body, {self.max_body}")
+        fault = self.spread.fault(message.address) if self.spread is not None else None
         if fault is not None:
             raise UnsendableMessage(f"{message.address[: REASON_CAP // 4]}: {fault}")
         return message

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,6 @@ from router.rendering.payloads import can_hold, conform_rows, evolve_schema
 from router.sinks.contract import (
     ArrowSink,
     Commit,
-    FileStager,
     RejectedRow,
     StagedCommit,
     StagedFile,
@@ -54,6 +53,7 @@ _Write: TypeAlias = Callable[[TableHead], TableHead]
 """Commits rows to a table in one durable entry of its log; returns the new head."""
 
 
+@dataclass(eq=False)
 class DeltaSink(ArrowSink):
     """Appends each batch in one commit of the table's log, which also records the batch's app and version.
 
@@ -73,31 +73,23 @@ class DeltaSink(ArrowSink):
     of the table may become a dead letter.
     """
 
-    def __init__(
-        self,
-        name: str,
-        uri: str,
-        schema: pa.Schema,
-        *,
-        grows: bool = False,
-        partition_by: Sequence[str] = (),
-        upkeep: Upkeep | None = None,
-        rejects: bool = True,
-    ) -> None:
-        self._name = name
-        self._uri = uri
-        self._schema = add_partition_fields(schema, partition_by)
-        self._grows = grows
-        self._partition_by = list(partition_by)
-        self._upkeep = upkeep
-        self._rejects = rejects
-        self._head: TableHead | None = None
-        self.known = b""
-        """The table's columns for workers, serialized by Arrow; set after their files had different types."""
-        self.may_reject = False
-        """Whether rows broke a rule of the table: then outcomes include the original records, for dead letters."""
-        # Queries share the sink: the version made durable must be that of the same write.
-        self._lock = threading.Lock()
+    name: str
+    uri: str
+    schema: pa.Schema
+    grows: bool = False
+    partition_by: Sequence[str] = ()
+    upkeep: Upkeep | None = None
+    rejects: bool = True
+    known: bytes = b""
+    """The table's columns for workers, serialized by Arrow; set after their files had different types."""
+    may_reject: bool = False
+    """Whether rows broke a rule of the table: then outcomes include the original records, for dead letters."""
+    _head: TableHead | None = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Queries share the sink: the version made durable must be that of the same write."""
+
+    def __post_init__(self) -> None:
+        self.schema = add_partition_fields(self.schema, self.partition_by)
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Append a batch once; see :class:`~router.sinks.contract.ArrowSink`.
@@ -108,28 +100,28 @@ class DeltaSink(ArrowSink):
         """
         if rows.num_rows == 0:
             return WriteResult(0)
-        rows = add_partition_columns(rows, self._partition_by)
-        if not self._grows and not rows.schema.equals(self._schema):
-            raise SinkError(self._name, f"batch has columns {rows.schema.names}, not the table's columns")
+        rows = add_partition_columns(rows, self.partition_by)
+        if not self.grows and not rows.schema.equals(self.schema):
+            raise SinkError(self.name, f"batch has columns {rows.schema.names}, not the table's columns")
         with self._naming_errors(), self._lock:
             head = self._head or self._open_head()
         known = self.known if head is None else head.schema.serialize().to_pybytes()
-        folder = local_folder(self._uri)
+        folder = local_folder(self.uri)
         # An object store has no folder for files: they are staged in a temporary one, and delta-rs appends their rows.
         with nullcontext(folder) if folder is not None else TemporaryDirectory(prefix="xrouter-") as place:
-            stager = TableFileStager(str(place), commit, tuple(self._partition_by), known)
+            stager = TableFileStager(str(place), commit, tuple(self.partition_by), known)
             files = tuple(stager.write(rows, f"driver-{os.getpid()}", Catalog()))
-            staged = StagedCommit(files, may_reject=self._rejects)
+            staged = StagedCommit(files, may_reject=self.rejects)
             try:
                 return self._commit(staged, commit, stager)
             finally:
                 if not staged.offered:
                     stager.discard(files)
 
-    def make_stager(self, commit: Commit) -> FileStager | None:
+    def make_stager(self, commit: Commit) -> TableFileStager | None:
         """Return the writer of files into the table's folder; None if the table is in an object store."""
-        folder = local_folder(self._uri)
-        return None if folder is None else self._stage_in(str(folder), commit)
+        folder = local_folder(self.uri)
+        return None if folder is None else TableFileStager(str(folder), commit, tuple(self.partition_by), self.known)
 
     def commit_staged(self, staged: StagedCommit, commit: Commit) -> WriteResult:
         """Commit the files that workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
@@ -139,17 +131,14 @@ class DeltaSink(ArrowSink):
         """
         if not staged.files:
             return WriteResult(0)
-        folder = local_folder(self._uri)
-        assert folder is not None
-        return self._commit(staged, commit, self._stage_in(str(folder), commit))
-
-    def _stage_in(self, folder: str, commit: Commit) -> TableFileStager:
-        return TableFileStager(folder, commit, tuple(self._partition_by), self.known)
+        stager = self.make_stager(commit)
+        assert stager is not None
+        return self._commit(staged, commit, stager)
 
     def _commit(self, staged: StagedCommit, commit: Commit, stager: TableFileStager) -> WriteResult:
         if staged.fault is not None:
-            raise to_sink_error(self._name, self._uri, staged.fault) from staged.fault
-        batch = FilesOfCommit(self._name, stager, staged)
+            raise to_sink_error(self.name, self.uri, staged.fault) from staged.fault
+        batch = FilesOfCommit(self.name, stager, staged)
         try:
             with self._naming_errors(), self._lock:
                 schemas = _get_schemas(staged.files)
@@ -188,18 +177,18 @@ class DeltaSink(ArrowSink):
                 conflict = error
                 self._head = head if head.read_new_entries() is not None else None
                 continue
-            if self._upkeep is not None:
-                self._upkeep.record_commit(self._uri, self._head.version)
+            if self.upkeep is not None:
+                self.upkeep.record_commit(self.uri, self._head.version)
             return WriteResult(count)
         hint = "let other writers of the table pause between their commits; the batch is retried"
-        raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} consecutive commits failed", hint=hint) from conflict
+        raise SinkError(self.name, f"{self.uri}: {_ATTEMPTS} consecutive commits failed", hint=hint) from conflict
 
     def _add_files(self, batch: FilesOfCommit, schemas: list[pa.Schema], commit: Commit, head: TableHead) -> TableHead:
         target = functools.reduce(evolve_schema, schemas, head.schema)
         if not all(can_hold(target, schema) for schema in schemas):
             self.known = target.serialize().to_pybytes()
             hint = "no action needed: the batch is staged again with these columns"
-            raise SinkError(self._name, f"{self._uri} has columns of other types than its files", hint=hint)
+            raise SinkError(self.name, f"{self.uri} has columns of other types than its files", hint=hint)
         self._apply_rules(batch, head, target)
         if not batch.files:
             batch.discard_replaced()
@@ -220,7 +209,7 @@ class DeltaSink(ArrowSink):
         ):
             # The table needs a feature for them, which delta-rs adds. After a crash here the columns exist, but are
             # empty.
-            self._append_with_delta_rs(DeltaTable(self._uri), target.empty_table(), None, "merge")
+            self._append_with_delta_rs(DeltaTable(self.uri), target.empty_table(), None, "merge")
             raise CommitFailedError("the table has other columns now")
         self._check_files(batch, head)
         batch.staged.offered = True
@@ -229,7 +218,7 @@ class DeltaSink(ArrowSink):
         if batch.find_missing():
             # Another engine has just removed them: the log must not name missing files.
             self._revert_commit(head, batch.files, commit)
-        return head if metadata is None else TableHead(self._uri, DeltaTable(self._uri))
+        return head if metadata is None else TableHead(self.uri, DeltaTable(self.uri))
 
     def _apply_rules(self, batch: FilesOfCommit, head: TableHead, target: pa.Schema) -> None:
         """Remove rows that break a rule of the table from a batch.
@@ -240,11 +229,11 @@ class DeltaSink(ArrowSink):
         batch.apply_rules(head.needs, target)
         if not batch.refused:
             return
-        self.may_reject = self._rejects
+        self.may_reject = self.rejects
         if not batch.may_reject:
-            reason = f"{self._uri}: {len(batch.refused)} rows cannot be written; {batch.refused[0].reason}"
+            reason = f"{self.uri}: {len(batch.refused)} rows cannot be written; {batch.refused[0].reason}"
             hint = "no action needed: they become dead letters when the batch is retried"
-            raise SinkError(self._name, reason, hint=hint if self._rejects else "drop or correct the rule")
+            raise SinkError(self.name, reason, hint=hint if self.rejects else "drop or correct the rule")
 
     def _check_files(self, batch: FilesOfCommit, head: TableHead) -> None:
         """Raise unless the files of a batch are unchanged since they were written.
@@ -258,9 +247,9 @@ class DeltaSink(ArrowSink):
             if head.read_new_entries() is not None:
                 raise CommitFailedError("another writer committed")
             files = f"{len(missing)} of {len(batch.files)} files"
-            reason = f"{files} for {self._uri} are missing or truncated, such as {missing[0].path}"
+            reason = f"{files} for {self.uri} are missing or truncated, such as {missing[0].path}"
             hint = "let VACUUM keep files younger than an hour; the batch is staged again"
-            raise SinkError(self._name, reason, hint=hint)
+            raise SinkError(self.name, reason, hint=hint)
 
     def _check_committed(self, batch: FilesOfCommit, commit: Commit) -> None:
         """Check a batch that is in the table's log already: its files must exist, and rejected rows are found again."""
@@ -294,7 +283,7 @@ class DeltaSink(ArrowSink):
                         break
                     head = opened
         hint = "let VACUUM keep files younger than an hour; the batch is staged again"
-        raise SinkError(self._name, f"files of a commit to {self._uri} were removed by another writer", hint=hint)
+        raise SinkError(self.name, f"files of a commit to {self.uri} were removed by another writer", hint=hint)
 
     def _append_with_delta_rs(
         self, table: DeltaTable, rows: pa.Table, commit: Commit | None, schema_mode: Literal["merge"] | None
@@ -310,33 +299,33 @@ class DeltaSink(ArrowSink):
             commit_properties=CommitProperties(app_transactions=transactions),
             post_commithook_properties=LEFT_TO_UPKEEP,
         )
-        make_changes_durable(self._uri, table, before)
-        return TableHead(self._uri, table)
+        make_changes_durable(self.uri, table, before)
+        return TableHead(self.uri, table)
 
     def _open_head(self) -> TableHead | None:
         """Read the table's log, and return its head; None if there is no table."""
-        if not DeltaTable.is_deltatable(self._uri):
+        if not DeltaTable.is_deltatable(self.uri):
             return None
-        table = DeltaTable(self._uri)
+        table = DeltaTable(self.uri)
         names = [field.name for field in table.schema().fields]
-        if not set(self._schema.names) <= set(names) or not (self._grows or names == self._schema.names):
+        if not set(self.schema.names) <= set(names) or not (self.grows or names == self.schema.names):
             hint = "give the sink its own path, or move the table"
-            raise SinkError(self._name, f"{self._uri} is a table of other columns ({', '.join(names)})", hint=hint)
+            raise SinkError(self.name, f"{self.uri} is a table of other columns ({', '.join(names)})", hint=hint)
         parts = table.metadata().partition_columns
-        if parts != self._partition_by:
+        if parts != list(self.partition_by):
             hint = "set partition_by to the table's partition columns, or give the sink its own path"
-            raise SinkError(self._name, f"{self._uri} is partitioned by {', '.join(parts) or 'nothing'}", hint=hint)
-        head = TableHead(self._uri, table)
+            raise SinkError(self.name, f"{self.uri} is partitioned by {', '.join(parts) or 'nothing'}", hint=hint)
+        head = TableHead(self.uri, table)
         if head.needs.refusal or not (head.can_append or head.needs.can_use_delta_rs):
             reason = head.needs.refusal or f"its features need a disk: {', '.join(head.needs.features)}"
             hint = "remove them (ALTER TABLE ... DROP FEATURE), or give the sink its own path"
-            raise SinkError(self._name, f"{self._uri}: {reason}", hint=hint)
+            raise SinkError(self.name, f"{self.uri}: {reason}", hint=hint)
         return head
 
     def _create_table(self, schema: pa.Schema) -> TableHead:
-        table = DeltaTable.create(self._uri, schema, mode="ignore", partition_by=self._partition_by or None)
-        make_durable(self._uri, table.version())
-        return TableHead(self._uri, table)
+        table = DeltaTable.create(self.uri, schema, mode="ignore", partition_by=list(self.partition_by) or None)
+        make_durable(self.uri, table.version())
+        return TableHead(self.uri, table)
 
     @contextmanager
     def _naming_errors(self) -> Iterator[None]:
@@ -345,9 +334,9 @@ class DeltaSink(ArrowSink):
             yield
         except DeltaError as error:
             hint = "check the path, its permissions and disk space; the batch is written again after a restart"
-            raise SinkError(self._name, f"{self._uri}: {error}", hint=hint) from error
+            raise SinkError(self.name, f"{self.uri}: {error}", hint=hint) from error
         except OSError as error:
-            raise to_sink_error(self._name, self._uri, error) from error
+            raise to_sink_error(self.name, self.uri, error) from error
 
 
 def _get_schemas(files: Iterable[StagedFile]) -> list[pa.Schema]:

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -199,19 +199,14 @@ def make_durable(uri: str, version: int) -> None:
         sync_path(file)
 
 
-@contextmanager
-def hold_rewrite_lock(uri: str) -> Iterator[None]:
+def hold_rewrite_lock(uri: str) -> AbstractContextManager[Any]:
     """Hold this machine's lock on replacing files of a table; wait while another process has it.
 
     delta-rs lets two rewrites of the same files both commit, which would duplicate rows. Appends do not need the lock.
     There is no lock for object stores: only one router may maintain a table there.
     """
     folder = local_folder(uri)
-    if folder is None:
-        yield
-        return
-    with hold_lock(folder / "_delta_log" / _REWRITING):
-        yield
+    return nullcontext() if folder is None else hold_lock(folder / "_delta_log" / _REWRITING)
 
 
 def make_checkpoint_durable(uri: str, version: int) -> None:

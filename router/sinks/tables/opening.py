@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -38,7 +39,7 @@ from router.sinks.contract import (
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, BatchFileSink
 from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.staging import TableFileStager
-from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+from router.sinks.tables.upkeep import Upkeep
 
 # A table per message definition: the wide table's columns, and the payload as typed columns.
 #
@@ -158,22 +159,18 @@ class DefinitionStager:
         return TableFileStager(folder, self.commit, self.partition_by, known)
 
 
-@dataclass(slots=True)
-class _WorkerCache:
-    """A worker's cache: payload columns of one catalog's definitions, and columns of tables by folder."""
-
-    epoch: str = ""
-    payloads: PayloadColumns | None = None
-    tables: dict[str, bytes] = field(default_factory=dict)
-
-
-_cache = _WorkerCache()
+_payloads: dict[str, PayloadColumns] = {}
+"""A worker's payload columns of the definitions of one catalog, by its epoch."""
+_tables: dict[str, bytes] = {}
+"""A worker's columns of tables, by folder."""
 
 
 def _get_cached_columns(catalog: Catalog) -> PayloadColumns:
-    if _cache.payloads is None or _cache.epoch != catalog.epoch:
-        _cache.epoch, _cache.payloads = catalog.epoch, PayloadColumns(catalog)
-    return _cache.payloads
+    columns = _payloads.get(catalog.epoch)
+    if columns is None:
+        _payloads.clear()
+        columns = _payloads[catalog.epoch] = PayloadColumns(catalog)
+    return columns
 
 
 def _read_table_columns(folder: str) -> bytes:
@@ -181,15 +178,10 @@ def _read_table_columns(folder: str) -> bytes:
 
     Columns are only ever added, and the driver checks them again before it commits a file.
     """
-    if folder not in _cache.tables:
-        try:
-            if not DeltaTable.is_deltatable(folder):
-                return b""
-            schema = pa.schema(DeltaTable(folder).schema().to_arrow())
-        except (DeltaError, OSError):
-            return b""
-        _cache.tables[folder] = schema.serialize().to_pybytes()
-    return _cache.tables[folder]
+    with suppress(DeltaError, OSError):
+        if folder not in _tables and DeltaTable.is_deltatable(folder):
+            _tables[folder] = pa.schema(DeltaTable(folder).schema().to_arrow()).serialize().to_pybytes()
+    return _tables.get(folder, b"")
 
 
 _AT_A_TIME: Final = 8
@@ -206,6 +198,7 @@ OpenTable = Callable[[str], OpenedTable]
 """Creates the sink of one table from its path below the sink's path, such as ``Contoso.Sensors/Reading``."""
 
 
+@dataclass(eq=False)
 class DefinitionTablesSink(ArrowSink):
     """Writes each row to the table of its definition, exactly once.
 
@@ -213,24 +206,19 @@ class DefinitionTablesSink(ArrowSink):
     *partition_by* is None for tables that workers do not stage.
     """
 
-    def __init__(
-        self,
-        name: str,
-        path: str,
-        template: str,
-        catalog: Catalog,
-        open_table: OpenTable,
-        framings: Framings | None = None,
-        partition_by: tuple[str, ...] | None = None,
-    ) -> None:
-        self._name = name
-        self._path = path
-        self._layout = TableLayout(template, framings or {})
-        self._open = open_table
-        self._partition_by = partition_by
-        self._tables: dict[str, OpenedTable] = {}
-        self._payloads = PayloadColumns(catalog)
-        self._logged: set[tuple[str, str | None]] = set()
+    name: str
+    path: str
+    template: str
+    catalog: Catalog
+    open: OpenTable
+    framings: Framings | None = None
+    partition_by: tuple[str, ...] | None = None
+    _tables: dict[str, OpenedTable] = field(default_factory=dict, init=False)
+    _logged: set[tuple[str, str | None]] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self._layout = TableLayout(self.template, self.framings or {})
+        self._payloads = PayloadColumns(self.catalog)
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch once; see :class:`~router.sinks.contract.ArrowSink`.
@@ -247,11 +235,11 @@ class DefinitionTablesSink(ArrowSink):
 
     def make_stager(self, commit: Commit) -> FileStager | None:
         """Return the writer of files into the tables' folders; None for tables in an object store, and for Parquet."""
-        if self._partition_by is None or is_url(self._path):
+        if self.partition_by is None or is_url(self.path):
             return None
         tables = ((path, table.known) for path, table in self._tables.items())
         known = {path: columns for path, columns in tables if columns}
-        return DefinitionStager(self._path, self._layout, commit, self._partition_by, known)
+        return DefinitionStager(self.path, self._layout, commit, self.partition_by, known)
 
     def commit_staged(self, staged: StagedCommit, commit: Commit) -> WriteResult:
         """Commit the staged files, table by table; see :class:`~router.sinks.contract.ArrowSink`."""
@@ -290,20 +278,15 @@ class DefinitionTablesSink(ArrowSink):
         has: dict[str, bool] = {}
         for row in share:
             if row.message not in has:
-                has[row.message] = self._has_commit(row.message, commit)
+                has[row.message] = False
+                with suppress(SinkError):
+                    has[row.message] = self._get_table(self._layout.get_location(row.message)).has_commit(commit)
             if not has[row.message]:
                 yield row
 
-    def _has_commit(self, message: str, commit: Commit) -> bool:
-        try:
-            return self._get_table(self._layout.get_location(message)).has_commit(commit)
-        except SinkError:
-            return False
-
     def _run_all(self, writes: Mapping[str, Callable[[], WriteResult]], unfit: Iterable[UnfitValues]) -> WriteResult:
-        pending: dict[str, Future[WriteResult]] = {}
-        with ThreadPoolExecutor(_AT_A_TIME, f"tables-{self._name}") as pool:
-            pending.update((path, pool.submit(write)) for path, write in writes.items())
+        with ThreadPoolExecutor(_AT_A_TIME, f"tables-{self.name}") as pool:
+            pending = {path: pool.submit(write) for path, write in writes.items()}
         results = {path: future.result() for path, future in pending.items()}
         return WriteResult(
             sum(result.rows for result in results.values()),
@@ -314,10 +297,9 @@ class DefinitionTablesSink(ArrowSink):
         )
 
     def _get_table(self, path: str) -> OpenedTable:
-        table = self._tables.get(path)
-        if table is None:
-            table = self._tables[path] = self._open(path)
-        return table
+        if path not in self._tables:
+            self._tables[path] = self.open(path)
+        return self._tables[path]
 
     def _log_unfit(self, unfit: Iterable[UnfitValues]) -> None:
         """Log once per definition and column that values were replaced by null."""
@@ -349,8 +331,7 @@ class ParquetSink(BatchFileSink):
 
 def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, framings: Framings | None) -> ArrowSink:
     """Create the table of events or dead letters, or the tables of definitions."""
-    rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
-    upkeep = Upkeep(name, rules) if settings.format == "delta" else None
+    upkeep = Upkeep(name, settings.compact_after, settings.file_bytes, settings.keep_replaced)
 
     def open_one(path: str, *, grows: bool = False) -> OpenedTable:
         if settings.format == "parquet":

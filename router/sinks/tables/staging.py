@@ -184,7 +184,7 @@ class TableFileStager:
                 folders = (f"{each}={_NULL if not text else quote(text, safe='')}" for each, text in values.items())
                 path = "/".join((*folders, name))
                 with use_umask(self.umask):
-                    size, statistics = _write_file(Path(self.folder, path), share)
+                    size, statistics = write_file(Path(self.folder, path), share.schema, [share])
                 now = time.time_ns() // 1_000_000
                 staged.append(StagedFile(path, share.num_rows, size, now, values, statistics, schema))
         except OSError as error:
@@ -211,14 +211,15 @@ def make_file_prefix(app: str, version: int) -> str:
     return f"{escape_value(app, '_')}-{version:012d}-"
 
 
-def _write_file(file: Path, rows: pa.Table) -> tuple[int, str]:
+def write_file(file: Path, schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[int, str]:
     """Write rows to a new file durably; return its size and statistics."""
     file.parent.mkdir(parents=True, exist_ok=True)
     footers: list[pq.FileMetaData] = []
     try:
         with file.open("xb") as target:
-            with pq.ParquetWriter(target, rows.schema, compression="snappy", metadata_collector=footers) as writer:
-                writer.write_table(rows)
+            with pq.ParquetWriter(target, schema, compression="snappy", metadata_collector=footers) as writer:
+                for rows in parts:
+                    writer.write_table(rows)
             target.flush()
             os.fsync(target.fileno())
             size = target.tell()
@@ -226,7 +227,7 @@ def _write_file(file: Path, rows: pa.Table) -> tuple[int, str]:
         with suppress(OSError):
             file.unlink()
         raise
-    return size, build_statistics(rows.schema, footers[0])
+    return size, build_statistics(schema, footers[0])
 
 
 def _split_by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:

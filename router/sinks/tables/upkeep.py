@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -49,7 +49,7 @@ from router.sinks.tables.head import (
     local_folder,
     make_checkpoint_durable,
 )
-from router.sinks.tables.staging import build_statistics
+from router.sinks.tables.staging import write_file
 
 # Merging the small files of a table on disk, without ever losing or duplicating a row.
 #
@@ -138,64 +138,47 @@ def _can_merge_file(path: Path, columns: pa.Schema, known: dict[bytes, bool]) ->
     schema = pq.read_schema(path)
     key = schema.remove_metadata().serialize().to_pybytes()
     if key not in known:
-        known[key] = _can_merge_schema(schema, columns)
+        given = _add_time_zones(schema.empty_table(), columns).schema
+        whole = evolve_schema(columns, pa.schema([pa.field(field.name, field.type) for field in given]))
+        known[key] = bool(whole.equals(columns))
     return known[key]
-
-
-def _can_merge_schema(schema: pa.Schema, columns: pa.Schema) -> bool:
-    given = _add_time_zones(schema.empty_table(), columns).schema
-    whole = evolve_schema(columns, pa.schema([pa.field(field.name, field.type) for field in given]))
-    return bool(whole.equals(columns))
 
 
 def _write_merged_file(folder: Path, files: Sequence[File], columns: pa.Schema) -> File:
     """Write the rows of files to a new file durably, in the folder of the first; return it as an action."""
     beside = files[0]["path"].rpartition("/")[0]
     name = f"{MERGED}{uuid4()}-merged.snappy.parquet"
-    path = folder / unquote(beside) / name
-    footers: list[pq.FileMetaData] = []
-    try:
-        with pq.ParquetWriter(path, columns, compression="snappy", metadata_collector=footers) as writer:
-            gathered: list[pa.Table] = []
-            size = 0
-            for file in files:
-                with pq.ParquetFile(folder / unquote(file["path"]), coerce_int96_timestamp_unit="us") as source:
-                    for number in range(source.num_row_groups):
-                        gathered.append(_conform_columns(source.read_row_group(number), columns))
-                        size += gathered[-1].nbytes
-                        if size >= _GROUP:
-                            writer.write_table(pa.concat_tables(gathered))
-                            gathered, size = [], 0
-            if gathered:
-                writer.write_table(pa.concat_tables(gathered))
-        sync_path(path)
-        sync_path(path.parent)
-    except BaseException:
-        with suppress(OSError):
-            path.unlink()
-        raise
-    return {
-        "path": f"{beside}/{name}" if beside else name,
-        "partitionValues": files[0]["partitionValues"],
-        "size": path.stat().st_size,
-        "modificationTime": time.time_ns() // 1_000_000,
-        "dataChange": False,
-        "stats": build_statistics(columns, footers[0]),
-    }
+    path = f"{beside}/{name}" if beside else name
+    size, statistics = write_file(folder / unquote(path), columns, _iter_row_groups(folder, files, columns))
+    sync_path((folder / unquote(path)).parent)
+    now = time.time_ns() // 1_000_000
+    added = {"path": path, "partitionValues": files[0]["partitionValues"], "size": size, "modificationTime": now}
+    return added | {"stats": statistics}
 
 
-def _conform_columns(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Convert rows to the table's columns; most files have these already."""
-    rows = _add_time_zones(rows, columns)
-    return rows if rows.schema.equals(columns) else conform_rows(rows, columns)
+def _iter_row_groups(folder: Path, files: Sequence[File], columns: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of files, about :data:`_GROUP` at a time."""
+    gathered: list[pa.Table] = []
+    size = 0
+    for file in files:
+        with pq.ParquetFile(folder / unquote(file["path"]), coerce_int96_timestamp_unit="us") as source:
+            for number in range(source.num_row_groups):
+                rows = _add_time_zones(source.read_row_group(number), columns)
+                gathered.append(rows if rows.schema.equals(columns) else conform_rows(rows, columns))
+                size += gathered[-1].nbytes
+                if size >= _GROUP:
+                    yield pa.concat_tables(gathered)
+                    gathered, size = [], 0
+    if gathered:
+        yield pa.concat_tables(gathered)
 
 
 def _add_time_zones(rows: pa.Table, columns: pa.Schema) -> pa.Table:
     """Add the time zone to times if the table has one: Parquet's legacy type for times has none."""
-    for at, field in enumerate(rows.schema):
-        wanted = columns.field(field.name).type if field.name in columns.names else field.type
-        if pa.types.is_timestamp(field.type) and pa.types.is_timestamp(wanted) and not field.type.tz and wanted.tz:
-            rows = rows.set_column(at, field.name, rows.column(at).cast(pa.timestamp("us")).cast(wanted))
+    for at, each in enumerate(rows.schema):
+        wanted = columns.field(each.name).type if each.name in columns.names else each.type
+        if pa.types.is_timestamp(each.type) and pa.types.is_timestamp(wanted) and not each.type.tz and wanted.tz:
+            rows = rows.set_column(at, each.name, rows.column(at).cast(pa.timestamp("us")).cast(wanted))
     return rows
 
 
@@ -241,32 +224,23 @@ _UNNAMED_FOR: Final = 3_600.0
 _log = get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class UpkeepRules:
-    """Maintenance settings: tables are maintained every ``after`` versions, with small files merged up to
-    ``file_bytes``.
+@dataclass(eq=False)
+class Upkeep:
+    """Maintains the tables of one sink on a background thread, one at a time.
 
-    If ``after`` is 0, files are not merged. Replaced files and log entries are kept for ``keep``, rounded down to hours
-    for files.
+    They are maintained every ``after`` versions, with small files merged up to ``file_bytes``; if ``after`` is 0, files
+    are not merged. Replaced files and log entries are kept for ``keep``, rounded down to hours for files.
     """
 
+    sink: str
     after: int
     file_bytes: int
     keep: timedelta
-
-
-class Upkeep:
-    """Maintains the tables of one sink on a background thread, one at a time."""
-
-    def __init__(self, sink: str, rules: UpkeepRules) -> None:
-        self._sink = sink
-        self._rules = rules
-        self._every = rules.after or _EVERY
-        self._rounds: dict[str, int] = {}
-        self._due: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._waiting: set[str] = set()
-        self._lock = threading.Lock()
-        self._thread: Background | None = None
+    _rounds: dict[str, int] = field(default_factory=dict, init=False)
+    _due: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue, init=False)
+    _waiting: set[str] = field(default_factory=set, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _thread: Background | None = field(default=None, init=False)
 
     def record_commit(self, uri: str, version: int) -> None:
         """Record that a batch was committed as this version of the table at *uri*; does not block.
@@ -274,14 +248,15 @@ class Upkeep:
         A table is due whenever its version passes a multiple of the interval, regardless of restarts.
         """
         with self._lock:
-            known = self._rounds.get(uri, (version - 1) // self._every)
-            self._rounds[uri] = version // self._every
-            if version // self._every <= known or uri in self._waiting:
+            every = self.after or _EVERY
+            known = self._rounds.get(uri, (version - 1) // every)
+            self._rounds[uri] = version // every
+            if version // every <= known or uri in self._waiting:
                 return
             self._waiting.add(uri)
             if self._thread is None:
                 # Each step is atomic, so nothing is lost if the process ends in between.
-                self._thread = Background("upkeep", self._maintain_due_tables, name=f"upkeep-{self._sink}")
+                self._thread = Background("upkeep", self._maintain_due_tables, name=f"upkeep-{self.sink}")
                 self._thread.start()
         self._due.put(uri)
 
@@ -291,7 +266,7 @@ class Upkeep:
             try:
                 self.maintain(uri)
             except (DeltaError, OSError) as error:
-                _log.warning("table maintenance failed; retrying", sink=self._sink, table=uri, error=str(error)[:300])
+                _log.warning("table maintenance failed; retrying", sink=self.sink, table=uri, error=str(error)[:300])
             finally:
                 with self._lock:
                     self._waiting.discard(uri)
@@ -308,9 +283,9 @@ class Upkeep:
     def _maintain_locked(self, uri: str) -> MergeResult:
         folder = local_folder(uri)
         self._set_retention(uri, folder)
-        merged = self._merge_files(uri, folder) if self._rules.after else MergeResult()
+        merged = self._merge_files(uri, folder) if self.after else MergeResult()
         table = DeltaTable(uri)
-        hours = int(self._rules.keep.total_seconds() // 3600)
+        hours = int(self.keep.total_seconds() // 3600)
         if folder is None:
             table.vacuum(
                 hours,
@@ -329,7 +304,7 @@ class Upkeep:
 
     def _set_retention(self, uri: str, folder: Path | None) -> None:
         """Set the table's retention properties, which apply to our maintenance and that of other engines."""
-        kept = f"interval {int(self._rules.keep.total_seconds())} seconds"
+        kept = f"interval {int(self.keep.total_seconds())} seconds"
         wanted = dict.fromkeys(("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), kept)
         for _ in range(_UPKEEP_ATTEMPTS):
             table = DeltaTable(uri)
@@ -345,16 +320,16 @@ class Upkeep:
     def _merge_files(self, uri: str, folder: Path | None) -> MergeResult:
         if folder is None:
             metrics = DeltaTable(uri).optimize.compact(
-                target_size=self._rules.file_bytes, max_concurrent_tasks=1, post_commithook_properties=LEFT_TO_UPKEEP
+                target_size=self.file_bytes, max_concurrent_tasks=1, post_commithook_properties=LEFT_TO_UPKEEP
             )
             merged = MergeResult(metrics["numFilesRemoved"], metrics["numFilesAdded"])
         else:
-            merged = last = merge_small_files(uri, folder, self._rules.file_bytes)
+            merged = last = merge_small_files(uri, folder, self.file_bytes)
             while last.before >= MOST:
-                last = merge_small_files(uri, folder, self._rules.file_bytes)
+                last = merge_small_files(uri, folder, self.file_bytes)
                 merged = MergeResult(merged.before + last.before, merged.after + last.after)
         if merged.before:
-            _log.info("small files merged", sink=self._sink, table=uri, before=merged.before, after=merged.after)
+            _log.info("small files merged", sink=self.sink, table=uri, before=merged.before, after=merged.after)
         return merged
 
 

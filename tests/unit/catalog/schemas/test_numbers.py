@@ -19,7 +19,7 @@ from router.evaluation.plan import Evaluator, Plan
 from router.matching.inbox_columns import inbox_parts
 from router.rendering.texts import native_json, render_event
 from router.settings import Settings
-from router.sinks.jsonlines import DEAD_LETTER, WIDE, dead_letter_to_json_line, wide_to_json_line
+from router.sinks.jsonlines import DEAD_LETTER, WIDE, render_letter_lines, wide_to_json_line
 from tests.support.evaluating import outcome_lists
 
 U32, U64, I64 = 2**32 - 1, 2**64 - 1, 2**63 - 1
@@ -100,8 +100,8 @@ def test_a_number_at_its_bounds_is_routed_and_kept(judge: Evaluator, protocol: s
         line = msgspec.json.decode(wide_to_json_line(table.to_pylist()[0]))
         assert datetime.fromisoformat(line["received"]) == row["received"].astimezone(UTC)
         letter = {"letter": "1", "native": event["native"], "received": at, "failed": at}
-        [written] = pa.Table.from_pylist([letter], schema=DEAD_LETTER).to_pylist()
-        assert msgspec.json.decode(dead_letter_to_json_line(written))["native"] == native
+        (written,) = render_letter_lines(pa.RecordBatch.from_pylist([letter], schema=DEAD_LETTER)).to_pylist()
+        assert msgspec.json.decode(written)["native"] == native
 
 
 @pytest.mark.parametrize(

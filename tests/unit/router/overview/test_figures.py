@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from router.evaluation.outputs import Tally
 from router.overview import overview, picture
@@ -29,7 +28,7 @@ from router.overview.picture import (
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
 from router.watching.backlogs import INBOX, Backlog
 from router.watching.batches import BatchWatch
-from router.watching.metrics import FADE_SECONDS, Metrics, SinkMetrics
+from router.watching.metrics import FADE_SECONDS, Metrics, SinkProblems
 from router.watching.status import RouterStatus
 from tests.support.status_page import TILL, Served, tally
 
@@ -189,20 +188,20 @@ def test_letters_that_were_replayed_or_removed_are_not_open(served: Served, monk
 
 def test_the_error_of_a_sink_has_its_time_and_fades_once_it_works(served: Served) -> None:
     clock = [1_780_000_000.0]
-    sinks = SinkMetrics(CollectorRegistry(), str, lambda: clock[0])
-    assert sinks.get_problem("lake") is None
-    sinks.set_problem("lake", "disk full " + "x" * 2000)
+    sinks = SinkProblems(lambda: clock[0])
+    assert sinks.get("lake") is None
+    sinks.set("lake", "disk full " + "x" * 2000)
     clock[0] += 10 * FADE_SECONDS
-    found = sinks.get_problem("lake")
+    found = sinks.get("lake")
     assert found is not None and not found.over and found.text.startswith("disk full") and len(found.text) == 500
-    sinks.set_problem("lake", "")
-    assert sinks.get_problem("lake") is None
-    sinks.set_problem("lake", "away")
-    sinks.set_problem("lake", "")
+    sinks.set("lake", "")
+    assert sinks.get("lake") is None
+    sinks.set("lake", "away")
+    sinks.set("lake", "")
     clock[0] += FADE_SECONDS - 1
-    assert sinks.get_problem("lake") is not None
+    assert sinks.get("lake") is not None
     clock[0] += 2
-    assert sinks.get_problem("lake") is None
+    assert sinks.get("lake") is None
 
     served.metrics.count_sink_write("events", "error", "sink events: no space left on device")
     (sink,) = [each for each in served.told()["flow"]["sinks"] if each["sink"] == "events"]

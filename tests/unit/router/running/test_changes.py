@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,7 @@ def test_a_change_that_waits_for_brokers_is_told(state: StateFolder, monkeypatch
     status.set_catalog("e1", 3)
     status.query("kafka-0", "running")
     queries = Queries(SharedParts(state, plans, Metrics(), status), once=False)
-    changes = CatalogActivation(plans, queries, intake, lambda _: None, status.set_pending_reason)
+    changes = CatalogActivation(plans, queries, intake, lambda _: None, partial(setattr, status, "pending_reason"))
     unreachable: Any = SimpleNamespace(sources=(source,))
     changes.schedule(unreachable)
     changes.activate_if_ready()

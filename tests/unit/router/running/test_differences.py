@@ -94,7 +94,7 @@ def test_a_typo_that_sends_an_endpoint_to_the_dead_letters_is_told(
     wait_until(lambda: "catalog changes" in caplog.text, LIMIT, "all changes to be told")
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert any("incompatible catalog change" in text and "candidate-removed" in text for text in told), told
-    reloads.metrics.catalog_state.set_findings(plan.catalog.findings)
+    reloads.metrics.set_findings(plan.catalog.findings)
     found = reloads.metrics.registry.get_sample_value("xrouter_catalog_findings", {"severity": "warning"})
     assert found == sum(finding.severity == "warning" for finding in plan.catalog.findings) > 0
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from bindings.events import decode_event
-from router.sinks.jsonlines import DEAD_LETTER, WIDE, dead_letter_to_json_line, format_instant, wide_to_json_line
+from router.sinks.jsonlines import DEAD_LETTER, WIDE, format_instant, render_letter_lines, wide_to_json_line
 
 EVENT: dict[str, Any] = {"id": "1", "source": "s", "specversion": "1.0", "type": "t"}
 
@@ -89,6 +89,11 @@ def test_data_comes_back_byte_for_byte(content_type: str | None, data: bytes, te
     assert not event.faults
 
 
+def letter_line(row: dict[str, Any]) -> bytes:
+    (line,) = render_letter_lines(pa.RecordBatch.from_pylist([row], DEAD_LETTER)).to_pylist()
+    return bytes(line.encode())
+
+
 def test_dead_letter_line() -> None:
     row = {
         "letter": "l",
@@ -99,13 +104,13 @@ def test_dead_letter_line() -> None:
         "failed": datetime(2026, 1, 2, tzinfo=UTC),
         "attempts": 1,
     }
-    line = dead_letter_to_json_line(row)
+    line = letter_line(row)
     assert b'"native":{"a":1e400}' in line
     form = json.loads(line)
     assert list(form) == DEAD_LETTER.names
     assert (form["body"], form["nearest"], form["failed"]) == ("AP8=", [{"message": "/m"}], "2026-01-02T00:00:00Z")
     for odd in ("odd\n{", "{", "{}\n", '{"a":1} x', '{"a": 01}', '{"a" 1}', ""):
-        assert json.loads(dead_letter_to_json_line({"native": odd}))["native"] == odd
+        assert json.loads(letter_line({"native": odd}))["native"] == odd
 
 
 def test_instants() -> None:

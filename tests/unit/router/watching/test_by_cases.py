@@ -34,7 +34,9 @@ def test_a_router_says_what_its_case_says(case: dict[str, Any]) -> None:
         part, _, method = name.partition(".")
         named = arguments.pop() if arguments and isinstance(arguments[-1], dict) and "status" in name else {}
         given = [_to_tally(each["tally"]) if fits({"tally": {}}, each) else each for each in arguments]
-        getattr({"metrics": metrics, "status": status}[part], method)(*given, **named)
+        owner = {"metrics": metrics, "status": status}[part]
+        member = getattr(owner, method)
+        member(*given, **named) if callable(member) else setattr(owner, method, *given)
     now[0] += case.get("later", 0.0)
     ready, answer = status.check_readiness()
     assert ready == answer["ready"] == (not answer["reasons"])

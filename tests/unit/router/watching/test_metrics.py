@@ -41,7 +41,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     decided.delivered["lake", "/endpoints/a"] = 1
     decided.ids["/m", "7", "name"] = 1
     metrics.count_written_batch("q", decided, 0.1, NOW)
-    metrics.sinks.account("q", 1, 0, 0)
+    metrics.account("q", 1, 0, 0)
     metrics.shadow.init_series(["next.json"], ["/endpoints/a"])
     metrics.shadow.judging(EpochPair("e1", "e2"), 1)
     assert value(metrics, "xrouter_ambiguous_records_total", endpoint="/endpoints/a") == 5
@@ -49,7 +49,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics.backlogs.update("inbox", {"/endpoints/b": Backlog(1, NOW, 1)})
     metrics.coverage.follow(plan("m"))
     metrics.registry.register(StatusCollector(RouterStatus()))
-    metrics.catalog_state.set_findings([])
+    metrics.set_findings([])
     metrics.held("q", "lake")
     metrics.fault("q", "overdue")
     metrics.count_unfit_values("lake", {"/m": 4})

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from bindings.protocols import BINDINGS, sending_of
 from bindings.sending import MessageRefusal, Outbound
@@ -14,7 +13,6 @@ from router.settings import KafkaSink
 from router.settings.routes import parse_address
 from router.settings.sinks.messages import MqttSink
 from router.sinks.contract import Commit
-from router.sinks.messages.definitions import make_destination_key
 from router.sinks.messages.sink import MESSAGE, ConfirmedSink, DestinationCap, TemplateComposer, get_destination_cap
 
 
@@ -72,21 +70,17 @@ def test_a_message_that_is_refused_for_its_size_takes_no_place() -> None:
     assert all("max_body" in record.reason for record in result.refused)
 
 
-def test_the_known_destinations_outlive_a_plan() -> None:
-    first = get_destination_cap("test-a", 1)
-    assert first.fault("x") is None
-    assert get_destination_cap("test-a", 1).fault("y") is not None
-    assert get_destination_cap("test-a", 2).fault("y") is None
-    assert get_destination_cap("test-b", 1).fault("y") is None
-
-
-@pytest.mark.parametrize("other", [{"topic": "u"}, {"uri": ("mqtt://k",)}])
-def test_sinks_of_other_destinations_are_counted_apart(other: dict[str, Any]) -> None:
-    told: dict[str, Any] = {"type": "mqtt", "topic": "t", "uri": ("mqtt://h",)}
-    key = make_destination_key("s", MqttSink(**told))
-    assert make_destination_key("s", MqttSink(**told, qos=0)) == key
-    assert (
-        make_destination_key("s", MqttSink(**{**told, **other})) != key != make_destination_key("r", MqttSink(**told))
-    )
+def test_the_known_destinations_outlive_a_plan_and_are_counted_by_sink_connection_and_template() -> None:
+    told: dict[str, Any] = {"type": "mqtt", "topic": "t", "uri": ("mqtt://h",), "max_destinations": 1}
+    assert get_destination_cap("a", MqttSink(**told)).fault("x") is None
+    assert get_destination_cap("a", MqttSink(**told, qos=0)).fault("y") is not None
+    assert get_destination_cap("a", MqttSink(**{**told, "max_destinations": 2})).fault("y") is None
     kafka = KafkaSink(type="kafka", bootstrap_servers="b", topic="t")
-    assert make_destination_key("s", kafka) != make_destination_key("s", kafka.model_copy(update={"topic": "u"}))
+    for name, other in (
+        ("b", MqttSink(**told)),
+        ("a", MqttSink(**{**told, "topic": "u"})),
+        ("a", MqttSink(**{**told, "uri": ("mqtt://k",)})),
+        ("a", kafka),
+        ("a", kafka.model_copy(update={"topic": "u"})),
+    ):
+        assert get_destination_cap(name, other).fault("z") is None

@@ -18,11 +18,11 @@ from router.sinks import Commit
 from router.sinks.contract import StagedCommit, WriteResult
 from router.sinks.jsonlines import WIDE
 from router.sinks.tables.delta import DeltaSink
-from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+from router.sinks.tables.upkeep import Upkeep
 from tests.support.kill_points import Point
 
 EVERY: Final = 5
-AT_ONCE: Final = UpkeepRules(EVERY, 1 << 20, timedelta(0))
+AT_ONCE: Final = (EVERY, 1 << 20, timedelta(0))
 APP: Final = "generation/events"
 
 
@@ -50,7 +50,7 @@ def main(folder: str, batches: int, *death: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         Point.of(point).wrap(before=die if when == "before" else None, after=die if when == "after" else None)
-    sink, upkeep = DeltaSink("lake", folder, WIDE), Upkeep("lake", AT_ONCE)
+    sink, upkeep = DeltaSink("lake", folder, WIDE), Upkeep("lake", *AT_ONCE)
     for version in range(batches):
         write(sink, version, f"{os.getpid()}-x")
         if version % EVERY == EVERY - 1:

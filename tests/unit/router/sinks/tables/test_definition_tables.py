@@ -29,7 +29,7 @@ from router.sinks.contract import StagedCommit
 from router.sinks.jsonlines import DEAD_LETTER, WIDE
 from router.sinks.tables.opening import DefinitionStager, DefinitionTablesSink
 from router.sinks.tables.staging import TableFileStager
-from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+from router.sinks.tables.upkeep import Upkeep
 
 
 @pytest.fixture(autouse=True, params=["of the driver", "of workers"])
@@ -300,7 +300,7 @@ def test_small_files_are_merged_and_no_row_is_lost_or_doubled(tmp_path: Path) ->
     sink = open_sink("lake", settings, "events")
     for number in range(10):
         sink.write(rows(row("bare", b"x", number)), Commit("a", number))
-    upkeep = Upkeep("lake", UpkeepRules(1, 2**20, timedelta(days=7)))
+    upkeep = Upkeep("lake", 1, 2**20, timedelta(days=7))
     told = upkeep.maintain(str(tmp_path / "lake"))
     assert (told.before, told.after) == (10, 1)
     assert sink.write(rows(row("bare", b"x", 9)), Commit("a", 9)).repeated

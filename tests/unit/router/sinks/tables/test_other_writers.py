@@ -22,7 +22,7 @@ from router.sinks.jsonlines import WIDE
 from router.sinks.tables import head
 from router.sinks.tables import upkeep as merging
 from router.sinks.tables.delta import DeltaSink
-from router.sinks.tables.head import TableHead
+from router.sinks.tables.head import TableHead, TableLog
 from router.sinks.tables.upkeep import Upkeep
 from tests.unit.router.sinks.tables.tended_writer import APP, AT_ONCE, write
 from tests.unit.router.sinks.tables.test_staging import ids, rows, staged
@@ -58,7 +58,7 @@ def table_of(folder: Path) -> DeltaSink:
     """Make a table of some small files that upkeep has not seen yet, but for what it sets in the table."""
     sink = DeltaSink("lake", str(folder), WIDE, grows=True)
     write(sink, 0)
-    Upkeep("lake", AT_ONCE)._set_retention(str(folder), folder)
+    Upkeep("lake", *AT_ONCE)._set_retention(str(folder), folder)
     for version in range(1, BATCHES):
         write(sink, version)
     return sink
@@ -197,8 +197,30 @@ def test_a_merge_whose_file_goes_is_taken_back(tmp_path: Path, monkeypatch: pyte
                 (tmp_path / file["path"]).unlink()
 
     monkeypatch.setattr(TableHead, "replace_files", raced)
+    before = TableLog(tmp_path).find_files_below(DeltaTable(tmp_path).version(), 1 << 20)
     assert merging.merge_small_files(str(tmp_path), tmp_path, 1 << 20).before == 0
     assert ids(tmp_path) == known()
+    after = TableLog(tmp_path).find_files_below(DeltaTable(tmp_path).version(), 1 << 20)
+    assert {key: {**add, "dataChange": True} for key, add in after.items()} == before
+
+
+def test_a_file_with_a_deletion_vector_is_left_alone_and_the_others_are_merged(tmp_path: Path) -> None:
+    table_of(tmp_path)
+    log, version = TableLog(tmp_path), DeltaTable(tmp_path).version()
+    file, *others = log.find_files_below(version, 1 << 20).values()
+    vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1, "sizeInBytes": 36}
+    features = ["deletionVectors", "appendOnly", "invariants"]
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": features[:1],
+        "writerFeatures": features,
+    }
+    marked = {**file, "deletionVector": {**vector, "cardinality": 1}}
+    log.write_entry(version + 1, [{"protocol": protocol}, {"remove": {**file, "dataChange": True}}, {"add": marked}])
+    assert merging.merge_small_files(str(tmp_path), tmp_path, 1 << 20) == (len(others), 1)
+    left = log.find_files_below(version + 2, 1 << 20).values()
+    assert [each for each in left if "deletionVector" in each] == [marked] and len(left) == 2
 
 
 def test_an_entry_that_another_writer_renames_over_ours_is_no_commit(

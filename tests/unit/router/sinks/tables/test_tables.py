@@ -20,7 +20,7 @@ from router.sinks import Commit, open_sink
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, WIDE_WITH_AMBIGUOUS, StandardOutputSink, render_event_lines
 from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.opening import ParquetSink
-from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+from router.sinks.tables.upkeep import Upkeep
 
 
 def rows(count: int = 2) -> pa.Table:
@@ -101,7 +101,7 @@ def test_text_of_any_sender_is_no_line_break_of_ours(kind: str, tmp_path: Path) 
     if kind == "delta":
         table = DeltaTable(tmp_path / "t")
         assert table.to_pyarrow_table().column("subject").to_pylist() == [SEPARATORS] * 3
-        compacted = Upkeep("lake", UpkeepRules(1, 1 << 20, timedelta(days=7))).maintain(str(tmp_path / "t"))
+        compacted = Upkeep("lake", 1, 1 << 20, timedelta(days=7)).maintain(str(tmp_path / "t"))
         assert compacted.before == 3
 
 

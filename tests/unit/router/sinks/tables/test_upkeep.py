@@ -26,7 +26,7 @@ from router.sinks.tables import upkeep as merging
 from router.sinks.tables import upkeep as tending
 from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.head import TableHead
-from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+from router.sinks.tables.upkeep import Upkeep
 from tests.support.waiting import wait_until
 from tests.unit.router.sinks.tables.tended_writer import APP, AT_ONCE, EVERY, write
 from tests.unit.router.sinks.tables.test_staging import rows
@@ -69,8 +69,7 @@ def wanted(batches: int) -> Counter[str]:
 @pytest.mark.parametrize("batches", [150, pytest.param(1_000, marks=pytest.mark.full)])
 def test_a_table_stays_small_while_batches_go_on(tmp_path: Path, batches: int) -> None:
     """Bounds are the same for any number of batches: those of one round, and of what is swept a little later."""
-    rules = UpkeepRules(20, 1 << 20, timedelta(seconds=2))
-    upkeep = Upkeep("lake", rules)
+    upkeep = Upkeep("lake", 20, 1 << 20, timedelta(seconds=2))
     sink = DeltaSink("lake", str(tmp_path), WIDE, upkeep=upkeep)
     for version in range(batches):
         assert write(sink, version).rows == 2
@@ -94,7 +93,7 @@ def test_a_table_stays_small_while_batches_go_on(tmp_path: Path, batches: int) -
 
 
 def test_upkeep_makes_no_batch_read_the_log_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", UpkeepRules(5, 1 << 20, HOUR))
+    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", 5, 1 << 20, HOUR)
     write(sink, 0)
     opened: list[int] = []
     given = DeltaSink._open_head
@@ -121,7 +120,7 @@ def test_many_small_files_are_merged_in_several_entries(tmp_path: Path, monkeypa
             assert given is not None
             batch = rows(f"{version}-{part}", type=f"t {part}")
             sink.commit_staged(StagedCommit(tuple(given.write(batch, "0-x", Catalog()))), commit)
-    assert Upkeep("lake", UpkeepRules(5, 1 << 20, HOUR)).maintain(str(tmp_path)) == (12, 2)
+    assert Upkeep("lake", 5, 1 << 20, HOUR).maintain(str(tmp_path)) == (12, 2)
     table = DeltaTable(tmp_path)
     assert len(table.file_uris()) == 2 and ids(table.file_uris()) == wanted(6)
     assert [each["operation"] for each in table.history()].count("OPTIMIZE") == 2
@@ -131,7 +130,7 @@ def test_two_that_tend_a_table_at_once_double_nothing(tmp_path: Path) -> None:
     sink = DeltaSink("lake", str(tmp_path), WIDE)
     for version in range(30):
         write(sink, version)
-    threads = [threading.Thread(target=Upkeep("lake", AT_ONCE).maintain, args=[str(tmp_path)]) for _ in range(3)]
+    threads = [threading.Thread(target=Upkeep("lake", *AT_ONCE).maintain, args=[str(tmp_path)]) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -147,7 +146,7 @@ def test_batches_do_not_wait_for_upkeep(tmp_path: Path, monkeypatch: pytest.Monk
         assert go.wait(60)
 
     monkeypatch.setattr(Upkeep, "maintain", slow)
-    sink = DeltaSink("lake", str(tmp_path), WIDE, upkeep=Upkeep("lake", UpkeepRules(3, 1 << 20, HOUR)))
+    sink = DeltaSink("lake", str(tmp_path), WIDE, upkeep=Upkeep("lake", 3, 1 << 20, HOUR))
     for version in range(3):
         write(sink, version)
     assert begun.wait(60)
@@ -158,14 +157,14 @@ def test_batches_do_not_wait_for_upkeep(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_table_is_tended_however_often_routers_start(tmp_path: Path) -> None:
     for version in range(12):
-        sink = DeltaSink("lake", str(tmp_path), WIDE, upkeep=Upkeep("lake", UpkeepRules(10, 1 << 20, HOUR)))
+        sink = DeltaSink("lake", str(tmp_path), WIDE, upkeep=Upkeep("lake", 10, 1 << 20, HOUR))
         write(sink, version)
     wait_until(lambda: len(DeltaTable(tmp_path).file_uris()) < 24, 60, "files to be merged")
     assert ids(DeltaTable(tmp_path).file_uris()) == wanted(12)
 
 
 def test_what_a_batch_has_staged_is_left_alone(tmp_path: Path) -> None:
-    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", AT_ONCE)
+    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", *AT_ONCE)
     for version in range(4):
         write(sink, version)
     commit = Commit(APP, 4)
@@ -181,7 +180,7 @@ def test_what_a_batch_has_staged_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_orphans_of_any_kill_go_with_time(tmp_path: Path) -> None:
-    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", AT_ONCE)
+    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", *AT_ONCE)
     twice = sink.make_stager(Commit(APP, 0))
     assert twice is not None
     write(sink, 0)
@@ -201,7 +200,7 @@ def test_orphans_of_any_kill_go_with_time(tmp_path: Path) -> None:
 
 
 def test_readers_of_an_older_version_go_on_within_the_retention(tmp_path: Path) -> None:
-    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", UpkeepRules(5, 1 << 20, HOUR))
+    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", 5, 1 << 20, HOUR)
     readers = {}
     for version in range(20):
         write(sink, version)
@@ -229,7 +228,7 @@ def test_a_head_whose_entries_were_removed_reads_the_log_again(tmp_path: Path) -
     first, second, upkeep = (
         DeltaSink("lake", str(tmp_path), WIDE),
         DeltaSink("lake", str(tmp_path), WIDE),
-        Upkeep("lake", AT_ONCE),
+        Upkeep("lake", *AT_ONCE),
     )
     write(first, 0)
     for version in range(1, 6):
