@@ -124,7 +124,7 @@ def _print_page(page: reading.DeadLetterCounts) -> None:
             print_table(_COLUMNS, map(_make_row, page.newest))
         return
     console.print(f"the newest {len(page.newest)} of {page.total}; `xrouter dead-letters show CONFIG ID` shows one")
-    widest = max((len(each.reason) for each in page.newest), default=0)
+    widest = max((len(each["reason"]) for each in page.newest), default=0)
     for row in map(_make_row, page.newest):
         letter, written, reason, endpoint, attempts, standing, detail = row
         first = to_text((letter[:_ID], "bold"), f"  {written}  {reason:{widest}}  {endpoint}")
