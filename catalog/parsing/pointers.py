@@ -135,6 +135,7 @@ def _find_lines(text: str, root: _Member) -> None:
     unwanted = _Member()
     events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
     for event in events:
+        mark = event.start_mark
         if isinstance(event, yaml.CollectionEndEvent):
             stack.pop()
         if not isinstance(event, yaml.NodeEvent):
@@ -144,7 +145,7 @@ def _find_lines(text: str, root: _Member) -> None:
         if member is None:
             step = getattr(event, "value", "") if here.is_map else here.count
             member = here.wanted.get(to_pointer([step])[1:], unwanted) if here.wanted else unwanted
-            member.line = event.start_mark.line + 1
+            member.line = mark.line + 1
             here.count += 1
             if here.is_map:  # That was the key; what is in a key has no pointer.
                 here.next, member = member, unwanted

@@ -21,7 +21,14 @@ from catalog.findings import RecordError
 from catalog.linting.events import is_media_type
 from catalog.model import CLOUDEVENTS
 from catalog.parsing.texts import read_table
-from catalog.protocols.properties import ATTRIBUTE_TYPES, NAMED_PREFIXES, PROTOCOL_OPTIONS, ProtocolOptions, is_dotted
+from catalog.protocols.properties import (
+    ATTRIBUTE_TYPES,
+    NAMED_PREFIXES,
+    PROTOCOL_OPTIONS,
+    ProtocolOptions,
+    add_nested_option,
+    is_dotted,
+)
 from catalog.record import Record
 from catalog.schemas.contract import parse_json
 from catalog.values import is_valid, media_type_of
@@ -434,16 +441,11 @@ class Draft:
             **({} if kind.event else {"protocol": kind.protocol, "protocoloptions": {}}),
         }
         for key, value in self.properties.items():
-            holder, dot, name = key[2:].partition(".")
             written = _property_to_json(key, value, protocol)
             if key.startswith("e."):
                 form["envelopemetadata"][key[2:]] = written
-            elif not dot:
-                form["protocoloptions"][holder] = written
-            elif holder in protocol.lists:
-                form["protocoloptions"].setdefault(holder, []).append({"name": name, **written})
             else:
-                form["protocoloptions"].setdefault(holder, {})[name] = written
+                add_nested_option(form["protocoloptions"], key[2:], written)
         medias = {record.media for record in self.records}
         media = medias.pop() if len(medias) == 1 else ""
         if media and not media.startswith("application/cloudevents"):

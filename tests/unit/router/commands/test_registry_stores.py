@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -125,8 +125,11 @@ def test_whoever_reads_the_history_may_leave(
     capsys.readouterr()
     reader, writer = os.pipe()
     os.close(reader)
-    monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
+    output = os.fdopen(writer, "w")
+    monkeypatch.setattr(sys, "stdout", output)
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # typer wraps both
     with pytest.raises(SystemExit, match=f"^{BROKEN_PIPE}$"):
         run_command_line(["registry", "history", command[2]])
+    with suppress(BrokenPipeError):
+        output.close()
     assert capsys.readouterr().err == ""
