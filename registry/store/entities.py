@@ -422,6 +422,7 @@ class WriteTransaction:
         self.before: Final[dict[str, Any]] = {"/": replace(registry)}
         self.now: Final[dict[str, Any]] = {"/": registry}
         self.touched: Final[dict[str, None]] = {}
+        self._references: dict[str, None] = {}
         self._complete: dict[str, list[str]] = {}
         self._made: dict[str, dict[str, str]] = {}
         self._documents: dict[str, bytes | None] = {}
@@ -438,6 +439,8 @@ class WriteTransaction:
         self.before.setdefault(entity.xid, None)
         self.now[entity.xid] = entity
         self.touched[entity.xid] = None
+        if isinstance(entity, Resource) and entity.xref is not None:
+            self._references[entity.xid] = None
 
     def group(self, xid: str) -> GroupEntity | None:
         """Return the current state of a group."""
@@ -450,8 +453,8 @@ class WriteTransaction:
     def find_referring(self, xid: str) -> list[Resource]:
         """Return the current resources whose ``xref`` is *xid*."""
         kept = (self.resource(each.xid) for each in self.reader.find_referring(xid))
-        changed = (self.now[each] for each in self.touched)
-        there = {each.xid: each for each in (*kept, *changed) if isinstance(each, Resource) and each.xref == xid}
+        changed = (self.now[each] for each in self._references)
+        there = {each.xid: each for each in (*kept, *changed) if each is not None and each.xref == xid}
         return list(there.values())
 
     def prefetch(self, xids: Sequence[str]) -> None:
