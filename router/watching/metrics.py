@@ -95,9 +95,11 @@ class _MetricRow(msgspec.Struct):
 
     def make(self, name: str, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
         """Make the metric in a registry."""
-        if self.kind == "histogram":
-            return Histogram(name, self.text, self.labels, buckets=self.buckets, registry=registry)
-        return (Counter if self.kind == "counter" else Gauge)(name, self.text, self.labels, registry=registry)
+        if self.kind == "counter":
+            return Counter(name, self.text, self.labels, registry=registry)
+        if self.kind == "gauge":
+            return Gauge(name, self.text, self.labels, registry=registry)
+        return Histogram(name, self.text, self.labels, buckets=self.buckets, registry=registry)
 
 
 _TABLE: Final = read_table(__package__, "metrics.yaml", dict[str, dict[str, _MetricRow]])

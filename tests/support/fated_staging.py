@@ -85,7 +85,7 @@ def run(fate: str, marks: str, command: list[str]) -> None:
         inner = given(self, commit)
         return None if inner is None else FatedStaging(inner, fate, marks)
 
-    DeltaSink.make_stager = staging  # type: ignore[method-assign]
+    DeltaSink.make_stager = staging  # type: ignore[method-assign, assignment]
     main(command)
 
 
