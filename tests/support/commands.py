@@ -6,6 +6,7 @@ file), sets ``env`` (null removes), and does ``run`` with ``stdin`` (``$OUT`` is
 must hold: ``exit`` (0 if not given); ``out``, ``err`` have these texts, and ``no`` is in neither; ``is`` is all of the
 output and ``lines`` the number of its lines; ``json``, or each of the objects ``has`` on some line, fit (:func:`fits`);
 ``rows`` begin some rows, and no line is wider than ``widest``. ``ids`` are those of the letters on the lines.
+Files that are ``written`` have these texts.
 ``$SAMPLES`` and ``$HERE`` are folders, ``$TAKEN`` is a port that somebody listens at.
 
 A case with ``letters`` has settings and a catalog of :mod:`tests.support.letters` whose ``dead_letters`` go to lines of
@@ -26,6 +27,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
@@ -53,9 +55,9 @@ def command_cases() -> Iterator[Any]:
             yield pytest.param(case, files, id=f"{path.stem}: {case['case']}", marks=marks)
 
 
-def write_set(name: str, chosen: str, folder: Path) -> None:
+def write_set(name: str, chosen: str, folder: Path, words: Mapping[str, str] = MappingProxyType({"$": "$"})) -> None:
     """Write a set of files of a file of cases to a folder."""
-    _write(read_cases(CASES / f"{name}.yaml")["sets"][chosen], folder)
+    _write(filled(read_cases(CASES / f"{name}.yaml")["sets"][chosen], words), folder)
 
 
 def fits(expected: Any, found: Any) -> bool:
@@ -127,6 +129,8 @@ def _run_steps(
         if err.startswith("xrouter: error: "):
             assert all(line.startswith(("xrouter: error: ", "hint: ")) for line in err.splitlines()), err
         _hold(step, out, err)
+        for name, texts in step.get("written", {}).items():
+            assert all(text in (folder / name).read_text() for text in _listed(texts)), (folder / name).read_text()
 
 
 def _hold(step: Mapping[str, Any], out: str, err: str) -> None:

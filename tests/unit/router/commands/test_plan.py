@@ -173,18 +173,6 @@ def test_names_of_senders_and_catalogs_act_on_no_terminal(tmp_path: Path, capsys
         assert "\nfalse" not in out
 
 
-def test_brokers_that_do_not_answer_are_one_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
-    (tmp_path / "catalog.json").write_text(json.dumps(catalog()))
-    new = str(tmp_path / "catalog.json")
-    assert run_command_line(["plan", str(settings(tmp_path)), "--new", new, "--from", "topics"]) == 5
-    err = capsys.readouterr().err
-    assert "source /endpoints/plant: Kafka at 127.0.0.1:1 does not answer" in err
-    assert "`--from inbox` or `--records FILE` does without it" in err
-
-
 @pytest.mark.full
 def test_many_records_take_seconds(plan: Planned, tmp_path: Path) -> None:
     records = lines(tmp_path / "many.jsonl", RECORDS * 4_000)

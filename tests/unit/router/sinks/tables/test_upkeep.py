@@ -66,7 +66,7 @@ def wanted(batches: int) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batches", [150, pytest.param(1_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("batches", [60, pytest.param(1_000, marks=pytest.mark.full)])
 def test_a_table_stays_small_while_batches_go_on(tmp_path: Path, batches: int) -> None:
     """Bounds are the same for any number of batches: those of one round, and of what is swept a little later."""
     rules = UpkeepRules(20, 1 << 20, timedelta(seconds=2))
