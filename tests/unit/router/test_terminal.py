@@ -37,6 +37,9 @@ CASES: Final = filled(
 )
 
 
+RECORDS: Final = "\n".join(map(json.dumps, CASES["records"])).encode()
+
+
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Two hostile catalogs, settings beside them, and a hostile dead letter."""
@@ -52,7 +55,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     config.write_text(yaml.safe_dump({**told, **CASES["settings"], "sinks": told["sinks"]}))
     letter = {name: each if isinstance(each, str) else json.dumps(each) for name, each in CASES["letter"].items()}
     write_letters(config, [row(1, failed=datetime.now(UTC), **letter)], 1)
-    return {"CATALOG": str(one), "OTHER": str(other), "CONFIG": str(config)}
+    (folder / "records.jsonl").write_bytes(RECORDS)
+    return {"RECORDS": str(folder / "records.jsonl"), "CATALOG": str(one), "OTHER": str(other), "CONFIG": str(config)}
 
 
 class _Input:
@@ -72,7 +76,7 @@ def test_no_command_writes_what_a_terminal_acts_upon(
     monkeypatch: pytest.MonkeyPatch,
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", _Input("\n".join(map(json.dumps, CASES["records"])).encode()))
+    monkeypatch.setattr(sys, "stdin", _Input(RECORDS))
     if shown == "terminal":
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

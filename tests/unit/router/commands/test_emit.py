@@ -20,7 +20,6 @@ from catalog.templates import parse_template
 from router.commands.emit.producer import MessageProducer, encode_record_line, join_as_batch, require_match
 from router.matching.records import RecordMatcher
 from tests.support.cases import samples
-from tests.support.large_catalog import large_catalog
 
 ROOT = Path(__file__).resolve().parents[4]
 NOW = "2026-03-04T05:06:07.008Z"
@@ -92,20 +91,6 @@ def test_samples_are_clean_and_win_against_all_others_of_their_endpoints(path: P
             assert record.endpoint == endpoint
             (outcome,) = matcher.outcomes([encode_record_line(record)])
             assert (outcome["outcome"], outcome.get("message")) == ("routed", xid), outcome
-
-
-def test_a_large_catalog_has_what_was_asked_for_and_matches_itself(tmp_path: Path) -> None:
-    path = tmp_path / "large.xreg.json"
-    path.write_text(json.dumps(large_catalog(50)))
-    catalog = load([path])
-    assert len(catalog.definitions) >= 50
-    assert not [finding for finding in catalog.findings if finding.severity == "error"]
-    matcher = RecordMatcher(catalog, endpoint="/endpoints/kafka")
-    for xid, definition in catalog.definitions.items():
-        if definition.protocol != "HTTP":
-            record = produced(catalog, xid, endpoint="/endpoints/kafka").make_record()
-            (outcome,) = matcher.outcomes([encode_record_line(record)])
-            assert outcome.get("message") == xid, outcome
 
 
 SCHEMAS: dict[str, tuple[str, Any, str]] = {

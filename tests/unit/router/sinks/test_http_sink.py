@@ -147,7 +147,6 @@ def test_a_target_that_was_away_gets_each_event_once(tmp_path: Path) -> None:
 
 def test_files_of_credentials_are_relative_to_the_settings(tmp_path: Path) -> None:
     path = tmp_path / "router.yaml"
-    path.write_text(
-        "sinks: {s: {type: nats, uri: 'nats://h', subject: a, seed: keys/seed}}\nroutes: [{to: s}]", encoding="utf-8"
-    )
+    text = "sinks: {s: {type: nats, uri: 'nats://h', subject: a, seed: keys/seed}}\nroutes: [{to: s}]"
+    path.write_text(text, encoding="utf-8")
     assert getattr(load_settings(path, {}).sinks["s"], "seed", "") == str(tmp_path / "keys" / "seed")

@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from bindings.protocols import BINDINGS, sending_of
 from bindings.sending import MessageRefusal, Outbound
-from router.settings import KafkaSink
 from router.settings.routes import parse_address
-from router.settings.sinks.messages import MqttSink
 from router.sinks.contract import Commit
-from router.sinks.messages.definitions import make_destination_key
 from router.sinks.messages.sink import MESSAGE, ConfirmedSink, DestinationCap, TemplateComposer, get_destination_cap
 
 
@@ -78,15 +74,3 @@ def test_the_known_destinations_outlive_a_plan() -> None:
     assert get_destination_cap("test-a", 1).fault("y") is not None
     assert get_destination_cap("test-a", 2).fault("y") is None
     assert get_destination_cap("test-b", 1).fault("y") is None
-
-
-@pytest.mark.parametrize("other", [{"topic": "u"}, {"uri": ("mqtt://k",)}])
-def test_sinks_of_other_destinations_are_counted_apart(other: dict[str, Any]) -> None:
-    told: dict[str, Any] = {"type": "mqtt", "topic": "t", "uri": ("mqtt://h",)}
-    key = make_destination_key("s", MqttSink(**told))
-    assert make_destination_key("s", MqttSink(**told, qos=0)) == key
-    assert (
-        make_destination_key("s", MqttSink(**{**told, **other})) != key != make_destination_key("r", MqttSink(**told))
-    )
-    kafka = KafkaSink(type="kafka", bootstrap_servers="b", topic="t")
-    assert make_destination_key("s", kafka) != make_destination_key("s", kafka.model_copy(update={"topic": "u"}))
