@@ -114,14 +114,6 @@ def test_other_shells_are_answered(shell: str) -> None:
     assert "diff" in done.stdout and "list" not in done.stdout and done.stderr == ""
 
 
-def test_only_the_root_claims_to_install_completion(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["dead-letters"], ["catalog"], ["registry"], ["batches"], ["check"]):
-        run_command_line([*words, "--help"])
-        assert "completion" not in capsys.readouterr().out
-    run_command_line(["--help"])
-    assert "--install-completion" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
