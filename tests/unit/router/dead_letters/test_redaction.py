@@ -21,7 +21,7 @@ from router.dead_letters.redaction import (
     parse_marks,
 )
 from tests.support.cases import read_cases
-from tests.support.commands import fits
+from tests.support.commands import NO, fits
 from tests.support.letters import row
 
 CASES: Final = Path(__file__).resolve().parents[3] / "cases" / "redaction.yaml"
@@ -49,7 +49,7 @@ def test_a_letter_is_shown_as_its_case_says(case: dict[str, Any]) -> None:
     for marks in case["marks"]:
         found = shown(form, *([marks] if isinstance(marks, str) else marks))
         text = everything(found)
-        assert not [each for each in ("4111", "NDEx", *case.get("no", ())) if each in text], text
+        assert not [each for each in ("4111", "NDEx", *case.get(NO, ())) if each in text], text
         due = case["shows"]
         assert found.detail == due.get("detail", found.detail)
         assert fits(due.get("native", {}), found.native) and fits(

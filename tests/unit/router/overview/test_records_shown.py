@@ -16,7 +16,7 @@ from router.dead_letters.redaction import HIDDEN
 from router.overview import records
 from router.settings import load_settings
 from tests.support.cases import read_cases
-from tests.support.commands import filled, fits
+from tests.support.commands import NO, filled, fits
 from tests.support.letters import letter_id, row, settings_file, write_letters
 from tests.support.status_page import SALE, TOKEN, Served, changed, event, record
 
@@ -51,7 +51,7 @@ def test_who_asks_for_records_gets_what_its_case_says(
                 answer = served.post(asked["post"], body * asked.get("times", 1), **headers)
             assert answer.status_code == asked.get("status", 200), (ask, answer.text)
             assert "json" not in asked or fits(asked["json"], answer.json()), (ask, answer.text)
-            assert asked.get("no", "\0") not in answer.text
+            assert asked.get(NO, "\0") not in answer.text
 
 
 def test_a_letter_is_told_whole_with_what_would_become_of_it_now(served: Served) -> None:

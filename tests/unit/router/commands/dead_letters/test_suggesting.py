@@ -23,7 +23,7 @@ from router.commands.emit.producer import encode_record_line
 from router.errors import RouterError
 from router.matching.records import RecordMatcher
 from tests.support.cases import read_cases
-from tests.support.commands import fits
+from tests.support.commands import NO, fits
 
 CASES: Final = Path(__file__).resolve().parents[4] / "cases" / "suggest.yaml"
 
@@ -81,7 +81,7 @@ def test_drafts_are_as_their_case_says(case: dict[str, Any], tmp_path: Path) -> 
     told = {name: getattr(found, name) for name in ("attached", "left_out", "fragment")}
     told["notes"] = [note for each in found.drafts for note in each.notes]
     assert all(fits(value, told[name]) for name, value in case.get("found", {}).items()), told
-    assert not [text for text in case.get("no", ()) if text in json.dumps(found.fragment)]
+    assert not [text for text in case.get(NO, ()) if text in json.dumps(found.fragment)]
     if not case.get("lost"):
         (tmp_path / "drafts.json").write_text(json.dumps(found.fragment))
         matcher = RecordMatcher(load([tmp_path / "catalog.json", tmp_path / "drafts.json"]), validation="always")
