@@ -5,7 +5,14 @@ replaces limits of the code. A step writes ``files`` (maps become JSON or YAML),
 file), sets ``env`` (null removes), and does ``run`` with ``stdin`` (``$OUT`` is what the step before wrote). Then it
 must hold: ``exit`` (0 if not given); ``out``, ``err`` have these texts, and ``no`` is in neither; ``is`` is all of the
 output and ``lines`` the number of its lines; ``json``, or each of the objects ``has`` on some line, fit (:func:`fits`);
-``rows`` begin some rows. ``$SAMPLES`` and ``$HERE`` are folders, ``$TAKEN`` is a port that somebody listens at.
+``rows`` begin some rows, and no line is wider than ``widest``. ``ids`` are those of the letters on the lines.
+Files that are ``written`` have these texts.
+``$SAMPLES`` and ``$HERE`` are folders, ``$TAKEN`` is a port that somebody listens at.
+
+A case with ``letters`` has settings and a catalog of :mod:`tests.support.letters` whose ``dead_letters`` go to lines of
+JSON, and these letters: each has a number ``n``, changes, and the ``hours`` that it is old; its id is ``$L`` and the
+number in hexadecimal. Of the ``ledger``, ``failed``, ``replayed``, ``parked`` and ``pending`` are numbers, and
+``order`` has keys and numbers.
 """
 
 from __future__ import annotations
@@ -18,17 +25,24 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
 import yaml
 
 from router.cli import run_command_line
+from router.state.ledger import LetterLedger, PendingReplay
 from tests.support.cases import FOLDER, read_cases
+from tests.support.ledger import attempted, replayed
+from tests.support.letters import letter_id, row, settings_file, write_letters
 from tests.support.ports import LOOPBACK
 
 CASES: Final = Path(__file__).resolve().parents[1] / "cases" / "commands"
+NO: Final = False
+"""The key ``no`` of a case, as YAML 1.1 reads it."""
 
 
 def command_cases() -> Iterator[Any]:
@@ -43,9 +57,9 @@ def command_cases() -> Iterator[Any]:
             yield pytest.param(case, files, id=f"{path.stem}: {case['case']}", marks=marks)
 
 
-def write_set(name: str, chosen: str, folder: Path) -> None:
+def write_set(name: str, chosen: str, folder: Path, words: Mapping[str, str] = MappingProxyType({"$": "$"})) -> None:
     """Write a set of files of a file of cases to a folder."""
-    _write(read_cases(CASES / f"{name}.yaml")["sets"][chosen], folder)
+    _write(filled(read_cases(CASES / f"{name}.yaml")["sets"][chosen], words), folder)
 
 
 def fits(expected: Any, found: Any) -> bool:
@@ -95,10 +109,13 @@ def _run_steps(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _write(_filled({**files, **case.get("files", {})}, words), folder)
+    _write(filled({**files, **case.get("files", {})}, words), folder)
+    if "letters" in case:
+        words = {**words, **{f"$L{each['n']:x}": letter_id(each["n"]) for each in reversed(case["letters"])}}
+        _write_letters(case, folder)
     out = ""
     for written in case.get("steps") or [case]:
-        step = _filled(written, words)
+        step = filled(written, words)
         _write(step.get("files", {}), folder)
         for name, (old, new) in step.get("edits", {}).items():
             text = (folder / name).read_text()
@@ -114,6 +131,8 @@ def _run_steps(
         if err.startswith("xrouter: error: "):
             assert all(line.startswith(("xrouter: error: ", "hint: ")) for line in err.splitlines()), err
         _hold(step, out, err)
+        for name, texts in step.get("written", {}).items():
+            assert all(text in (folder / name).read_text() for text in _listed(texts)), (folder / name).read_text()
 
 
 def _hold(step: Mapping[str, Any], out: str, err: str) -> None:
@@ -122,17 +141,40 @@ def _hold(step: Mapping[str, Any], out: str, err: str) -> None:
     shown = " ".join(err.replace("│", " ").split())
     for text in _listed(step.get("err")):
         assert text in err or text in shown, (text, err)
-    for text in _listed(step.get("no")):
-        assert text not in out + err, (text, out, err)
+    for text in _listed(step.get(NO)):
+        assert str(text) not in out + err, (text, out, err)
     assert out == step.get("is", out)
     assert len(out.splitlines()) == step.get("lines", len(out.splitlines()))
     if "json" in step:
         assert fits(step["json"], json.loads(out)), out
     if "has" in step:
         assert fits({"$has": step["has"]}, [json.loads(line) for line in out.splitlines()]), out
+    if "ids" in step:
+        assert [each["letter"] for each in map(json.loads, out.splitlines()) if "letter" in each] == step["ids"], out
+    assert all(len(line) <= step.get("widest", len(line)) for line in out.splitlines()), out
     rows = [line.split("\t") for line in out.splitlines()]
-    for row in step.get("rows", ()):
-        assert any(each[: len(row)] == row for each in rows), (row, out)
+    for wanted in step.get("rows", ()):
+        assert any(each[: len(wanted)] == wanted for each in rows), (wanted, out)
+
+
+def _write_letters(case: Mapping[str, Any], folder: Path) -> None:
+    file = settings_file(folder, ["lines"], **case.get("dead_letters", {}))
+    now = datetime.now(UTC)
+    for version, letter in enumerate(case["letters"], 1):
+        changes = {name: each for name, each in letter.items() if name not in ("n", "hours")}
+        native = changes.get("native")
+        changes |= {"native": json.dumps(native)} if isinstance(native, dict) else {}
+        write_letters(
+            file, [row(letter["n"], failed=now - timedelta(hours=letter.get("hours", 1)), **changes)], version
+        )
+    told = case.get("ledger", {})
+    with LetterLedger.open(folder / "state") as ledger:
+        attempted(ledger, [(letter_id(number), *why) for number, *why in told.get("failed", ())], now)
+        replayed(ledger, list(map(letter_id, told.get("replayed", ()))), now)
+        ledger.park(map(letter_id, told.get("parked", ())))
+        ledger.order.append_letters([(key, letter_id(number)) for key, number in told.get("order", ())])
+        if "pending" in told:
+            ledger.begin(PendingReplay(ledger.next_number(), "plan", tuple(map(letter_id, told["pending"]))))
 
 
 def _write(files: Mapping[str, Any], folder: Path) -> None:
@@ -144,12 +186,13 @@ def _write(files: Mapping[str, Any], folder: Path) -> None:
         path.write_text(content, encoding="utf-8")
 
 
-def _filled(value: Any, words: Mapping[str, str]) -> Any:
+def filled(value: Any, words: Mapping[str, str]) -> Any:
+    """Return a value of YAML with words replaced in all its texts."""
     if isinstance(value, str):
         return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], value)
     if isinstance(value, dict):
-        return {_filled(key, words): _filled(each, words) for key, each in value.items()}
-    return [_filled(each, words) for each in value] if isinstance(value, list) else value
+        return {filled(key, words): filled(each, words) for key, each in value.items()}
+    return [filled(each, words) for each in value] if isinstance(value, list) else value
 
 
 def _listed(value: Any) -> list[str]:

@@ -84,7 +84,11 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     ("words", "offered"),
     [
         (["de"], ["dead-letters", "demo"]),
-        (["dead-letters", ""], ["list", "show", "replay", "release", "suggest", "purge"]),
+        pytest.param(
+            ["dead-letters", ""],
+            ["list", "show", "replay", "release", "suggest", "purge"],
+            marks=pytest.mark.full,
+        ),
         pytest.param(["catalog", "co"], ["convert"], marks=pytest.mark.full),
         pytest.param(["batches", "s"], ["show"], marks=pytest.mark.full),
         pytest.param(["check", "--form"], ["--format"], marks=pytest.mark.full),
@@ -99,7 +103,7 @@ def test_bash_completes_what_was_installed(bash: dict[str, str], words: list[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.parametrize("shell", ["zsh", pytest.param("fish", marks=pytest.mark.full)])
 def test_other_shells_are_answered(shell: str) -> None:
     asked = {
         "_XROUTER_COMPLETE": f"complete_{shell}",
@@ -108,14 +112,6 @@ def test_other_shells_are_answered(shell: str) -> None:
     }
     done = subprocess.run([XROUTER], env={**os.environ, **asked}, capture_output=True, text=True, timeout=SECONDS)
     assert "diff" in done.stdout and "list" not in done.stdout and done.stderr == ""
-
-
-def test_only_the_root_claims_to_install_completion(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["dead-letters"], ["catalog"], ["registry"], ["batches"], ["check"]):
-        run_command_line([*words, "--help"])
-        assert "completion" not in capsys.readouterr().out
-    run_command_line(["--help"])
-    assert "--install-completion" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -128,7 +124,7 @@ def test_only_the_root_claims_to_install_completion(capsys: pytest.CaptureFixtur
         "--help >&-",
         pytest.param(f"check {MARKET} >&-", marks=pytest.mark.full),
         f"match --catalog {MARKET} <&-",
-        "--version 2>&-",
+        pytest.param("--version 2>&-", marks=pytest.mark.full),
     ],
 )
 def test_a_closed_stream_ends_it_quietly(line: str) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import builtins
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
 
 from catalog.schemas.ids.client import RegistryUnavailableError
 from router.errors import SinkError, StateError, find_batch_fault, find_lost_registry
+from tests.support.cases import read_cases
 
-ABORTED = "Job aborted due to stage failure: Task 1 in stage 5.0 failed 1 times, most recent failure: Lost task 1.0"
-SPARK = "org.apache.spark.SparkException"
-PYTHON = "org.apache.spark.api.python.PythonException"
+CASES: Final = read_cases(Path(__file__).resolve().parents[2] / "cases" / "faults.yaml")
+PYTHON: Final = {"SinkError": SinkError, "StateError": StateError, "ArrowInvalid": pa.ArrowInvalid, **vars(builtins)}
+SPARK: Final = "org.apache.spark.SparkException"
 
 
 class JavaError(Exception):
@@ -42,83 +45,28 @@ class _Java:
 
 def worker(last: str) -> JavaError:
     trace = f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback\n  File x, line 3\n{last}\n"
-    return JavaError((SPARK, ABORTED), (PYTHON, f"{trace} SQLSTATE: 38000"))
+    python = "org.apache.spark.api.python.PythonException"
+    return JavaError((SPARK, "Job aborted due to stage failure"), (python, f"{trace} SQLSTATE: 38000"))
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        SinkError("lake", "no space"),
-        StateError("locked"),
-        OSError(28, "No space left on device"),
-        ModuleNotFoundError("no module"),
-        worker("OSError: [Errno 28] No space left on device"),
-        worker("bindings.inbox.space.InboxFormatError: frame 3"),
-        worker(
-            "catalog.schemas.ids.client.RegistryUnavailableError: schema registry lake at https://r cannot be asked"
-        ),
-        worker("ModuleNotFoundError: No module named 'router'"),
-        JavaError((SPARK, ABORTED), ("org.apache.kafka.common.errors.TimeoutException", "Topic x not present")),
-        JavaError((SPARK, ABORTED), ("java.io.IOException", "No space left on device")),
-        JavaError((SPARK, ABORTED), ("org.apache.spark.shuffle.FetchFailedException", "")),
-        JavaError(
-            (SPARK, "Python worker failed to connect back."),
-            ("java.net.SocketTimeoutException", "Timed out while waiting for the Python worker to connect back"),
-        ),
-        JavaError((SPARK, ABORTED), ("org.apache.spark.sql.kafka010.KafkaIllegalStateException", "Reason: gone")),
-        JavaError(("java.lang.IllegalStateException", "Cannot call methods on a stopped SparkContext.")),
-        KeyboardInterrupt(),
-    ],
-    ids=repr,
-)
-def test_faults_of_the_world(error: BaseException) -> None:
-    assert find_batch_fault(error) is None
+def error_of(form: dict[str, Any]) -> BaseException:
+    ((name, given),) = form.items()
+    error: BaseException = (
+        worker(given) if name == "worker" else JavaError(*given) if name == "jvm" else PYTHON[name](*given)
+    )
+    return error
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "text"),
-    [
-        (ValueError("bad"), "error", "ValueError: bad"),
-        (pa.ArrowInvalid("overflow"), "error", "ArrowInvalid: overflow"),
-        (MemoryError(), "error", "MemoryError"),
-        (OSError(36, "File name too long"), "error", "OSError: [Errno 36] File name too long"),
-        (worker("ValueError: bad 'OSError: [Errno 28]'"), "error", "ValueError: bad 'OSError: [Errno 28]'"),
-        (worker("MemoryError"), "error", "MemoryError"),
-        (
-            JavaError(
-                (SPARK, ABORTED), (SPARK, "Python worker exited unexpectedly (crashed)"), ("java.io.EOFException", None)
-            ),
-            "worker",
-            "a Python worker died (signal or out of memory)",
-        ),
-        (
-            JavaError(
-                (
-                    SPARK,
-                    f"{ABORTED.replace(' 1 times', ' 4 times')} in stage 5.0 (TID 9) (10.0.0.7 executor 12): "
-                    "ExecutorLostFailure (executor 12 exited caused by one of the running tasks) Reason: killed",
-                )
-            ),
-            "worker",
-            "executors died repeatedly while running a task",
-        ),
-        (
-            JavaError(("org.apache.spark.SparkArithmeticException", "[DIVIDE_BY_ZERO] Division by zero.")),
-            "error",
-            "SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero.",
-        ),
-        (
-            JavaError((SPARK, ABORTED), ("java.lang.OutOfMemoryError", "Java heap space")),
-            "error",
-            "OutOfMemoryError: Java heap space",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_faults_of_a_record(error: Exception, kind: str, text: str) -> None:
-    fault = find_batch_fault(error)
+@pytest.mark.parametrize("form", CASES["world"], ids=repr)
+def test_faults_of_the_world(form: dict[str, Any]) -> None:
+    assert find_batch_fault(error_of(form)) is None
+
+
+@pytest.mark.parametrize("case", CASES["record"], ids=lambda case: case["text"])
+def test_faults_of_a_record(case: dict[str, Any]) -> None:
+    fault = find_batch_fault(error_of(case["of"]))
     assert fault is not None
-    assert (fault.kind, fault.text) == (kind, text)
+    assert (fault.kind, fault.text) == (case["kind"], case["text"])
 
 
 def test_faults_are_alike_but_for_numbers_and_quoted_values() -> None:

@@ -9,7 +9,7 @@ import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import pytest
 import yaml
@@ -18,6 +18,8 @@ from catalog.findings import escape_controls, escape_json_controls, to_one_line
 from router.cli import run_command_line
 from router.logs import configure_logs, get_logger
 from router.settings import LogSettings
+from tests.support.cases import read_cases
+from tests.support.commands import filled
 from tests.support.letters import letter_id, row, settings_file, write_letters
 
 MARKUP = "[red][link=x]l[blink]:boom:"
@@ -29,74 +31,13 @@ UNSAFE = re.compile(
 COLOURS = re.compile("\x1b\\[[0-9;]*m")
 """What rich itself writes to a terminal: styles, and nothing that moves or names anything."""
 NAME = f"/messagegroups/G{HOSTILE}/messages/M{HOSTILE}"
-ENDPOINT = f"/endpoints/e{HOSTILE}"
-COMMANDS: list[list[str]] = [
-    ["check", "CATALOG"],
-    ["check", "CATALOG", "--all"],
-    ["check", "CATALOG", "--format", "json"],
-    ["check", "CATALOG", "--format", "sarif"],
-    ["check", "CATALOG", "--config", "CONFIG"],
-    ["check", f"missing{HOSTILE}".replace("\0", "")],
-    ["check", "--explain", f"no{HOSTILE}"],
-    ["catalog", "list", "CATALOG"],
-    ["catalog", "list", "CATALOG", "--format", "json"],
-    ["catalog", "show", NAME, "CATALOG"],
-    ["catalog", "show", NAME, "CATALOG", "--format", "json"],
-    ["catalog", "show", ENDPOINT, "CATALOG"],
-    ["catalog", "show", f"/nothing{HOSTILE}", "CATALOG"],
-    ["catalog", "diff", "CATALOG", "OTHER"],
-    ["catalog", "diff", "CATALOG", "OTHER", "--format", "json"],
-    ["catalog", "convert", "CATALOG"],
-    ["catalog", "convert", "CATALOG", "--to", "yaml"],
-    ["routes", "CONFIG"],
-    ["routes", "CONFIG", "--format", "json"],
-    ["match", "--catalog", "CATALOG"],
-    ["match", "--catalog", "CATALOG", "--explain", "--all"],
-    ["match", "--catalog", "CATALOG", "--endpoint", f"/endpoints/x{HOSTILE}"],
-    ["emit", "--catalog", "CATALOG", "--message", NAME, "--context", "x=1"],
-    ["emit", "--catalog", "CATALOG", "--message", f"/m{HOSTILE}"],
-    ["doctor", "CONFIG"],
-    ["dead-letters", "list", "CONFIG"],
-    ["dead-letters", "list", "CONFIG", "--format", "json"],
-    ["dead-letters", "show", "CONFIG", letter_id(1)],
-    ["dead-letters", "show", "CONFIG", letter_id(1), "--format", "json"],
-    ["dead-letters", "show", "CONFIG", f"ab{HOSTILE}"],
-    ["dead-letters", "suggest", "CONFIG", "--min", "1"],
-    ["dead-letters", "purge", "CONFIG", "--older", f"1d{HOSTILE}"],
-    ["dead-letters", "release", "CONFIG", f"ab{HOSTILE}"],
-    ["batches", "show", "CONFIG"],
-    ["batches", "park", "CONFIG", f"q{HOSTILE}"],
-    ["routes", f"no{HOSTILE}".replace("\0", "")],
-    [f"no-command{HOSTILE}"],
-]
+CASES: Final = filled(
+    read_cases(Path(__file__).resolve().parents[2] / "cases" / "terminal.yaml"),
+    {"$HOSTILE": HOSTILE, "$ARGUMENT": HOSTILE.replace("\0", ""), "$LETTER": letter_id(1)},
+)
 
 
-def catalog(literal: str) -> dict[str, Any]:
-    message = {
-        "envelope": "CloudEvents/1.0",
-        "protocol": "KAFKA",
-        "description": HOSTILE,
-        "envelopemetadata": {
-            "type": {"value": literal},
-            "subject": {"value": f"{{x}}{HOSTILE}", "type": "uritemplate"},
-            f"ext{HOSTILE}": {"value": HOSTILE, "type": f"t{HOSTILE}"},
-        },
-        "protocoloptions": {"headers": [{"name": f"h{HOSTILE}", "value": HOSTILE}]},
-        f"odd{HOSTILE}": HOSTILE,
-        "base": f"/messagegroups/none{HOSTILE}/messages/x",
-    }
-    sound = {key: message[key] for key in ("envelope", "protocol", "description", "envelopemetadata")}
-    sound["envelopemetadata"] = {"type": {"value": literal}, "subject": {"value": "{x}", "type": "uritemplate"}}
-    endpoint = {
-        "usage": ["consumer"],
-        "protocol": "HTTP",
-        "protocoloptions": {"endpoints": [{"uri": "http://127.0.0.1/e"}]},
-        "messagegroups": [f"/messagegroups/G{HOSTILE}", f"/messagegroups/none{HOSTILE}"],
-    }
-    own = {
-        "messages": {f"M{HOSTILE}": sound, f"Bad{HOSTILE}": message, f"W{HOSTILE}": {**message, "protocol": HOSTILE}}
-    }
-    return {"endpoints": {f"e{HOSTILE}": endpoint}, "messagegroups": {f"G{HOSTILE}": own}}
+RECORDS: Final = "\n".join(map(json.dumps, CASES["records"])).encode()
 
 
 @pytest.fixture(scope="module")
@@ -105,45 +46,17 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("hostile")
     one, other = folder / "catalog.xreg.json", folder / "other.json"
     config = settings_file(folder, ["lines"])
-    one.write_text(json.dumps(catalog(f"t{HOSTILE}")))
-    other.write_text(json.dumps(catalog(f"u{HOSTILE}")))
+    text = json.dumps(CASES["catalog"])
+    one.write_text(text)
+    other.write_text(text.replace(json.dumps(f"t{HOSTILE}"), json.dumps(f"u{HOSTILE}")))
     told = yaml.safe_load(config.read_text())
     told["catalog"] = {"source": str(one)}
-    told["sources"] = [{"endpoint": ENDPOINT}, {"endpoint": f"/endpoints/lacking{HOSTILE}"}]
-    told["sinks"][f"sink{HOSTILE}"] = {"type": "jsonl", "path": "./more"}
-    told["routes"] = [{"to": [f"sink{HOSTILE}"]}]
-    config.write_text(yaml.safe_dump(told))
-    native = {
-        "protocol": "HTTP",
-        "method": "POST",
-        "path": f"/e{HOSTILE}",
-        "headers": [{"name": "h", "value": HOSTILE}],
-    }
-    letter = row(
-        1,
-        failed=datetime.now(UTC),
-        detail=HOSTILE,
-        endpoint=ENDPOINT,
-        native=json.dumps(native),
-        nearest=json.dumps(
-            [{"message": NAME, "mismatches": [{"property": HOSTILE, "expected": HOSTILE, "found": HOSTILE}]}]
-        ),
-    )
-    write_letters(config, [letter], 1)
-    return {"CATALOG": str(one), "OTHER": str(other), "CONFIG": str(config)}
-
-
-def record() -> bytes:
-    headers = [{"name": "ce_type", "value": f"t{HOSTILE}"}, {"name": f"h{HOSTILE}", "value": HOSTILE}]
-    good = [
-        {"name": "ce_specversion", "value": "1.0"},
-        {"name": "ce_id", "value": "1"},
-        {"name": "ce_source", "value": "s"},
-    ]
-    return b"\n".join(
-        json.dumps({"protocol": "KAFKA", "topic": f"t{HOSTILE}", "headers": each}).encode()
-        for each in (headers, [*good, *headers])
-    )
+    told["sinks"] |= CASES["settings"]["sinks"]
+    config.write_text(yaml.safe_dump({**told, **CASES["settings"], "sinks": told["sinks"]}))
+    letter = {name: each if isinstance(each, str) else json.dumps(each) for name, each in CASES["letter"].items()}
+    write_letters(config, [row(1, failed=datetime.now(UTC), **letter)], 1)
+    (folder / "records.jsonl").write_bytes(RECORDS)
+    return {"RECORDS": str(folder / "records.jsonl"), "CATALOG": str(one), "OTHER": str(other), "CONFIG": str(config)}
 
 
 class _Input:
@@ -154,7 +67,7 @@ class _Input:
 @pytest.mark.slow
 @pytest.mark.parametrize("shown", ["piped", "terminal"])
 @pytest.mark.parametrize(
-    "arguments", COMMANDS, ids=lambda each: escape_controls(" ".join(each[:2]))[:40] + f"-{len(each)}"
+    "arguments", CASES["commands"], ids=lambda each: escape_controls(" ".join(each[:2]))[:40] + f"-{len(each)}"
 )
 def test_no_command_writes_what_a_terminal_acts_upon(
     arguments: list[str],
@@ -163,7 +76,7 @@ def test_no_command_writes_what_a_terminal_acts_upon(
     monkeypatch: pytest.MonkeyPatch,
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", _Input(record()))
+    monkeypatch.setattr(sys, "stdin", _Input(RECORDS))
     if shown == "terminal":
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

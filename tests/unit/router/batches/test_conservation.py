@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -138,25 +137,6 @@ def test_a_batch_that_nobody_wrote_is_missed(state: StateFolder, world: World) -
             process.batch(batch)
         committed(generation, batch)
     assert process.gap() == 8
-
-
-def test_what_a_batch_was_planned_to_read_is_read_once(
-    state: StateFolder, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes: list[str] = []
-
-    def reading(path: Path) -> bytes:
-        if path.parent.name == "offsets":
-            notes.append(path.name)
-        return path.read_bytes()
-
-    monkeypatch.setattr(generations, "read_regular", reading)
-    generation = begun(state)
-    process = Process(state, plan_of(SINKS), world, generation)
-    for batch, end in enumerate((8, 16)):
-        planned(generation, batch, {"t": {"0": end}})
-        process.batch(batch)
-    assert notes == ["0", "1"]
 
 
 def added(accounting: ConservationCheck, metrics: Metrics, batch: int, rows: int) -> int:

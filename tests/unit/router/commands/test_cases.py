@@ -5,40 +5,23 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-import yaml
 
 from catalog.load import load
 from router.commands.emit.producer import MessageProducer, encode_record_line
 from router.commands.test.cases import read_cases
 from router.commands.test.runner import CatalogEvaluator, RouterEvaluator, run_cases
 from router.settings import load_settings
-from tests.support.cases import GREENHOUSE, VALVE, XRouter, reported, runner, valve, written
+from tests.support.cases import GREENHOUSE, VALVE, XRouter, runner, valve, written
+from tests.support.commands import write_set
 
 SAMPLES = Path(__file__).resolve().parents[4] / "catalog" / "samples"
 MARKET = SAMPLES / "market.xreg.json"
 PLACED = "/messagegroups/Market.Orders/messages/Market.Orders.Placed"
 SALE = "/messagegroups/Market.Tills/messages/Market.Tills.Sale"
 READING = "/messagegroups/Market.ColdChain/messages/Market.ColdChain.Reading"
-ROUTER: dict[str, Any] = {
-    "catalog": {"source": str(MARKET)},
-    "sinks": {
-        "orders": {"type": "jsonl", "path": "./orders"},
-        "bus": {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "tills.{context.store}"},
-        "dead": {"type": "jsonl", "path": "./dead"},
-        "lost": {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "lost.{reason}"},
-    },
-    "routes": [
-        {"when": {"messagegroup": "Market.Orders"}, "to": ["orders"]},
-        {"when": {"context": {"store": "7"}}, "to": ["bus", "orders"]},
-        {"when": {"outcome": "dead-letter", "reason": "no-match"}, "to": ["lost"]},
-        {"to": ["orders"]},
-    ],
-    "dead_letters": {"sinks": ["dead"]},
-}
 
 
 @pytest.fixture
@@ -76,42 +59,6 @@ def test_a_thousand_cases_take_less_than_a_second(tmp_path: Path) -> None:
     assert taken < 1
 
 
-def test_a_body_that_does_not_fit_is_told_so(xrouter: XRouter, tmp_path: Path) -> None:
-    config = {**ROUTER, "match": {"validate": "always"}}
-    (tmp_path / "router.yaml").write_text(yaml.safe_dump(config))
-    record = json.loads(produced(PLACED, "webshop", store="7", order="o1")[0]) | {"body": "[]"}
-    case = {"record": record, "expect": {"outcome": "routed", "message": PLACED}}
-    status, out, _ = xrouter(written(tmp_path / "a.cases.yaml", [case], config="router.yaml"))
-    assert status == 1
-    assert "why: the data is invalid against " in out and f"the schema of {PLACED}: " in out
-    assert "  and 1 difference as a consequence\n" in out
-
-
-def test_events_of_a_batch_are_cases_one_by_one(xrouter: XRouter, tmp_path: Path) -> None:
-    event = {"specversion": "1.0", "id": "1", "source": "/stores/7/webshop", "type": "com.example.market.order.placed"}
-    placed = {**event, "subject": "orders/9", "datacontenttype": "application/json", "data": {"items": 2, "total": 9}}
-    headers = [{"name": "content-type", "value": "application/cloudevents-batch+json"}]
-    native = {"method": "POST", "path": "/events", "headers": headers}
-    record = {"endpoint": "/endpoints/webshop", "protocol": "HTTP", "native": native, "body": [placed, event]}
-    expected = [{"message": PLACED, "context": {"order": "9"}}, {"outcome": "dead-letter"}]
-    right = {"record": record, "expect": {"outcome": "batch", "events": expected}}
-    wrong = {"record": record, "expect": {"message": PLACED}}
-    path = written(tmp_path / "a.cases.yaml", [right, wrong], catalog=str(MARKET))
-    failures = reported(xrouter, path)["failures"]
-    assert [each["pointer"] for each in failures] == ["/cases/1"]
-    assert "expect them under events" in failures[0]["why"]
-
-
-def test_a_template_that_fills_an_attribute_is_exercised(xrouter: XRouter, tmp_path: Path) -> None:
-    records = [json.loads(line) for line in produced(SALE, "tills", store="7", till="2", receipt="9")]
-    path = written(
-        tmp_path / "a.cases.yaml", [{"record": records[0], "expect": {"message": SALE}}], catalog=str(MARKET)
-    )
-    shares = reported(xrouter, path)["coverage"]
-    source = {"message": SALE, "property": "envelopemetadata.source", "expected": "/stores/{store}/tills/{till}"}
-    assert source not in shares["templates"]["missing"]
-
-
 def test_reports_for_machines_that_build(xrouter: XRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {"name": "100%, of\x07 <a>", "record": valve("\x1bx"), "expect": {"message": VALVE}}
     path = written(tmp_path / "a.cases.yaml", [{"record": valve(), "expect": {"message": VALVE}}, wrong])
@@ -136,45 +83,6 @@ def test_reports_for_machines_that_build(xrouter: XRouter, tmp_path: Path, monke
     assert err.startswith("::error ")
 
 
-def router(folder: Path) -> Path:
-    path = folder / "router.yaml"
-    path.write_text(yaml.safe_dump(ROUTER))
-    return path
-
-
-def test_with_settings_endpoints_routes_and_sinks_are_those_of_the_router(xrouter: XRouter, tmp_path: Path) -> None:
-    placed, sale = (
-        json.loads(produced(PLACED, "webshop", store="7", order="4")[0]),
-        json.loads(produced(SALE, "tills", store="7", till="1", receipt="2")[0]),
-    )
-    lost = {**sale, "native": {**sale["native"], "path": "/nowhere"}}
-    strange = {**sale, "endpoint": "/endpoints/strange"}
-    cases = [
-        {
-            "record": placed,
-            "expect": {"message": PLACED, "endpoint": "/endpoints/webshop", "route": 0, "sinks": ["orders"]},
-        },
-        {
-            "record": sale,
-            "expect": {"message": SALE, "route": 1, "sinks": ["bus", "orders"], "topics": {"bus": "tills.7"}},
-        },
-        {
-            "record": lost,
-            "expect": {"reason": "no-match", "route": 2, "sinks": ["lost"], "topics": {"lost": "lost.no-match"}},
-        },
-        {"record": strange, "expect": {"reason": "no-candidates", "route": None, "sinks": ["dead"]}},
-        {"record": {"protocol": "PIGEON"}, "expect": {"reason": "undecodable", "route": None, "sinks": ["dead"]}},
-    ]
-    config = router(tmp_path)
-    status, out, _ = xrouter(written(tmp_path / "a.cases.yaml", cases, config="router.yaml"))
-    assert status == 0, out
-    assert xrouter(written(tmp_path / "b.cases.jsonl", cases, catalog="gone.json"), "--config", config)[0] == 0
-    cases[0]["expect"]["sinks"] = ["bus"]
-    status, out, _ = xrouter(written(tmp_path / "a.cases.yaml", cases, config="router.yaml"))
-    assert status == 1
-    assert "/cases/0/expect/sinks/0: expected 'bus', found 'orders'" in out
-
-
 def test_a_catalog_alone_and_a_router_say_the_same_of_records(tmp_path: Path) -> None:
     lines = [
         *produced(PLACED, "webshop", 3, store="7", order="{n}"),
@@ -183,8 +91,9 @@ def test_a_catalog_alone_and_a_router_say_the_same_of_records(tmp_path: Path) ->
     ]
     lines += [line.replace(b"/stores/", b"/shops/") for line in lines]
     catalog = load([MARKET])
+    write_set("test", "market", tmp_path, {"$SAMPLES": str(SAMPLES)})
     alone = CatalogEvaluator(catalog).evaluate(lines).outcomes
-    routed = RouterEvaluator(catalog, load_settings(router(tmp_path))).evaluate(lines).outcomes
+    routed = RouterEvaluator(catalog, load_settings(tmp_path / "router.yaml")).evaluate(lines).outcomes
     assert {each["outcome"] for each in alone} == {"routed", "dead-letter"}
     for one, other in zip(alone, routed, strict=True):
         if "cloudevent" in one:

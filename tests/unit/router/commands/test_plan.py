@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,7 @@ from bindings.parts import InboxRow, Part
 from router.cli import run_command_line
 from router.dead_letters.redaction import HIDDEN
 from tests.support.letters import row, write_letters
-from tests.support.spark_cluster import RECORDS, catalog, lines, message, messages, record, settings
+from tests.support.spark_cluster import RECORDS, catalog, lines, message, messages, settings
 
 Planned = Callable[..., tuple[int, dict[str, Any]]]
 Change = Callable[[dict[str, Any]], None]
@@ -154,51 +153,3 @@ def test_dead_letters_that_would_match_are_told(tmp_path: Path, plan: Planned) -
     assert report["places"][0]["notes"] == ["3 letters found among the newest"]
     _, report = plan(None, "--from", "dead-letters", "--since", "2026-02-01")
     assert report["outcomes"] == 0
-
-
-def test_names_of_senders_and_catalogs_act_on_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hostile = "\x1b[31mred\u202e\nfalse: line"
-    tree = catalog()
-    messages(tree)["Reading"]["envelopemetadata"]["subject"]["value"] = f"{hostile}{{line}}"
-    (tmp_path / "catalog.json").write_text(json.dumps(catalog()))
-    (tmp_path / "new.json").write_text(json.dumps(tree))
-    records = lines(tmp_path / "records.jsonl", [record("reading", hostile)])
-    for form in ("text", "json"):
-        arguments = ["plan", str(settings(tmp_path)), "--new", str(tmp_path / "new.json"), "--records", str(records)]
-        assert run_command_line([*arguments, "--format", form, "--fail-on", "route"]) == 0
-        out = capsys.readouterr().out
-        assert "newly dead-lettered: 1" in out or form == "json"
-        assert "[31mred" in out
-        assert not {"\x1b", "\u202e"} & set(out)
-        assert "\nfalse" not in out
-
-
-def test_brokers_that_do_not_answer_are_one_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
-    (tmp_path / "catalog.json").write_text(json.dumps(catalog()))
-    new = str(tmp_path / "catalog.json")
-    assert run_command_line(["plan", str(settings(tmp_path)), "--new", new, "--from", "topics"]) == 5
-    err = capsys.readouterr().err
-    assert "source /endpoints/plant: Kafka at 127.0.0.1:1 does not answer" in err
-    assert "`--from inbox` or `--records FILE` does without it" in err
-
-
-@pytest.mark.full
-def test_many_records_take_seconds(plan: Planned, tmp_path: Path) -> None:
-    records = lines(tmp_path / "many.jsonl", RECORDS * 4_000)
-
-    def five(new: dict[str, Any]) -> None:
-        del messages(new)["Valve"]
-        messages(new)["Door"] = message("door")
-        messages(new)["Reading"]["envelopemetadata"]["subject"]["value"] = "line-{line}"
-        messages(new)["Siren"] = messages(new).pop("Alarm")
-
-    started = time.process_time()
-    status, report = plan(five, "--records", records, "--last", 20_000)
-    seconds = time.process_time() - started
-    assert (status, report["outcomes"]) == (1, 20_000)
-    expected = {"matched": 4_000, "dead-letter": 4_000, "definition": 4_000, "route": 4_000, "event": 8_000}
-    assert differences(report) == expected
-    assert seconds < 20

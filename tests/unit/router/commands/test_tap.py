@@ -213,7 +213,9 @@ def waits_to_write(process: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["reader goes", "Ctrl-C", "Ctrl-C while nobody reads"])
+@pytest.mark.parametrize(
+    "end", ["reader goes", pytest.param("Ctrl-C", marks=pytest.mark.full), "Ctrl-C while nobody reads"]
+)
 def test_it_ends_quietly(config: Path, end: str) -> None:
     quiet = ["--format", "json", "--where", "attributes.id=id-0"]
     command = [sys.executable, "-m", "xrouter", "tap", str(config), "--rate", "1000"]

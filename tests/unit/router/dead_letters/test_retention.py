@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from router.commands.check.command import collect_findings
 from router.dead_letters import retention
 from router.dead_letters.reading import read_dead_letters
 from router.dead_letters.retention import RetentionThread, purge
@@ -149,16 +148,3 @@ def test_off_by_default_and_what_kafka_needs_is_said(tmp_path: Path) -> None:
     file = settings_file(tmp_path, ("delta", "bus"), retention={"size": "1GiB"})
     [(key, caution)] = iter_retention_warnings(load_settings(file))
     assert key == "dead_letters.retention" and "sink bus" in caution and "retention.ms" in caution
-
-
-def test_check_tells_that_letters_in_kafka_go_by_their_topic(tmp_path: Path) -> None:
-    (tmp_path / "c.json").write_text("{}")
-    told = (
-        "catalog: {source: ./c.json}\nroutes: [{to: [out]}]\n"
-        "sinks: {out: {type: jsonl}, dead: {type: kafka, bootstrap_servers: 'h:1', topic: dead}}\n"
-        "dead_letters: {sinks: [dead], retention: {age: 30d}}\n"
-    )
-    (tmp_path / "router.yaml").write_text(told)
-    findings, _ = collect_findings([str(tmp_path / "c.json")], tmp_path / "router.yaml")
-    [found] = [each for each in findings if each.rule == "kept-by-broker"]
-    assert found.pointer == "/dead_letters/retention" and "retention.ms" in found.message

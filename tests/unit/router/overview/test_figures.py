@@ -128,8 +128,6 @@ def test_charts_are_pictures_that_the_router_draws(served: Served) -> None:
     for name in CHARTS:
         for query in (
             "",
-            f"?endpoint={TILL}",
-            "?endpoint=%2Fnosuch&at=1",
             f"?small&endpoint={TILL}",
             "?endpoint=%ff%3Csvg",
         ):

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Final
 
-import httpx
 import pytest
 import yaml
 
@@ -15,8 +15,12 @@ from router.dead_letters.reading import read_latest
 from router.dead_letters.redaction import HIDDEN
 from router.overview import records
 from router.settings import load_settings
+from tests.support.cases import read_cases
+from tests.support.commands import NO, filled, fits
 from tests.support.letters import letter_id, row, settings_file, write_letters
 from tests.support.status_page import SALE, TOKEN, Served, changed, event, record
+
+CASES: Final = Path(__file__).resolve().parents[3] / "cases" / "watching" / "records.yaml"
 
 
 @pytest.fixture
@@ -26,13 +30,28 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield made
 
 
-def test_the_newest_letters_are_listed_with_the_nearest_definition(served: Served) -> None:
-    write_letters(served.settings, [row(number) for number in range(60)])
-    letters = served.get("/letters.json").json()["letters"]
-    assert len(letters) == 50
-    first = letters[0]
-    assert first["reason"] == "no-match" and first["definition"] == SALE and first["standing"] == "open"
-    assert first["mismatch"] == {"property": "type", "expected": "sale", "found": "sold"}
+@pytest.mark.parametrize("case", read_cases(CASES), ids=lambda case: case["case"])
+def test_who_asks_for_records_gets_what_its_case_says(
+    case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAGE_TOKEN", TOKEN)
+    with Served(tmp_path, **case.get("served", {})) as served:
+        served.activate()
+        write_letters(served.settings, [row(number) for number in range(1, 1 + case.get("letters", 0))])
+        words = {"$TOKEN": TOKEN, "$L1": letter_id(1), "$PAGE": served.server.base_url}
+        for ask in case["asks"]:
+            asked = filled(ask, words)
+            headers = asked.get("headers", {})
+            if "get" in asked:
+                answer = served.get(asked["get"], **headers)
+            else:
+                given = asked.get("body", "")
+                body = record(asked["record"]) if "record" in asked else given
+                body = body if isinstance(body, bytes) else body.encode()
+                answer = served.post(asked["post"], body * asked.get("times", 1), **headers)
+            assert answer.status_code == asked.get("status", 200), (ask, answer.text)
+            assert "json" not in asked or fits(asked["json"], answer.json()), (ask, answer.text)
+            assert asked.get(NO, "\0") not in answer.text
 
 
 def test_a_letter_is_told_whole_with_what_would_become_of_it_now(served: Served) -> None:
@@ -146,94 +165,3 @@ def test_what_a_sink_has_already_is_not_promised_again(tmp_path: Path) -> None:
         write_letters(served.settings, [row(1, reason="sink-rejected", detail="sink other: too large")])
         verdict = served.get(f"/letters/{letter_id(1)}.json").json()["now"]["verdict"]
         assert (verdict["outcome"], verdict["sinks"]) == ("routed", [])
-
-
-def test_a_pasted_record_is_judged(served: Served) -> None:
-    told = served.post("/verdict", record("sale")).json()
-    assert told["verdict"] == {
-        "outcome": "routed",
-        "message": SALE,
-        "sinks": ["events"],
-        "reason": None,
-        "detail": "",
-    }
-    told = served.post("/verdict", record("sold")).json()
-    assert told["verdict"]["reason"] == "no-match"
-    kafka = b'{"endpoint": "/endpoints/till", "protocol": "KAFKA", "native": {"topic": "t"}, "body": "x"}'
-    assert served.post("/verdict", kafka).json()["verdict"]["outcome"] == "dead-letter"
-    answer = served.post("/verdict", b'{"protocol": "KAFKA", "native": {"topic": "t"}, "body": "x"}')
-    assert answer.status_code == 400 and "`endpoint`" in answer.json()["detail"]
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"protocol": "SMOKE", "native": {}}', b"\xff", b"[" * 100_000])
-def test_what_is_no_record_is_said_so(served: Served, body: bytes) -> None:
-    answer = served.post("/verdict", body)
-    assert answer.status_code == 400 and "this is no record" in answer.json()["detail"]
-
-
-def test_a_pasted_record_is_bounded_and_of_the_same_origin(served: Served) -> None:
-    assert served.post("/verdict", b" " * 300_000).status_code == 413
-    assert served.get("/verdict").status_code == 405
-    for headers in ({"origin": "http://evil.example"}, {"sec_fetch_site": "cross-site"}, {"origin": "null"}):
-        assert served.post("/verdict", record("sale"), **headers).status_code == 403
-    plain = {"content-type": "text/plain"}
-    answer = httpx.post(f"{served.server.base_url}/verdict", content=record("sale"), headers=plain)
-    assert answer.status_code == 415
-    assert served.post("/verdict", record("sale"), origin="http://[").status_code == 403
-    assert served.post("/verdict", record("sale"), origin=served.server.base_url).status_code == 200
-    # Through a proxy with TLS the page has another address than ours, and the browser knows that it is the page's own.
-    own = {"origin": "https://status.example", "sec_fetch_site": "same-origin"}
-    assert served.post("/verdict", record("sale"), **own).status_code == 200
-
-
-def test_a_page_of_another_name_for_this_machine_sees_no_record(served: Served) -> None:
-    assert served.get("/letters.json", host="evil.example:80").status_code == 403
-    assert served.get("/letters.json", host="localhost:1").status_code == 200
-    assert served.post("/verdict", record("sale"), host="evil.example").status_code == 403
-
-
-@pytest.mark.parametrize("header", ["forwarded", "via", "x_forwarded_for", "x_real_ip"])
-def test_a_proxy_lets_nobody_see_records_without_a_token(served: Served, header: str) -> None:
-    answer = served.get("/letters.json", **{header.replace("_", "-"): "192.0.2.1"})
-    assert answer.status_code == 403 and "metrics.token" in answer.json()["detail"]
-
-
-def test_records_beyond_loopback_need_the_token(tmp_path: Path) -> None:
-    with Served(tmp_path, host="0.0.0.0") as served:
-        served.activate()
-        assert served.told()["access"] == {"records": "nobody", "replay": False}
-        for answer in (served.get("/letters.json"), served.post("/verdict", record("sale"))):
-            assert answer.status_code == 403 and "metrics.token" in answer.json()["detail"]
-
-
-def test_with_a_token_records_need_it_in_a_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAGE_TOKEN", TOKEN)
-    with Served(tmp_path, host="0.0.0.0", token="${PAGE_TOKEN}") as served:
-        served.activate()
-        write_letters(served.settings, [row(1)])
-        assert served.told()["access"] == {"records": "token", "replay": True}
-        good = {"authorization": f"Bearer {TOKEN}"}
-        assert served.get("/letters.json", **good).status_code == 200
-        assert served.get(f"/letters.json?access_token={TOKEN}").status_code == 401
-        assert served.get("/letters.json", cookie=f"token={TOKEN}").status_code == 401
-        assert served.get("/letters.json", authorization="Bearer wrong").status_code == 401
-        path = f"/letters/{letter_id(1)}/replay"
-        assert served.post(path, b"{}").status_code == 401
-        assert served.post(path, b"{}", **good, origin="http://evil.example").status_code == 403
-        answer = served.post(path, b"{}", **good)
-        assert answer.status_code == 503 and "not running" in answer.json()["detail"]  # There is no Spark here.
-        assert TOKEN not in served.get("/status.json").text
-
-
-def test_without_a_token_nothing_is_replayed(served: Served) -> None:
-    write_letters(served.settings, [row(1)])
-    answer = served.post(f"/letters/{letter_id(1)}/replay", b"{}")
-    assert answer.status_code == 403 and "metrics.token" in answer.json()["detail"]
-
-
-def test_a_short_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAGE_TOKEN", "short")
-    with pytest.raises(Exception, match=r"metrics\.token"):
-        Served(tmp_path, token="${PAGE_TOKEN}")
-    with pytest.raises(Exception, match="must not be in plain text"):
-        Served(tmp_path, token=TOKEN)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any, Final
 
 import pytest
 
@@ -12,7 +12,9 @@ from router.evaluation.forwarding import RelatedRecord
 from router.request_reply import Exchanges, Half, RecordToPair
 from router.sinks.contract import Commit
 from router.sinks.pairs import PairRow
+from tests.support.cases import read_cases
 
+CASES: Final = Path(__file__).resolve().parents[3] / "cases" / "relations.yaml"
 ASK, ANSWER = "/messagegroups/g/messages/ask", "/messagegroups/g/messages/answer"
 
 
@@ -55,103 +57,52 @@ def delivered(exchanges: Exchanges) -> list[PairRow]:
     return rows
 
 
-def pairs(rows: list[PairRow]) -> set[tuple[str, str | None, str | None]]:
-    return {(row.outcome, row.question_id, row.answer_id) for row in rows}
+def record_of(word: str) -> RecordToPair:
+    """Return what a word of a case stands for."""
+    names, _, place = word.partition("@")
+    if names in "?!":
+        half = Half(ASK, "b", "t-0-1", "", "e") if names == "?" else Half(ANSWER, "a", "t-0-0", "", "e", "reply")
+        return RecordToPair(half, RelatedRecord(half.id, (), "" if names == "!" else None))
+    if "?" in names[1:]:
+        key, _, own = names[1:].partition("?")
+        half = Half(ANSWER, own, "t-0-1", "", "e", "reply", key)
+        return RecordToPair(half, RelatedRecord(own, (f"k{own}",), f"k{key}", key))
+    return (ask if names[0] == "?" else answer)(names[1:], int(place or 0))
 
 
-def test_answers_before_beside_and_after_what_they_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", read_cases(CASES), ids=lambda case: case["case"])
+def test_exchanges_end_as_their_case_says(case: dict[str, Any], tmp_path: Path) -> None:
+    clock, most = Clock(), case.get("most", 1000)
+    exchanges = opened(tmp_path, clock, most=most)
+    for number, step in enumerate(case["steps"]):
+        clock.now += step.get("later", 0)
+        clock.behind = step.get("behind", clock.behind)
+        if step.get("restarts"):
+            exchanges.close()
+            exchanges = opened(tmp_path, clock, most=most)
+        if "take" in step:
+            query = step.get("query", "q")
+            commit = Commit(
+                f"g{step.get('part', '')}-{query}", step.get("batch", number), tuple(step.get("within", ()))
+            )
+            told = exchanges.take(commit, query, [record_of(word) for word in step["take"].split()])
+            assert told == step.get("told", {})
+        if "expire" in step:
+            assert exchanges.overdue() == step.get("overdue", exchanges.overdue())
+            assert exchanges.expire() == step["expire"]
+        if "rows" in step:
+            rows = [[each.outcome, each.cause, each.question_id, each.answer_id] for each in delivered(exchanges)]
+            assert sorted(map(str, rows)) == sorted(map(str, step["rows"]))
+        assert exchanges.open == step.get("open", exchanges.open)
+
+
+def test_a_row_tells_of_both_messages(tmp_path: Path) -> None:
     exchanges = opened(tmp_path, Clock())
-    assert exchanges.take(batch(0), "q", [answer("1", 1)]) == Counter()
-    told = exchanges.take(batch(1), "q", [ask("1"), ask("2"), answer("2", 2), ask("3")])
-    assert told == {"paired": 2}
-    assert exchanges.take(batch(2), "q", [answer("3", 3), answer("3", 4)]) == {"paired": 2}
-    rows = delivered(exchanges)
-    assert pairs(rows) == {("paired", "1", "a1"), ("paired", "2", "a2"), ("paired", "3", "a3"), ("paired", "3", "a4")}
-    assert {(row.relation, row.correlation) for row in rows} == {("reply", "1"), ("reply", "2"), ("reply", "3")}
-    assert rows[0].question_received == "2026-01-02T03:04:05+00:00" and rows[0].answer_received is None
-    assert len({row.id for row in rows}) == 4
-
-
-def test_a_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
-    clock = Clock()
-    exchanges = opened(tmp_path, clock)
-    exchanges.take(batch(0), "q", [ask("1"), answer("1")])
-    assert exchanges.take(batch(0), "q", [ask("1"), answer("1")]) == Counter()
-    exchanges.close()
-    exchanges = opened(tmp_path, clock)
-    assert exchanges.take(batch(0), "q", [ask("1"), answer("1")]) == Counter()
-    assert exchanges.take(batch(0, ".0", ("g-relations",)), "q", [answer("1")]) == Counter()
-    assert len(delivered(exchanges)) == 1
-
-
-def test_queries_count_their_batches_for_themselves(tmp_path: Path) -> None:
-    exchanges = opened(tmp_path, Clock())
-    exchanges.take(Commit("one-relations", 7), "one", [ask("1")])
-    assert exchanges.take(Commit("two-relations", 3), "two", [answer("1")]) == {"paired": 1}
-    assert exchanges.take(Commit("one-relations", 7), "one", [ask("1")]) == Counter()
-
-
-def test_what_nothing_comes_for_is_given_up_once(tmp_path: Path) -> None:
-    clock = Clock()
-    exchanges = opened(tmp_path, clock)
-    exchanges.take(batch(0), "q", [ask("1"), ask("2"), answer("2"), answer("9", 9)])
-    clock.now += 59
-    assert exchanges.expire() == Counter()
-    clock.now += 2
-    assert exchanges.expire() == {"unanswered": 1, "unasked": 1}
-    assert (exchanges.open, exchanges.expire()) == (0, Counter())
-    given_up = [row for row in delivered(exchanges) if row.outcome != "paired"]
-    assert [(row.outcome, row.cause, row.question_id, row.correlation) for row in given_up] == [
-        ("unanswered", "time", "1", None),
-        ("unasked", "time", None, "9"),
-    ]
-
-
-def test_time_does_not_pass_while_the_router_stands(tmp_path: Path) -> None:
-    clock = Clock()
-    exchanges = opened(tmp_path, clock)
-    exchanges.take(batch(0), "q", [ask("1")])
-    exchanges.close()
-    clock.now += 3600
-    exchanges = opened(tmp_path, clock)
-    assert exchanges.expire() == Counter()
-    clock.now += 61
-    assert exchanges.expire() == {"unanswered": 1}
-
-
-def test_for_want_of_room_the_oldest_go(tmp_path: Path) -> None:
-    exchanges = opened(tmp_path, Clock(), most=3)
-    told = exchanges.take(batch(0), "q", [ask(str(number)) for number in range(5)])
-    assert told == {"unanswered": 2}
-    assert exchanges.open == 3
-    assert {(row.cause, row.question_id) for row in delivered(exchanges)} == {("room", "0"), ("room", "1")}
-    assert exchanges.take(batch(1), "q", [answer("4")]) == {"paired": 1}
-
-
-def test_what_names_nothing_is_told_at_once(tmp_path: Path) -> None:
-    exchanges = opened(tmp_path, Clock())
-    lost = RecordToPair(Half(ANSWER, "a", "t-0-0", "", "e", "reply"), RelatedRecord("a", (), ""))
-    silent = RecordToPair(Half(ASK, "b", "t-0-1", "", "e"), RelatedRecord("b"))
-    assert exchanges.take(batch(0), "q", [lost, silent]) == {"unasked": 1, "unanswered": 1}
-    assert {row.cause for row in delivered(exchanges)} == {"unnamed"}
-    assert exchanges.open == 0
-
-
-def test_questions_of_one_key_are_answered_together(tmp_path: Path) -> None:
-    clock = Clock()
-    exchanges = opened(tmp_path, clock)
-    told = exchanges.take(batch(0), "q", [ask("1", 0), ask("1", 1), answer("1")])
-    assert told == {"paired": 1}
-    assert [row.question_position for row in delivered(exchanges)] == ["t-0-1"]
-    clock.now += 61
-    assert exchanges.expire() == Counter()
-
-
-def test_a_message_may_answer_one_and_ask_another(tmp_path: Path) -> None:
-    exchanges = opened(tmp_path, Clock())
-    middle = RecordToPair(Half(ANSWER, "m", "t-0-1", "", "e", "reply", "1"), RelatedRecord("m", ("km",), "k1", "1"))
-    assert exchanges.take(batch(0), "q", [ask("1"), middle, answer("m", 5)]) == {"paired": 2}
-    assert pairs(delivered(exchanges)) == {("paired", "1", "m"), ("paired", "m", "a5")}
+    exchanges.take(batch(0), "q", [ask("1", 0), ask("1", 1), answer("1"), answer("1", 2)])
+    first, second = delivered(exchanges)
+    assert (first.relation, first.correlation, first.question_position) == ("reply", "1", "t-0-1")
+    assert first.question_received == "2026-01-02T03:04:05+00:00" and first.answer_received is None
+    assert first.id != second.id
 
 
 def test_a_delivery_ends_by_its_text_as_well(tmp_path: Path) -> None:
@@ -185,23 +136,6 @@ def test_what_is_due_is_given_up_a_bounded_text_at_a_time(tmp_path: Path) -> Non
     while exchanges.overdue():
         given_up.append(exchanges.expire()["unanswered"])
     assert given_up == [3, 3, 1]
-
-
-def test_none_is_given_up_while_what_arrived_in_its_time_is_unread(tmp_path: Path) -> None:
-    clock = Clock()
-    exchanges = opened(tmp_path, clock)
-    exchanges.take(batch(0), "q", [ask("1"), ask("2"), answer("3", 3)])
-    clock.now += 100
-    clock.behind = 41
-    assert not exchanges.overdue() and exchanges.expire() == Counter()
-    assert exchanges.take(batch(1), "q", [answer("1", 1), ask("3")]) == {"paired": 2}
-    clock.behind = 40
-    assert exchanges.overdue() and exchanges.expire() == {"unanswered": 1}
-    assert [(row.outcome, row.cause, row.question_id) for row in delivered(exchanges)][-1] == (
-        "unanswered",
-        "time",
-        "2",
-    )
 
 
 def test_a_restored_copy_delivers_under_another_commit(tmp_path: Path) -> None:

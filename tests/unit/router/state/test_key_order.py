@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from router.cli import run_command_line
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.retention import purge
 from router.replay.batches import group_letters, missing_sinks
-from router.state.ledger import HELD, LetterLedger, Outcome, PendingReplay, ReplayOrder, held_up, only_waits, waits_for
+from router.state.ledger import LetterLedger, Outcome, PendingReplay, ReplayOrder, held_up, only_waits, waits_for
 from router.writing.outcomes import format_detail, parse_sinks
 from tests.support.ledger import replayed
 from tests.support.letters import letter_id, row, settings_file, write_letters
@@ -126,26 +124,6 @@ def letters_that_wait(folder: Path) -> Path:
     with LetterLedger.open(Path(settings.state)) as ledger:
         ledger.order.append_letters([("A", letter_id(1)), ("A", letter_id(2)), ("B", "gone")])
     return file
-
-
-def test_show_tells_who_waits_and_release_goes_on_without_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = str(letters_that_wait(tmp_path))
-    assert run_command_line(["dead-letters", "show", file, letter_id(1)]) == 0
-    assert "behind\t1" in capsys.readouterr().out
-    assert run_command_line(["dead-letters", "replay", file, "--dry-run", "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {each["reason"]: each["letters"] for each in told} == {"no-match": 1, HELD: 1}
-    assert run_command_line(["dead-letters", "release", file, "f"]) == 1
-    assert "no dead letter that blocks a key starts with 'f'" in capsys.readouterr().err
-    assert run_command_line(["dead-letters", "release", file, letter_id(1)[:5]]) == 0
-    assert "released 1; 1 blocked dead letters" in capsys.readouterr().out
-    with LetterLedger.open(tmp_path / "state", create=False) as ledger:
-        assert ledger.order.first_letters() == {"A": letter_id(2), "B": "gone"}
-        ledger.begin(PendingReplay(1, "plan", (letter_id(2),)))
-    assert run_command_line(["dead-letters", "release", file, letter_id(2)]) == 6
-    assert "a replay is unfinished" in capsys.readouterr().err
 
 
 def test_retention_frees_keys_of_letters_that_are_gone(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -19,7 +19,9 @@ from router.settings import Settings, load_settings
 from router.state.durable import FILE, admit, pinned_addresses
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
+from tests.support.cases import read_cases
 
+CASES: Final = Path(__file__).resolve().parents[3] / "cases" / "settings" / "sinks.yaml"
 SECRETS = {"P": "hush"}
 LOGIN = "username: u, password: '${P}'"
 SOURCE = "sources: [{endpoint: /endpoints/e, %s}]"
@@ -50,69 +52,21 @@ def admitted(plan: Plan) -> dict[str, list[str]]:
     return pinned_addresses(Path(plan.settings.state))
 
 
-@pytest.mark.parametrize(
-    ("sink", "key"),
-    [
-        (f"type: kafka, bootstrap_servers: 'k:9092', topic: t, {LOGIN}", "sinks.out.allow_plaintext_password"),
-        (f"type: kafka, bootstrap_servers: '127.0.0.1:1', topic: t, {LOGIN}", "sinks.out.allow_plaintext_password"),
-        (f"type: kafka, bootstrap_servers: 'sasl_plaintext://k:1', topic: t, {LOGIN}", "sinks.out.allow"),
-        ("type: kafka, bootstrap_servers: k, topic: t, options: {sasl.jaas.config: '${P}'}", "sinks.out.allow"),
-        (f"type: kafka, bootstrap_servers: 'SSL://k:1', topic: t, {LOGIN}", "sinks.out.bootstrap_servers: its addr"),
-        ("type: kafka, bootstrap_servers: 'SASL_SSL://k:1', topic: t", "there is no login; set username"),
-        ("type: kafka, bootstrap_servers: 'PLAINTEXT://k:1', topic: t, tls: {}", "which has no TLS, but tls is set"),
-        ("type: kafka, bootstrap_servers: 'SSL://k:1,PLAINTEXT://l', topic: t", "name SSL and PLAINTEXT"),
-        (
-            "type: kafka, bootstrap_servers: 'SSL://k', topic: t, options: {security.protocol: PLAINTEXT}",
-            "remove one",
-        ),
-        (
-            "type: kafka, bootstrap_servers: k, topic: t, tls: {}, sasl: oauthbearer, token_endpoint: 'http://i/',"
-            f" {LOGIN}",
-            "sinks.out.token_endpoint: http://i would receive the client secret in plain text",
-        ),
-        (f"type: mqtt, uri: 'mqtt://127.0.0.1', topic: t, {LOGIN}", "mqtt://127.0.0.1 would receive a secret"),
-        (f"type: amqp, uri: 'amqp://h', node: n, {LOGIN}", "sinks.out.allow_plaintext_password"),
-        ("type: nats, uri: ['tls://h', 'nats://h'], subject: n, token: '${P}'", "nats://h would receive a secret"),
-        ("type: http, url: 'http://h/{type}', bearer: '${P}'", "http://h would receive a secret in plain text"),
-        ("type: http, url: 'http://h', api_key: '${P}'", "sinks.out.allow_plaintext_password"),
-        ("type: http, url: 'http://h', headers: {X-Access-Token: '${P}'}", "sinks.out.allow_plaintext_password"),
-    ],
-)
-def test_no_secret_without_tls_unless_the_settings_say(tmp_path: Path, sink: str, key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        settings_of(tmp_path, SINK % sink)
-    assert any(key in line for line in caught.value.problems), caught.value.problems
-    assert "hush" not in str(caught.value)
-    if "allow" in key or "would get" in key:
-        settings_of(tmp_path, SINK % f"{sink}, allow_plaintext_password: true")
+@pytest.mark.parametrize("case", read_cases(CASES), ids=lambda case: case["sink"])
+def test_settings_of_a_sink(tmp_path: Path, case: dict[str, Any]) -> None:
+    text = "sinks: {s: {%s}, e: {type: jsonl, path: ./o}}\nroutes: [{to: e}]\ndead_letters: {sinks: [e]}"
+    if "fault" in case:
+        with pytest.raises(ConfigError) as caught:
+            settings_of(tmp_path, text % case["sink"])
+        told = (*caught.value.problems, str(caught.value))
+        assert any(case["fault"] in line for line in told) and "hush" not in str(told), told
+    if "fault" not in case or case.get("allowable"):
+        settings_of(tmp_path, text % (case["sink"] + ", allow_plaintext_password: true" * ("fault" in case)))
 
 
-@pytest.mark.parametrize(
-    "sink",
-    [
-        f"type: kafka, bootstrap_servers: k, topic: t, tls: {{}}, {LOGIN}",
-        f"type: kafka, bootstrap_servers: 'sasl_ssl://k:1', topic: t, {LOGIN}",
-        f"type: kafka, bootstrap_servers: k, topic: t, {LOGIN}, options: {{security.protocol: SASL_SSL}}",
-        f"type: mqtt, uri: mqtts://h, topic: t, {LOGIN}",
-        f"type: mqtt, uri: mqtt://h, topic: t, tls: {{}}, {LOGIN}",
-        "type: nats, uri: nats://h, subject: n, seed: ./seed",
-        "type: http, url: 'http://h', headers: {X-Tenant: a}",
-        "type: http, url: 'https://h', bearer: '${P}'",
-    ],
-)
-def test_tls_and_what_is_no_secret_need_no_leave(tmp_path: Path, sink: str) -> None:
-    settings_of(tmp_path, SINK % sink)
-
-
-def test_a_registry_gets_its_password_over_tls_only(tmp_path: Path) -> None:
-    file = tmp_path / "router.yaml"
-    for more, good in (("", False), (", allow_plaintext_password: true", True)):
-        file.write_text(f"catalog: {{source: 'http://u:${{P}}@registry/x'{more}}}")
-        if good:
-            load_settings(file, SECRETS)
-        else:
-            with pytest.raises(ConfigError, match=r"http://registry would receive its password in plain text"):
-                load_settings(file, SECRETS)
+def test_a_registry_gets_its_password_in_plain_text_if_the_settings_say(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("catalog: {source: 'http://u:${P}@registry/x', allow_plaintext_password: true}")
+    load_settings(tmp_path / "r.yaml", SECRETS)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.state.database import StateDatabase
-from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, sightings_in
+from router.state.ledger import DefinitionAtEndpoint as At
+from router.state.ledger import Sighting, instant_of, sightings_in
 from router.watching.coverage import EVERY_SECONDS, Coverage, CoverageView
 from router.watching.metrics import Metrics
 from tests.support.shop import plan
@@ -54,36 +55,22 @@ def view(coverage: Coverage, endpoint: str) -> dict[str, Any]:
     return CoverageView(coverage.all_sightings()).source_to_json(endpoint)
 
 
-def never(coverage: Coverage) -> set[DefinitionAtEndpoint]:
+def never(coverage: Coverage) -> set[At]:
     return {place for place, each in coverage.all_sightings().items() if each.first is None}
 
 
 def test_what_is_expected_is_unseen_until_it_occurs_where_it_is_expected(clock: Clock) -> None:
     coverage = process(clock)
     coverage.follow(plan("one", "two"))
-    assert never(coverage) == {
-        DefinitionAtEndpoint(A),
-        DefinitionAtEndpoint(A, ONE),
-        DefinitionAtEndpoint(A, TWO),
-        DefinitionAtEndpoint(B),
-        DefinitionAtEndpoint(B, ONE),
-        DefinitionAtEndpoint(B, TWO),
-    }
+    assert never(coverage) == {At(A), At(A, ONE), At(A, TWO), At(B), At(B, ONE), At(B, TWO)}
     clock.now += 5
     coverage.add_batch(batch((A, ONE), (A, THREE), ("", ONE)))
-    assert never(coverage) == {
-        DefinitionAtEndpoint(A, TWO),
-        DefinitionAtEndpoint(B),
-        DefinitionAtEndpoint(B, ONE),
-        DefinitionAtEndpoint(B, TWO),
-    }
-    first = coverage.all_sightings()[DefinitionAtEndpoint(A, ONE)]
+    assert never(coverage) == {At(A, TWO), At(B), At(B, ONE), At(B, TWO)}
+    first = coverage.all_sightings()[At(A, ONE)]
     assert (first.first, first.last, first.since) == (1_700_000_005, 1_700_000_005, 1_700_000_000)
     clock.now += 5
     coverage.add_batch(batch((A, ONE)))
-    assert coverage.all_sightings()[DefinitionAtEndpoint(A, ONE)] == Sighting(
-        first.epoch, first.since, first.first, 1_700_000_010
-    )
+    assert coverage.all_sightings()[At(A, ONE)] == Sighting(first.epoch, first.since, first.first, 1_700_000_010)
     assert view(coverage, A)["unseen"] == 1 and view(coverage, B)["last_record"] is None
 
 
@@ -91,7 +78,7 @@ def test_dead_letters_are_records_of_their_endpoint_and_of_no_definition(clock: 
     coverage = process(clock)
     coverage.follow(plan("one"))
     coverage.add_batch(Tally(Counter({(A, DEAD_LETTER, "no-match"): 2, (B, ROUTED, ""): 0})))
-    assert never(coverage) == {DefinitionAtEndpoint(A, ONE), DefinitionAtEndpoint(B), DefinitionAtEndpoint(B, ONE)}
+    assert never(coverage) == {At(A, ONE), At(B), At(B, ONE)}
 
 
 def test_a_reload_forgets_what_goes_and_begins_what_comes(clock: Clock) -> None:
@@ -102,14 +89,11 @@ def test_a_reload_forgets_what_goes_and_begins_what_comes(clock: Clock) -> None:
     clock.now += 100
     coverage.follow(after)
     known = coverage.all_sightings()
-    assert set(known) == {DefinitionAtEndpoint(A), DefinitionAtEndpoint(A, TWO), DefinitionAtEndpoint(A, THREE)}
-    assert (
-        known[DefinitionAtEndpoint(A, TWO)].first == 1_700_000_000
-        and known[DefinitionAtEndpoint(A, TWO)].epoch == before.epoch
-    )
-    assert known[DefinitionAtEndpoint(A, THREE)] == Sighting(after.epoch, 1_700_000_100)
+    assert set(known) == {At(A), At(A, TWO), At(A, THREE)}
+    assert (known[At(A, TWO)].first, known[At(A, TWO)].epoch) == (1_700_000_000, before.epoch)
+    assert known[At(A, THREE)] == Sighting(after.epoch, 1_700_000_100)
     coverage.follow(before)
-    assert coverage.all_sightings()[DefinitionAtEndpoint(A, ONE)] == Sighting(before.epoch, 1_700_000_100)
+    assert coverage.all_sightings()[At(A, ONE)] == Sighting(before.epoch, 1_700_000_100)
     assert view(coverage, A)["unseen"] == 1
 
 
@@ -122,30 +106,27 @@ def test_it_goes_on_through_restarts_and_a_first_occurrence_survives_a_kill(cloc
     clock.now += 5
     killed.add_batch(batch((A, ONE)))
     found = sightings_in(tmp_path)
-    assert (
-        found is not None
-        and found[DefinitionAtEndpoint(A, ONE)].last == 1_700_000_005
-        and found[DefinitionAtEndpoint(A, TWO)].last is None
-    )
+    assert found is not None
+    assert (found[At(A, ONE)].last, found[At(A, TWO)].last) == (1_700_000_005, None)
     killed.add_batch(batch((B, TWO)))
     found = sightings_in(tmp_path)
     # A first occurrence is written by itself.
-    assert found is not None and found[DefinitionAtEndpoint(B, TWO)].last == 1_700_000_010
-    assert found[DefinitionAtEndpoint(A, ONE)].last == 1_700_000_005
+    assert found is not None and found[At(B, TWO)].last == 1_700_000_010
+    assert found[At(A, ONE)].last == 1_700_000_005
     clock.now += EVERY_SECONDS
     killed.save_if_due()
-    assert (sightings_in(tmp_path) or {})[DefinitionAtEndpoint(A, ONE)].last == 1_700_000_010
+    assert (sightings_in(tmp_path) or {})[At(A, ONE)].last == 1_700_000_010
     # Nobody closed it.
     again = process(clock, tmp_path)
     again.follow(plan("two", "one", "three", endpoints="a"))
-    assert never(again) == {DefinitionAtEndpoint(A, TWO), DefinitionAtEndpoint(A, THREE)}
-    assert again.all_sightings()[DefinitionAtEndpoint(A, ONE)].since == 1_700_000_000
-    assert again.all_sightings()[DefinitionAtEndpoint(A, THREE)].since == int(clock.now)
+    assert never(again) == {At(A, TWO), At(A, THREE)}
+    assert again.all_sightings()[At(A, ONE)].since == 1_700_000_000
+    assert again.all_sightings()[At(A, THREE)].since == int(clock.now)
     again.add_batch(batch((A, ONE)))
     again.close()
     found = sightings_in(tmp_path)
     assert found is not None and set(found) == set(again.all_sightings())
-    assert found[DefinitionAtEndpoint(A, ONE)].last == int(clock.now)
+    assert found[At(A, ONE)].last == int(clock.now)
 
 
 def test_a_clock_that_goes_back_takes_nothing_back(clock: Clock) -> None:
@@ -195,5 +176,5 @@ def test_what_could_not_be_written_is_written_later(clock: Clock, tmp_path: Path
     clock.now += EVERY_SECONDS
     coverage.save_if_due()
     found = sightings_in(tmp_path)
-    assert found is not None and set(found) == {DefinitionAtEndpoint(A), DefinitionAtEndpoint(A, ONE)}
-    assert found[DefinitionAtEndpoint(A, ONE)].first == 1_700_000_000
+    assert found is not None and set(found) == {At(A), At(A, ONE)}
+    assert found[At(A, ONE)].first == 1_700_000_000

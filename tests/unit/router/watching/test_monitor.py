@@ -7,6 +7,7 @@ import platform
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,14 +24,6 @@ from router.watching.status import RouterStatus
 from tests.support.http import MALFORMED
 
 LOOPBACK = "127.0.0.1"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -60,9 +53,6 @@ def test_since_is_when_the_state_was_entered(status: RouterStatus) -> None:
         "batch": 9,
         "reason": "",
     }
-
-
-def test_an_inbox_that_accepts_nothing_does_so_since_it_began(status: RouterStatus) -> None:
     status.inbox("/state/inbox: 7 bytes free on the disk; free some space")
     since = status.check_readiness()[1]["inbox"]["since"]
     status.inbox("/state/inbox: 6 bytes free on the disk; free some space")
@@ -105,26 +95,18 @@ def test_metrics_are_served_in_the_form_that_is_asked_for(server: MonitorServer)
     assert open_metrics.text.endswith("# EOF\n")
 
 
-def test_health_and_readiness_follow_the_status(server: MonitorServer, status: RouterStatus) -> None:
+def test_health_and_readiness_follow_the_status(
+    server: MonitorServer, status: RouterStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert httpx.get(f"{server.base_url}/healthz").json() == {"healthy": True, "reasons": []}
     assert httpx.get(f"{server.base_url}/readyz").status_code == 200
     status.query("kafka-1", "held", reason="Kafka is away")
     answer = httpx.get(f"{server.base_url}/readyz")
     assert answer.status_code == 503 and answer.json()["reasons"] == ["query kafka-1 is held: Kafka is away"]
     assert httpx.get(f"{server.base_url}/healthz").status_code == 200
-
-
-def test_a_sick_process_is_told_by_503() -> None:
-    clock = Clock()
-    status = RouterStatus(clock=clock)
     status.note_heartbeat()
-    clock.now = 10_000
-    server = MonitorServer(LOOPBACK, 0, Metrics(), status)
-    server.start()
-    try:
-        assert httpx.get(f"{server.base_url}/healthz").status_code == 503
-    finally:
-        server.stop()
+    monkeypatch.setattr(status, "_clock", lambda: time.monotonic() + 10_000)
+    assert httpx.get(f"{server.base_url}/healthz").status_code == 503
 
 
 def test_head_is_answered_without_a_body_and_the_rest_is_refused(server: MonitorServer) -> None:

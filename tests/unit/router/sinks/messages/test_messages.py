@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -11,16 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.amqp.publisher import encode_message
-from bindings.amqp.values import decode_message, types_of, value_of_part
+from bindings.amqp.values import types_of, value_of_part
 from bindings.envelope import Envelope
 from bindings.events import to_json_members
-from bindings.kafka.publisher import to_record
-from bindings.mqtt.publisher import read_options
-from bindings.parts import JSON_KIND, Part
+from bindings.parts import Part
 from bindings.protocols import BINDINGS, sending_of
 from bindings.sending import Outbound
-from router.settings.routes import AddressError, NameTemplateError, parse_address, validate_address
+from router.settings.routes import AddressError, parse_address, validate_address
 from router.sinks.messages.sink import Mode, RoutedEvent, build_message, make_event
 
 TEXT = st.text(
@@ -146,52 +142,6 @@ def test_lineage_tells_how_it_was_decided_between_definitions(protocol: str) -> 
     assert named == {"xrouter-message": "/m", "xrouter-context": "{}"} | {f"xrouter-{name}": due[name] for name in due}
 
 
-def made(protocol: str, mode: Mode = "binary", given: tuple[Part, ...] = (), **attributes: str) -> Outbound:
-    named: Mapping[str, str] = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", **attributes}
-    event = RoutedEvent(named, b"{}", "/messagegroups/G/messages/M", "/endpoints/E", "e", "t-0-1", {"x": "é"})
-    return build_message(event, BINDINGS[protocol], mode, "a", given)
-
-
-def test_an_mqtt_message() -> None:
-    given = (Part("qos", b"2", JSON_KIND), Part("retain", b"true", JSON_KIND), Part("response_topic", b"r"))
-    qos, retain, properties = read_options(
-        made("MQTT/5.0", given=given, datacontenttype="application/json"), "MQTT/5.0"
-    )
-    assert properties is not None
-    told = properties.json()  # type: ignore[no-untyped-call]
-    assert (qos, retain, told["ResponseTopic"], told["ContentType"]) == (1, True, "r", "application/json")
-    assert {("type", "t"), ("xrouter-context", '{"x":"é"}')} <= set(told["UserProperty"])
-    plain = made("MQTT/3.1.1")
-    assert read_options(plain, "MQTT/3.1.1").properties is None
-    assert json.loads(plain.body or b"")["id"] == "1"
-
-
-def test_an_amqp_message_keeps_types() -> None:
-    given = (
-        Part("application-properties.count", b"7", JSON_KIND),
-        Part("properties.creation-time", b"2026-01-02T03:04:05.678Z"),
-        Part("properties.subject", b"s"),
-    )
-    message = decode_message(encode_message(made("AMQP/1.0", given=given, datacontenttype="text/plain")))
-    native = BINDINGS["AMQP/1.0"].build(message.parts)
-    assert (
-        native["application-properties"]["count"] == 7 and native["application-properties"]["cloudEvents:type"] == "t"
-    )
-    assert native["properties"] == {
-        "creation-time": "2026-01-02T03:04:05.678Z",
-        "subject": "s",
-        "content-type": "text/plain",
-    }
-    assert message.body == b"{}" and "types" not in native
-
-
-def test_a_kafka_record() -> None:
-    given = (Part("key", b"\xff"), Part("partition", b"3", JSON_KIND), Part("headers.other", b"x"))
-    record = to_record(made("KAFKA", given=given).parts)
-    assert (record["key"], record["partition"]) == (b"\xff", 3)
-    assert record["headers"][:2] == [("other", b"x"), ("ce_specversion", b"1.0")]
-
-
 KINDS: tuple[str, ...] = ("mqtt", "amqp", "nats", "http", "kafka")
 
 
@@ -203,25 +153,6 @@ def test_no_value_adds_a_level_or_a_wildcard(type_: str, kind: str) -> None:
     if kind != "kafka":
         assert separator not in address.removeprefix(before)
     assert not set(address) & set("+#*> ")
-
-
-@pytest.mark.parametrize(
-    ("kind", "template", "fault"),
-    [
-        ("mqtt", "a/#", "'+', '#'"),
-        ("mqtt", "a/{nope}", "unknown {nope}; known: message"),
-        ("nats", "a..{type}", "not have an empty token"),
-        ("nats", "a b", "no spaces"),
-        ("http", "https://{type}/x", "before any variable"),
-        ("http", "https://h{type}", "before any variable"),
-        ("http", "ftp://h/x", "begin with http"),
-        ("amqp", "a{b", "no control characters or braces"),
-    ],
-)
-def test_templates_that_make_no_address(kind: str, template: str, fault: str) -> None:
-    with pytest.raises(NameTemplateError) as caught:
-        parse_address(template, sending_of(kind))
-    assert fault in str(caught.value)
 
 
 def test_an_address_may_be_too_long() -> None:

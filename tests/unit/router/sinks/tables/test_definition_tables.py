@@ -29,7 +29,6 @@ from router.sinks.contract import StagedCommit
 from router.sinks.jsonlines import DEAD_LETTER, WIDE
 from router.sinks.tables.opening import DefinitionStager, DefinitionTablesSink
 from router.sinks.tables.staging import TableFileStager
-from router.sinks.tables.upkeep import Upkeep
 
 
 @pytest.fixture(autouse=True, params=["of the driver", "of workers"])
@@ -293,20 +292,6 @@ def test_partitions_that_differ_from_the_tables_are_an_error(tmp_path: Path) -> 
     by_type = plain.model_copy(update={"partition_by": ("type",)})
     with pytest.raises(SinkError, match=r"partitioned by|other columns"):
         open_sink("lake", by_type, "events").write(rows(row("bare", b"")), Commit("a", 1))
-
-
-def test_small_files_are_merged_and_no_row_is_lost_or_doubled(tmp_path: Path) -> None:
-    settings = TableSink(type="table", path=str(tmp_path / "lake"), compact_after=0)
-    sink = open_sink("lake", settings, "events")
-    for number in range(10):
-        sink.write(rows(row("bare", b"x", number)), Commit("a", number))
-    upkeep = Upkeep("lake", 1, 2**20, timedelta(days=7))
-    told = upkeep.maintain(str(tmp_path / "lake"))
-    assert (told.before, told.after) == (10, 1)
-    assert sink.write(rows(row("bare", b"x", 9)), Commit("a", 9)).repeated
-    assert sink.write(rows(row("bare", b"x", 10)), Commit("a", 10)).rows == 1
-    assert len(read(tmp_path / "lake", "id")) == 11
-    assert len(DeltaTable(tmp_path / "lake").file_uris()) == 2
 
 
 def test_files_of_other_types_than_their_table_are_staged_again(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from router.errors import SinkError
 from router.rendering.texts import INSTANT
@@ -103,14 +103,6 @@ def test_text_of_any_sender_is_no_line_break_of_ours(kind: str, tmp_path: Path) 
         assert table.to_pyarrow_table().column("subject").to_pylist() == [SEPARATORS] * 3
         compacted = Upkeep("lake", 1, 1 << 20, timedelta(days=7)).maintain(str(tmp_path / "t"))
         assert compacted.before == 3
-
-
-def test_delta_goes_on_beside_another_writer(tmp_path: Path) -> None:
-    sink = DeltaSink("lake", str(tmp_path), WIDE)
-    sink.write(rows(), Commit("a", 0))
-    write_deltalake(tmp_path, rows(), mode="append")
-    assert sink.write(rows(), Commit("a", 1)).rows == 2
-    assert DeltaTable(tmp_path).count() == 6
 
 
 def test_delta_refuses_a_table_of_another_form(tmp_path: Path) -> None:
