@@ -97,11 +97,6 @@ def settings() -> Settings:
     return load_settings(DEPLOY / "compose/router.yaml", PASSWORDS)
 
 
-@pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_yaml_can_be_read(path: Path) -> None:
-    assert read_yaml(path) is not None
-
-
 def test_prometheus_takes_its_configuration_and_the_rules() -> None:
     promtool("check", "config", str(DEPLOY / "prometheus.yml"))
 

@@ -24,7 +24,7 @@ from router.errors import EXIT_CODES, ConfigError
 from router.settings import load_settings
 from router.settings.routes import REASONS
 from tests.support.settings_pages import make_settings_reference
-from tests.support.site import PRODUCTION, anchor_of, example_of, settings
+from tests.support.site import PRODUCTION, anchor_of, example_of
 from tests.support.status_page import PHONE, RULES, browser_page, families, hard_to_use
 
 pytestmark = pytest.mark.slow
@@ -244,23 +244,6 @@ def test_examples_of_settings_load(tmp_path: Path) -> None:
     (tmp_path / "meter-key").write_text(SECRET, encoding="utf-8")
     faults = [fault_of_example(key, tmp_path) for key, *_ in make_settings_reference()]
     assert not any(faults), "\n".join(filter(None, faults))
-
-
-def test_a_key_without_an_example_is_shown_with_its_default() -> None:
-    assert example_of("inbox.partitions") == {"inbox": {"partitions": 4}}
-    assert example_of("sources[].tls.cert")["sources"][0]["endpoint"] == "/endpoints/plant"
-    assert "tocdepth" in settings("# Settings\n<!-- settings: begin -->\n<!-- settings: end -->\n")
-
-
-def test_each_alert_leads_to_its_runbook(site: Path, pages: dict[Path, Page]) -> None:
-    rules = [
-        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"] if "alert" in rule
-    ]
-    assert len(rules) > 25
-    for rule in rules:
-        path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-        assert anchor in pages[(site / path).with_suffix(".html")].ids, rule["alert"]
-        assert rule["alert"] in text_of(site, "deploy/docs/runbooks/index")
 
 
 @pytest.mark.parametrize("name", ["kafka", "delta", "typed-tables", "files", "http", "mqtt", "amqp", "nats"])

@@ -140,11 +140,6 @@ def test_every_kind_of_reference(everything: Catalog, declarations: Declarations
     assert any(each.place.file.endswith("Observatory.Sky.Seeing/index.json") for each in messages)
 
 
-def test_named_values_as_0_5_writes_them(everything: Catalog) -> None:
-    weighed = everything.definitions["/messagegroups/Beehive.Mqtt/messages/Beehive.Mqtt.Weighed"]
-    assert Property("user_properties.scale", "string", "spring") in weighed.protocoloptions
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_schema_family_in_every_way(family: str, everything: Catalog, declarations: Declarations) -> None:
     ways = {}

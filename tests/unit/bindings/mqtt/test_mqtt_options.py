@@ -20,11 +20,6 @@ def test_options() -> None:
             session_options({"sessionexpiryinterval": value})
 
 
-def test_a_connection_has_a_version_and_a_client_id() -> None:
-    with pytest.raises(GatewayError):
-        LinkConnector(Connection(()), "MQTT/5.0", "c", clean=False)
-
-
 def test_pauses_grow_to_a_bound() -> None:
     backoff = Backoff(1.0, 8.0)
     pauses = [backoff.next_pause() for _ in range(6)]

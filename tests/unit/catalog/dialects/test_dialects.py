@@ -38,13 +38,6 @@ def test_told_apart_by_content(document: dict[str, Any], dialect: Dialect | None
     assert detect(document) is dialect
 
 
-@pytest.mark.parametrize("name", ["harbour.cereg.yaml", "orchard.messages.json"])
-def test_samples_are_clean_but_for_their_age(name: str) -> None:
-    catalog = load([SAMPLES / name])
-    assert [(f.severity, f.rule) for f in catalog.findings] == [("info", "deprecated-dialect")]
-    assert len(catalog.definitions) == 2
-
-
 def test_endpoints_and_schemas_of_cereg() -> None:
     catalog = load([SAMPLES / "harbour.cereg.yaml"])
     arrivals, cranes = catalog.endpoints["/endpoints/Harbour.Arrivals"], catalog.endpoints["/endpoints/Harbour.Cranes"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import json
 import os
 import time
 from pathlib import Path
@@ -239,19 +238,3 @@ def test_failures_that_took_long_are_held(web: Web) -> None:
     web.routes["/a"] = Reply(b"A")
     now[0] = 20.0
     assert Fetcher(network=True, cache=cache).fetch(url) == b"A"
-
-
-def test_files_and_folders_are_seen(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("{}")
-    (tmp_path / ".b.json").write_text("{}")
-    fetcher = Fetcher(network=False)
-    assert fetcher.list_files(tmp_path) == [tmp_path / "a.json"]
-    with pytest.raises(DocumentError):
-        fetcher.fetch(tmp_path / "x" / "later.json")
-    assert not Fetcher(network=False).has_changed(fetcher.seen)
-    (tmp_path / "c.yaml").write_text("{}")
-    assert Fetcher(network=False).has_changed(fetcher.seen)
-    (tmp_path / "c.yaml").unlink()
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "later.json").write_text(json.dumps({}))
-    assert Fetcher(network=False).has_changed(fetcher.seen)

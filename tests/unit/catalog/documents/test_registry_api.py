@@ -166,27 +166,6 @@ def test_half_a_registry_is_none(web: Web) -> None:
     whole(loaded(registry.url))
 
 
-@pytest.mark.parametrize(
-    ("link", "says"),
-    [
-        ("</reg/messagegroups>;rel=next", "was read before"),
-        ('<http://registry.invalid/x>; title="a, b"; rel="last next"', "another origin"),
-    ],
-)
-def test_paging_that_leads_astray(web: Web, link: str, says: str) -> None:
-    registry = Registry(web, TREE, inline=()).open()
-    served = registry.answer
-
-    def answer(request: Any) -> Reply:
-        reply = served(request)
-        return Reply(reply.body, 200, {"Link": link})
-
-    web.routes["/reg/messagegroups"] = answer
-    catalog = loaded(registry.url)
-    assert len(catalog.definitions) == len(XIDS)
-    assert [says in message for _, message in troubles(catalog)] == [True]
-
-
 def test_pages_without_end(web: Web) -> None:
     def answer(request: Any) -> Reply:
         number = int(request.target.rpartition("=")[2]) if "=" in request.target else 0
@@ -219,15 +198,6 @@ def test_documents_of_schemas_are_read_where_the_registry_serves_them(web: Web, 
     web.routes["/reg/schemagroups/S/schemas/s/versions/1"] = Reply("", 404)
     (finding,) = [f for f in loaded(registry.url).findings if f.rule == "unresolvable-schema"]
     assert "404" in finding.message
-
-
-def test_unchanged_registries_cost_no_bodies(web: Web) -> None:
-    registry = Registry(web, TREE, inline=(), page=1).open()
-    cache = HttpCache()
-    loaded(registry.url, cache)
-    web.statuses()
-    loaded(registry.url, cache)
-    assert set(web.statuses()) == {304}
 
 
 def test_other_documents_are_left_alone(web: Web) -> None:

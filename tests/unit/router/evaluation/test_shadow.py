@@ -162,9 +162,3 @@ def test_few_rows_are_no_look_and_time_is_not_saved_up_for_ever() -> None:
     allowance.spend(0.9, 90)
     assert allowance.allowed_rows(20_000) == 0
     assert allowance.allowed_rows(5) == 5 < MIN_SAMPLE_ROWS
-
-
-@pytest.mark.parametrize("share", [0, 11])
-def test_a_share_beyond_reason_is_no_setting(tmp_path: Path, share: float) -> None:
-    with pytest.raises(Exception, match=r"catalog\.shadow_share"):
-        settings_from_dict({**TOLD, "catalog": {"shadow_share": share}}, {}, tmp_path)

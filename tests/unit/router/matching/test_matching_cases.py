@@ -41,75 +41,10 @@ def headers(*pairs: tuple[str, str]) -> dict[str, Any]:
     return {"headers": [{"name": name, "value": value} for name, value in pairs]}
 
 
-EQUAL = (
-    define(
-        "m", Property("headers.a", "string", "{x}-{y}"), Property("headers.b", "string", "{x}-{y}"), protocol="KAFKA"
-    ),
-)
-DECODED = (
-    define("m", Property("path", "uritemplate", "/{x}"), Property("headers.a", "string", "{x}"), protocol="HTTP"),
-)
-TWICE = (define("m", Property("headers.a", "string", "1"), Property("headers.a", "string", "{x}/2"), protocol="KAFKA"),)
 SIBLINGS = tuple(
     define(name, Property("headers.a", "string", "1"), protocol=protocol)
     for name, protocol in (("kafka", "KAFKA"), ("http", "HTTP"), ("nats", "NATS"))
 )
-RANKED = (
-    define("template", Property("headers.a", "string", "v{x}"), protocol="KAFKA"),
-    define("longer", Property("headers.a", "string", "va{x}"), protocol="KAFKA"),
-    define("literal", Property("headers.a", "string", "vab"), protocol="KAFKA"),
-    define("twin", Property("headers.a", "string", "twin"), protocol="KAFKA"),
-    define("other", Property("headers.a", "string", "twin"), protocol="KAFKA"),
-)
-BASED = (
-    define("base", Property("headers.a", "string", "1"), protocol="KAFKA"),
-    define("derived", Property("headers.a", "string", "1"), protocol="KAFKA", base=(f"{GROUP}/messages/base",)),
-)
-OPTIONAL = (define("m", Property("headers.n", "integer"), protocol="KAFKA"),)
-HUGE = (define("m", Property("headers.a", "number", "10000000000000000"), protocol="KAFKA"),)
-
-
-@pytest.mark.parametrize(
-    ("definitions", "protocol", "native", "expected"),
-    [
-        (EQUAL, "KAFKA", headers(("a", "1-2"), ("b", "1-2")), "m"),
-        (EQUAL, "KAFKA", headers(("a", "1-2"), ("b", "1-3")), "no-match"),
-        (DECODED, "HTTP", {"path": "/a%20b", **headers(("A", "a b"))}, "m"),
-        (DECODED, "HTTP", {"path": "/a%20b", **headers(("A", "a%20b"))}, "no-match"),
-        (DECODED, "HTTP", {"path": "/a%2", **headers(("A", "a%2"))}, "m"),
-        (TWICE, "KAFKA", headers(("a", "1"), ("a", "0/2"), ("a", "9/2")), "m"),
-        (TWICE, "KAFKA", headers(("a", "1"), ("a", "1")), "no-match"),
-        (SIBLINGS, "KAFKA", headers(("a", "1")), "kafka"),
-        (SIBLINGS, "HTTP/2", headers(("A", "1")), "http"),
-        (SIBLINGS, "NATS", headers(("A", "1")), "no-match"),
-        (SIBLINGS, "MQTT/5.0", {}, "no-match"),
-        (RANKED, "KAFKA", headers(("a", "vx")), "template"),
-        (RANKED, "KAFKA", headers(("a", "vax")), "longer"),
-        (RANKED, "KAFKA", headers(("a", "vab")), "literal"),
-        (RANKED, "KAFKA", headers(("a", "twin")), "ambiguous"),
-        (BASED, "KAFKA", headers(("a", "1")), "derived"),
-        (OPTIONAL, "KAFKA", {}, "m"),
-        (OPTIONAL, "KAFKA", headers(("n", "7")), "m"),
-        (OPTIONAL, "KAFKA", headers(("n", "x"), ("n", "7")), "m"),
-        (OPTIONAL, "KAFKA", headers(("n", "7.5")), "no-match"),
-        (HUGE, "KAFKA", headers(("a", "1e16")), "m"),
-        (HUGE, "KAFKA", headers(("a", "10000000000000001")), "no-match"),
-    ],
-)
-def test_winners(definitions: Defined, protocol: str, native: dict[str, Any], expected: str) -> None:
-    assert outcome(judge(definitions, {"protocol": protocol, "native": native})) == expected
-
-
-def test_context_comes_from_the_first_value_that_holds() -> None:
-    found = judge(TWICE, {"protocol": "KAFKA", "native": headers(("a", "1"), ("a", "8/2"), ("a", "9/2"))})
-    assert found["context"] == {"x": "8"}
-
-
-@pytest.mark.parametrize(("subject", "expected"), [("a.b", "m"), ("a.b.c", "no-match"), ("a.b/c", "no-match")])
-def test_dots_end_placeholders_where_the_endpoint_says_nats(subject: str, expected: str) -> None:
-    definitions = (define("m", Property("subject", "string", "a.{x}"), envelope=CLOUDEVENTS),)
-    record = {"protocol": "NATS", "native": {"subject": subject}}
-    assert outcome(judge(definitions, record, protocol="NATS")) == expected
 
 
 def test_an_envelope_by_default_of_the_endpoint_maps_too() -> None:

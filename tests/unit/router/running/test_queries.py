@@ -77,14 +77,6 @@ def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
     assert "error" not in log
 
 
-def test_a_query_that_has_ended_is_not_at_work(tmp_path: Path) -> None:
-    nothing: Any = None
-    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), once=False)
-    for name, ended in (("inbox", False), ("kafka-1", True)):
-        queries._running[name] = QueryRun(name, (), nothing, ended=ended)
-    assert queries.active_names == {"inbox"}
-
-
 def test_the_time_to_find_a_batch_is_that_of_the_last_batch_though_spark_looks_on(tmp_path: Path) -> None:
     nothing: Any = None
     status = RouterStatus()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import Counter
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from catalog.load import CatalogWatcher, load
-from router.errors import ConfigError
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Plan
 from router.running.reload import BackgroundReloader, Reloader
@@ -148,19 +146,6 @@ def test_events_during_a_look_nudge_once_it_has_ended(tmp_path: Path, monkeypatc
         goes_on.set()
     wait_until(lambda: nudges, LIMIT, "a nudge")
     assert nudges == {"the end of a look": 1}
-
-
-@pytest.mark.parametrize(
-    ("catalog", "says"),
-    [
-        ("events: /endpoints/nobody", "catalog.events: /endpoints/nobody is not a source"),
-        ("events: /endpoints/e, poll: 0", "catalog.poll: cannot be 0 with catalog.events"),
-    ],
-)
-def test_events_come_from_a_source_and_have_a_net(tmp_path: Path, catalog: str, says: str) -> None:
-    (tmp_path / "router.yaml").write_text(CONFIG.replace("poll: 10ms", catalog))
-    with pytest.raises(ConfigError, match=re.escape(says)):
-        load_settings(tmp_path / "router.yaml", {})
 
 
 def test_an_unexpected_fault_of_a_new_catalog_rejects_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from router.errors import ConfigError
 from router.settings import KafkaSink, Settings, TableSink, load_settings, plain_options, settings_from_dict
@@ -124,7 +125,9 @@ def test_references(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", read_cases(CASES / "faults.yaml"), ids=lambda case: case["fault"])
 def test_faults_name_file_key_and_remedy_and_no_secret(tmp_path: Path, case: dict[str, Any]) -> None:
-    error = fault(tmp_path, case["settings"], **{"P": "hush", **case.get("env", {})})
+    told = case["settings"]
+    text = told if isinstance(told, str) else yaml.safe_dump(told)
+    error = fault(tmp_path, text, **{"P": "hush", **case.get("env", {})})
     assert any(case["fault"] in line for line in (*error.problems, str(error))), error.problems
     assert "hush" not in str(error) and (str(tmp_path / "router.yaml") in error.message or case.get("env"))
 
@@ -145,15 +148,21 @@ def test_missing_file(tmp_path: Path) -> None:
         load_settings(tmp_path / "none.yaml", {})
 
 
-def test_kafka_dead_letter_topics_have_no_definition(tmp_path: Path) -> None:
-    text = "sinks: {e: {type: jsonl}, k: {type: kafka, bootstrap_servers: k, topic: 'd.{%s}'}}\n"
-    text += "routes: [{to: e}]\ndead_letters: {sinks: k}"
-    assert load(tmp_path, text % "reason").dead_letters.sinks == ("k",)
-    assert "unknown {messagegroup}" in fault(tmp_path, text % "messagegroup").message
-    shared = text.replace("to: e", "to: k")
-    assert load(tmp_path, shared % "endpointid").routes[0].to == ("k",)
-    assert "unknown {type}" in fault(tmp_path, shared % "type").message
-    assert "unknown {reason}" in fault(tmp_path, shared % "reason").message
+@pytest.mark.parametrize(("to", "name"), [("e", "reason"), ("k", "endpointid")])
+def test_templates_of_dead_letter_topics_have_names_of_their_own(tmp_path: Path, to: str, name: str) -> None:
+    sinks = f"sinks: {{e: {{type: jsonl}}, k: {{type: kafka, bootstrap_servers: k, topic: 'd.{{{name}}}'}}}}\n"
+    assert load(tmp_path, f"{sinks}routes: [{{to: {to}}}]\ndead_letters: {{sinks: k}}").dead_letters.sinks == ("k",)
+
+
+def test_real_time_mode_has_its_topic_which_batches_may_read_out(tmp_path: Path) -> None:
+    text = "trigger: %s\nrealtime: {rest: rest}\nroutes: [{to: bus}]\n"
+    text += "sinks: {bus: {type: kafka, bootstrap_servers: b, topic: out}}"
+    settings = load(tmp_path, text % "realtime")
+    assert settings.is_real_time and settings.realtime is not None
+    assert (settings.realtime.rest, settings.realtime.checkpoint) == ("rest", timedelta(minutes=1))
+    assert settings.between_batches == Settings.model_fields["trigger"].default
+    settings = load(tmp_path, text % "1s")
+    assert not settings.is_real_time and settings.between_batches == timedelta(seconds=1)
 
 
 def test_reference_documents_every_option() -> None:
