@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from bindings.parts import Part, first_part, parts_with_key
 from bindings.protocols import BINDINGS, binding_of, stream_id
 from catalog.findings import RecordError
 from catalog.record import Record, parse_record
+from tests.support.cases import read_cases
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 binaries = st.binary(max_size=8)
@@ -165,57 +167,18 @@ def test_protocols_by_the_names_records_use(name: str, expected: str | None) -> 
     assert (binding.protocol if binding else None) == expected
 
 
+CASES: dict[str, Any] = read_cases(Path(__file__).parents[2] / "cases" / "values" / "records.yaml")
+
+
 @pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("", "not a JSON record"),
-        ("x", "not a JSON record"),
-        (b"\xff", "not a JSON record"),
-        ('{"protocol":"HTTP"} x', "not a JSON record"),
-        ("[" * 100_000, "not a JSON record"),
-        ('{"protocol":"HTTP","endpoint":"\\ud800"}', "not a JSON record"),
-        ("[]", "a record is a JSON object"),
-        ("{}", "must have a protocol"),
-        ('{"protocol":""}', "must have a protocol"),
-        ('{"protocol":5}', "must have a protocol"),
-        ('{"protocol":"HTTP","native":[]}', "native must be a JSON object"),
-        ('{"protocol":"HTTP","endpoint":5}', "endpoint must be a string"),
-        ('{"protocol":"HTTP","time":5}', "time must be a string"),
-        ('{"protocol":"HTTP","body":"a","body_base64":"YQ=="}', "exclude each other"),
-        ('{"protocol":"HTTP","body_base64":"YQ"}', "body_base64 is not base64"),
-        ('{"protocol":"HTTP","body_base64":"ä"}', "body_base64 is not base64"),
-        ('{"protocol":"HTTP","body_base64":5}', "body_base64 must be a string"),
-    ],
+    ("line", "told"), [*CASES["lines"], (b"\xff", "not a JSON record"), ("[" * 100_000, "not a JSON record")]
 )
 def test_lines_that_are_no_record(line: str | bytes, told: str) -> None:
     with pytest.raises(RecordError, match=told):
         parse_record(line)
 
 
-@pytest.mark.parametrize(
-    ("protocol", "native", "told"),
-    [
-        ("KAFKA", {"headers": {"a": "b"}}, "native.headers must be a list"),
-        ("KAFKA", {"headers": ["a"]}, "native.headers must be a list"),
-        ("KAFKA", {"headers": [{"value": "a"}]}, "each with a name"),
-        ("KAFKA", {"headers": [{"name": 5}]}, "each with a name"),
-        ("KAFKA", {"headers": [{"name": "a", "value": "b", "value_base64": "Yg=="}]}, "exclude each other"),
-        ("KAFKA", {"headers": [{"name": "a", "value_base64": "&"}]}, "value_base64 is not base64"),
-        ("KAFKA", {"headers.a": "b"}, "no member headers.a"),
-        ("KAFKA", {"key": "a", "key_base64": "YQ=="}, "key and key_base64 exclude each other"),
-        ("KAFKA", {"key_base64": 1}, "key_base64 must be a string"),
-        ("KAFKA", {"topic": 5}, "native.topic must be a string"),
-        ("KAFKA", {"partition": 2**31}, "native.partition must be an integer of 32 bits"),
-        ("KAFKA", {"offset": 2**63}, "native.offset must be an integer of 64 bits"),
-        ("KAFKA", {"timestamp": "1"}, "native.timestamp must be an integer"),
-        ("KAFKA", {"timestamp": True}, "native.timestamp must be an integer"),
-        ("KAFKA", {"timestamp": 1.5}, "native.timestamp must be an integer"),
-        ("AMQP/1.0", {"properties": []}, "native.properties must be a JSON object"),
-        ("AMQP/1.0", {"properties": {"a": {"base64": 1}}}, "properties.a_base64 must be a string"),
-        ("MQTT/5.0", {"correlation_data": "&"}, "correlation_data_base64 is not base64"),
-        ("MQTT/5.0", {"user_properties": {}}, "native.user_properties must be a list"),
-    ],
-)
+@pytest.mark.parametrize(("protocol", "native", "told"), CASES["natives"])
 def test_natives_of_the_wrong_shape(protocol: str, native: dict[str, Any], told: str) -> None:
     with pytest.raises(RecordError, match=told):
         BINDINGS[protocol].split(native)
