@@ -163,31 +163,6 @@ def test_the_dashboard_asks_the_source_that_is_chosen(dashboard: Path) -> None:
             assert {"job", "namespace", "instance"} <= set(re.findall(r"(\w+)=~", matchers)), expression
 
 
-@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
-def test_a_dashboard_has_rows_and_marks_restarts(dashboard: Path) -> None:
-    told = json.loads(dashboard.read_text())
-    assert told["panels"][0]["type"] == "row" and all(each.get("title") for each in told["panels"])
-    notes = {note["name"]: note["expr"] for note in told["annotations"]["list"]}
-    assert "process_start_time_seconds" in notes["Restarts"]
-    assert ("Reloads" in notes) == (told["uid"] != "xregistry" and dashboard.stem != "registry")
-
-
-def test_figures_that_are_yes_or_no_say_so_in_words() -> None:
-    """A panel of nothing else than such figures has words for both, and a colour."""
-    flags = ("query_held", "source_up", "gateway_connected", "subscription_up", "ready")
-    seen = set()
-    for dashboard in DASHBOARDS:
-        for panel in json.loads(dashboard.read_text())["panels"]:
-            asked = {re.search(r"xrouter_(\w+)", each["expr"]) for each in panel.get("targets", ())}
-            names = {found[1] for found in asked if found}
-            if names and names <= set(flags):
-                (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
-                assert mapping["options"].keys() == {"0", "1"}, panel["title"]
-                assert len(panel["fieldConfig"]["defaults"]["thresholds"]["steps"]) == 2, panel["title"]
-                seen |= names
-    assert seen == set(flags)
-
-
 def alert_rules() -> list[dict[str, Any]]:
     return [rule for group in read_yaml(RULES)["groups"] for rule in group["rules"] if "alert" in rule]
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bindings.kafka.binding import split_row
-from bindings.parts import Part, first_part, parts_with_key
-from bindings.protocols import BINDINGS, binding_of, stream_id
+from bindings.protocols import BINDINGS, binding_of
 from catalog.findings import RecordError
 from catalog.record import Record, parse_record
 from tests.support.cases import read_cases
@@ -96,14 +95,6 @@ def test_a_native_record_survives(protocol: str) -> None:
     survives()
 
 
-@given(odd_binaries)
-def test_a_kafka_key_of_any_bytes_survives(key: bytes) -> None:
-    native = {"topic": "t", "key_base64": base64.b64encode(key).decode()}
-    binding = BINDINGS["KAFKA"]
-    assert binding.split(native)[-1].value == key
-    assert binding.build(binding.split(native)) == native
-
-
 @given(st.none() | binaries, st.lists(st.tuples(texts, st.none() | binaries), max_size=5))
 def test_a_kafka_row_has_the_parts_of_its_record(key: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
     row = {"topic": "t", "partition": 1, "offset": 2, "timestamp": 3, "key": key}
@@ -130,29 +121,6 @@ def test_http_header_names_become_lower_case_and_keep_their_order() -> None:
     headers = [{"name": "X-B", "value": "1"}, {"name": "x-a", "value": "2"}, {"name": "x-b", "value": "3"}]
     parts = BINDINGS["HTTP"].split({"headers": headers, "query": [{"name": "X", "value": "4"}]})
     assert [part.key for part in parts] == ["headers.x-b", "headers.x-a", "headers.x-b", "query.X"]
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"), [(7, b"7"), (7.5, b"7.5"), (True, b"true"), ("", b""), (None, None), ([1], b"[1]")]
-)
-def test_values_that_are_no_text_compare_as_their_json(value: Any, expected: bytes | None) -> None:
-    (part,) = BINDINGS["KAFKA"].split({"headers": [{"name": "a", "value": value}]})
-    assert part.value == expected
-
-
-def test_content_type_is_found_in_any_case_and_the_first_counts() -> None:
-    parts = [Part("headers.Content-Type", b"1"), Part("headers.content-type", b"2"), Part("headers.X", b"3")]
-    assert first_part(parts, "headers.content-type") == parts[0]
-    assert parts_with_key(parts, "headers.content-type") == parts[:2]
-    assert first_part(parts, "headers.x") is None
-    assert parts_with_key(parts, "headers.X") == parts[2:]
-
-
-def test_a_stream_id_needs_both_of_its_members() -> None:
-    parts = BINDINGS["NATS"].split
-    assert stream_id(parts({"stream": "S", "sequence": 7})) == "S-7"
-    assert stream_id(parts({"stream": "S"})) is None
-    assert stream_id(parts({"stream": None, "sequence": 7})) is None
 
 
 @pytest.mark.parametrize(

@@ -171,16 +171,6 @@ def test_data_that_is_an_event_too_stays_whole(catalog: xrouter.LoadedCatalog) -
     }
 
 
-def test_the_parts_of_messages_are_kept() -> None:
-    told = to_record(MESSAGES["kafka"][0]).to_json()
-    assert told["native"]["key_base64"] == "/w=="
-    assert (told["native"]["offset"], told["native"]["timestamp"]) == (9, 1790000000000)
-    told = to_record(MESSAGES["mqtt"][0]).to_json()
-    assert told["native"]["user_properties"] == [{"name": "a", "value": "b"}]
-    assert (told["native"]["correlation_data"], told["native"]["retain"]) == ("AQ==", True)
-    assert to_record(MESSAGES["nats"][0]).to_json()["native"]["reply-to"] == "inbox.1"
-
-
 def test_a_message_of_jetstream_has_its_place_as_id(catalog: xrouter.LoadedCatalog) -> None:
     message = nats()
     message.reply = "$JS.ACK.S.C.1.7.3.1790000000000000000.0"

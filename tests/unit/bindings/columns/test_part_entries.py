@@ -26,31 +26,6 @@ def entries_of(rows: list[Row], groups: list[int], begin: int = 0) -> PartEntrie
     return PartEntries(pa.array(listed, LISTS)[begin:], np.array(groups[begin:], np.int64))
 
 
-@given(lists, st.integers(1, 3), st.integers(0, 3))
-def test_entries_are_those_of_the_rows(rows: list[Row], groups: int, begin: int) -> None:
-    grouped = [number % groups for number in range(len(rows))]
-    entries = entries_of(rows, grouped, begin)
-    flat = [(row, *each) for row, parts in enumerate(rows[begin:]) for each in parts]
-    assert entries.owners.tolist() == [row for row, *_ in flat]
-    assert [entries.pairs[number] for number in entries.numbers.tolist()] == [
-        (grouped[begin + row], key) for row, key, *_ in flat
-    ]
-    assert entries.values.to_pylist() == [value for _, _, value, _ in flat]
-    assert entries.is_kind("binary").tolist() == [kind == "binary" for *_, kind in flat]
-    assert not entries.broken_rows.any()
-
-
-@given(lists, st.sampled_from((("a",), ("a", "b"), ("none",))), st.booleans())
-def test_the_first_of_some_names_in_every_row(rows: list[Row], wanted: tuple[str, ...], empty: bool) -> None:
-    entries = entries_of(rows, [0] * len(rows))
-    numbers = [number for number, (_, key) in enumerate(entries.pairs) if key in wanted]
-    places, more = entries.first_and_repeats(entries.entries_of_pairs(numbers, empty=empty))
-    own = [[value for key, value, _ in row if key in wanted and (empty or value is not None)] for row in rows]
-    assert entries.values_at(places).to_pylist() == [each[0] if each else None for each in own]
-    assert [place >= 0 for place in places.tolist()] == [bool(each) for each in own]
-    assert set(more.tolist()) == {row for row, each in enumerate(own) if len(each) > 1}
-
-
 @pytest.mark.slow
 def test_names_may_be_many() -> None:
     rows: list[Row] = [[(f"n{number}", b"%d" % number, None), ("last", b"", None)] for number in range(70_000)]

@@ -5,19 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bindings.background import Backoff
-from bindings.gateways import Connection, GatewayError
-from bindings.mqtt.binding import session_options
+from bindings.gateways import Connection
 from bindings.mqtt.client import LinkConnector, LinkError, LinkOwner
 from tests.support.ports import free_ports
-
-
-def test_options() -> None:
-    assert (session_options({}).expiry, session_options({}).keepalive) == (86_400, 60)
-    told = session_options({"session-expiry-interval": 5, "keepAlive": "7"})
-    assert (told.expiry, told.keepalive) == (5, 7)
-    for value in (0, -1, "x", True, 2**32):
-        with pytest.raises(GatewayError):
-            session_options({"sessionexpiryinterval": value})
 
 
 def test_pauses_grow_to_a_bound() -> None:

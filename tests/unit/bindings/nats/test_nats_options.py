@@ -14,10 +14,6 @@ def one(address: str = "a.>", **options: Any) -> EndpointSubscription:
     return EndpointSubscription("/endpoints/e", address, options)
 
 
-def test_without_options_it_is_core() -> None:
-    assert plan_subscriptions([one()], {}) == (CorePlan("/endpoints/e", "a.>"),)
-
-
 def test_own_options_come_before_those_of_the_connection() -> None:
     assert plan_subscriptions([one(queue="mine")], {"queue": "all"}) == (CorePlan("/endpoints/e", "a.>", "mine"),)
     assert plan_subscriptions([one()], {"queue": "all"}) == (CorePlan("/endpoints/e", "a.>", "all"),)

@@ -180,12 +180,6 @@ def test_the_text_has_every_part() -> None:
         assert part in text.splitlines(), f"{part}\n{text}"
 
 
-def test_ascii_where_the_encoding_shows_no_more() -> None:
-    text = written(kafka("ä"), "ascii")
-    assert "      - protocoloptions.headers.kind: expected 'a', found '\\xe4'" in text.splitlines()
-    assert "      + protocoloptions.headers.kind: '\\xe4', as '{x}'" in text.splitlines()
-
-
 def test_values_cannot_move_the_cursor() -> None:
     text = written(kafka("\x1b[2J\u202e\n[bold]x"))
     assert "\x1b" not in text and "\u202e" not in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,13 +30,3 @@ def test_captured_is_what_the_template_takes(pieces: list[str], dots: bool, data
         else:
             assert taken is not None
             assert taken.to_pylist() == [None if each is None else each[name] for each in expected]
-
-
-@pytest.mark.parametrize(
-    ("template", "text", "taken"),
-    [("{x}-{y}", "a-b-c", ("a", "b-c")), ("{x}-{y}", "--a-", ("-", "a-")), ("a{x}b{y}/{z}", "abb/é", None)],
-)
-def test_the_first_placeholder_is_the_shortest(template: str, text: str, taken: tuple[str, str] | None) -> None:
-    parsed = parse_template(template)
-    found = [extract_placeholder(parsed, name, pa.array([text]))[0].as_py() for name in ("x", "y")]  # type: ignore[index]
-    assert found == list(taken or (None, None))
