@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import json
 import pickle
 import subprocess
@@ -209,3 +211,22 @@ def test_arrow_columns_are_matched(catalog: xrouter.LoadedCatalog) -> None:
         catalog.match_arrow(pa.table({"key": [b"k"]}))
     with pytest.raises(ValueError, match="the column partition is string, and must be int32"):
         catalog.match_arrow(pa.table({"value": [b"k"], "partition": ["x"]}))
+
+
+# The docstrings of the package: examples that run.
+
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+MODULES: Final = sorted(f"xrouter.{path.stem}" for path in (ROOT / "xrouter").glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("name", ["xrouter", *MODULES])
+def test_the_examples_of_docstrings_are_true(name: str) -> None:
+    module = importlib.import_module(name)
+    assert doctest.testmod(module).failed == 0
+    undocumented = [
+        each.name
+        for each in doctest.DocTestFinder(exclude_empty=False).find(module)
+        if not any(part.startswith("_") for part in each.name.split(".")) and not each.docstring
+    ]
+    assert not undocumented

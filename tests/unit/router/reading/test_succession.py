@@ -5,8 +5,22 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
+import msgspec
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
 from router.reading import generations
-from router.reading.generations import EARLIEST, Generation, Offsets, Positions, Succession, turned_back
+from router.reading.backlogs import BYTES, CHANNEL, NUMBERS, Range, ReadUntil, cut
+from router.reading.generations import (
+    EARLIEST,
+    Generation,
+    Offsets,
+    Positions,
+    Succession,
+    starting_offsets,
+    turned_back,
+)
 from router.settings import SourceSettings
 from router.sources import INBOX, Source
 from router.state.state import StateFolder
@@ -105,3 +119,142 @@ def test_a_topic_as_the_inbox_that_was_made_again_begins_at_its_first_record(sta
     second = succession.renew(INBOX, turned_back(first, 1))
     assert json.loads(second.starting) == {"inbox": {"0": EARLIEST, "1": 7}}
     assert succession.choose(INBOX, (), cast(Any, None)) == second
+
+
+# Generations: where one begins is kept by its description, and handed on by one that committed nothing.
+
+
+QUERY = "kafka-1"
+
+
+def planned(generation: Generation, batch: int, offsets: dict[str, dict[str, int]], *, committed: bool) -> None:
+    """Write what Spark writes of a batch."""
+    for folder, text in (("offsets", f"v1\n{{}}\n{json.dumps(offsets)}"), ("commits", "v1\n{}")):
+        if folder == "offsets" or committed:
+            (generation.path / folder).mkdir(exist_ok=True)
+            (generation.path / folder / str(batch)).write_text(text)
+
+
+def test_a_generation_that_never_commits_hands_on_where_it_began(state: StateFolder) -> None:
+    starting = {"known": {"0": 7, "1": 0}, "missing": {}}
+    generation = generations.begin(state, QUERY, ["known", "missing"], json.dumps(starting))
+    assert generations.current(state, QUERY) == generation
+    assert generation.positions() == starting
+    planned(generation, 0, {"known": {"0": 9, "1": 4}}, committed=False)
+    assert generation.positions() == starting
+
+
+def test_what_spark_found_at_its_first_look_goes_before_what_it_was_told(state: StateFolder) -> None:
+    starting = {"known": {"0": EARLIEST}, "missing": {}}
+    generation = generations.begin(state, QUERY, ["known", "missing"], json.dumps(starting))
+    assert not generation.begun
+    noted = generation.path / "sources" / "0" / "0"
+    noted.parent.mkdir(parents=True)
+    noted.write_bytes(b"\0v1\n" + json.dumps({"known": {"0": 5}}).encode())
+    assert generation.begun
+    assert generation.positions() == {"known": {"0": 5}, "missing": {}}
+
+
+def test_topics_and_partitions_without_a_commit_keep_their_beginning(state: StateFolder) -> None:
+    starting = {"one": {"0": 7, "1": 3}, "two": {"0": 5}, "missing": {}}
+    generation = generations.begin(state, QUERY, list(starting), json.dumps(starting))
+    planned(generation, 0, {"one": {"0": 8, "1": 3, "2": 1}}, committed=True)
+    planned(generation, 1, {"one": {"0": 9, "1": 9, "2": 9}}, committed=False)
+    assert generation.positions() == {"one": {"0": 8, "1": 3, "2": 1}, "two": {"0": 5}, "missing": {}}
+    assert generation.pending == 1
+
+
+def test_a_partition_that_spark_reads_no_more_is_gone(state: StateFolder) -> None:
+    starting = {"deleted": {"0": 7}, "kept": {"0": 5}, "missing": {}}
+    generation = generations.begin(state, QUERY, list(starting), json.dumps(starting))
+    noted = generation.path / "sources" / "0" / "0"
+    noted.parent.mkdir(parents=True)
+    noted.write_bytes(b"\0v1\n" + json.dumps({"deleted": {"0": 7}, "kept": {"0": 5}}).encode())
+    planned(generation, 0, {"kept": {"0": 8}}, committed=True)
+    assert generation.positions() == {"deleted": {"0": EARLIEST}, "kept": {"0": 8}, "missing": {}}
+
+
+def test_what_the_ledger_does_not_name_begins_at_its_first_record(state: StateFolder) -> None:
+    positions = Positions(state)
+    positions.keep("1", {"one": {"0": 7}, "missing": {}})
+    positions.keep("2", {"one": {"0": 1}})
+    positions.keep("1", {"one": {"1": 2}})
+    known = Positions(state).of("1")
+    assert known == {"one": {"0": 7, "1": 2}, "missing": {}}
+    told = json.loads(starting_offsets({"one": [0, 1, 2], "missing": [0]}, known))
+    assert told == {"one": {"0": 7, "1": 2, "2": EARLIEST}, "missing": {"0": EARLIEST}}
+
+
+# Cutting a batch into ranges: every place in exactly one part, in order.
+
+
+PLACES = st.dictionaries(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 2**60)), st.integers(0, 2**30), min_size=2
+)
+
+
+@given(PLACES, st.integers(2, 12), st.booleans())
+def test_each_place_is_in_one_part_in_order(
+    places: dict[tuple[str, int, int], int], pieces: int, by_bytes: bool
+) -> None:
+    ordered = sorted(places)
+    columns = zip(*ordered, strict=True)
+    table = pa.table({**dict(zip((CHANNEL, *NUMBERS), columns, strict=True)), BYTES: [places[p] for p in ordered]})
+    parts = cut(table, pieces, by_bytes=by_bytes)
+    assert 2 <= len(parts) <= pieces
+    owners = [[n for n, part in enumerate(parts) for r in part if _holds(r, place)] for place in ordered]
+    assert all(len(owner) == 1 for owner in owners)
+    assert owners == sorted(owners)
+    assert {owner[0] for owner in owners} == set(range(len(parts)))
+    assert all(msgspec.json.decode(msgspec.json.encode(r), type=Range) == r for part in parts for r in part)
+
+
+def _holds(range_: Range, place: tuple[str, int, int]) -> bool:
+    return range_.channel == place[0] and range_.first <= place[1:] <= range_.last
+
+
+# Up to when all that arrived has been read: by where sources ended, whatever times their records carry.
+
+
+def test_what_lay_before_the_ends_of_a_question_is_read_once_they_are_reached() -> None:
+    read = ReadUntil()
+    assert read.seconds == 0
+    read.look(10.0, ["t"], {("t", 0): 5, ("t", 1): 7}, {("t", 0): 0, ("t", 1): 7})
+    assert read.seconds == 0, "five wait"
+    read.look(20.0, ["t"], {("t", 0): 9, ("t", 1): 8}, {("t", 0): 4, ("t", 1): 8})
+    assert read.seconds == 0, "one of them waits"
+    read.look(30.0, ["t"], {("t", 0): 20, ("t", 1): 8}, {("t", 0): 6, ("t", 1): 8})
+    assert read.seconds == 10, "others came since, and always may"
+    read.look(40.0, ["t"], {("t", 0): 30, ("t", 1): 8}, {("t", 0): 20, ("t", 1): 8})
+    assert read.seconds == 30
+    read.look(50.0, ["t"], {("t", 0): 30, ("t", 1): 8}, {("t", 0): 30, ("t", 1): 8})
+    assert read.seconds == 50, "nothing waits"
+
+
+def test_a_topic_that_does_not_exist_has_nothing_to_wait_for() -> None:
+    read = ReadUntil()
+    read.look(10.0, ["t", "nosuch"], {("t", 0): 5}, {("t", 0): 5})
+    assert read.seconds == 10
+    read.look(20.0, ["t", "nosuch"], {("t", 0): 9, ("nosuch", 0): 3}, {("t", 0): 9, ("nosuch", 0): 0})
+    assert read.seconds == 10
+    read.look(30.0, ["t", "nosuch"], {("t", 0): 9}, {("t", 0): 9})
+    assert read.seconds == 30, "it was deleted"
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_first_record() -> None:
+    read = ReadUntil()
+    read.look(10.0, ["t"], {("t", 0): 100}, {("t", 0): 90})
+    read.look(20.0, ["t"], {("t", 0): 5}, {("t", 0): 0})
+    assert read.seconds == 0
+    read.look(30.0, ["t"], {("t", 0): 6}, {("t", 0): 5})
+    assert read.seconds == 10
+
+
+def test_a_source_that_is_new_may_have_older_records() -> None:
+    read = ReadUntil()
+    read.look(10.0, ["t"], {("t", 0): 5}, {("t", 0): 5})
+    assert read.seconds == 10
+    read.look(20.0, ["t", "u"], {("t", 0): 5, ("u", 0): 5}, {("t", 0): 5, ("u", 0): 1})
+    assert read.seconds == 0
+    read.look(30.0, ["t", "u"], {("t", 0): 5, ("u", 0): 9}, {("t", 0): 5, ("u", 0): 5})
+    assert read.seconds == 20

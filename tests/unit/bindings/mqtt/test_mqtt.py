@@ -10,8 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 
-from bindings.mqtt.client import build_properties
+from bindings.background import Backoff
+from bindings.gateways import Connection
+from bindings.mqtt import messages
+from bindings.mqtt.client import LinkConnector, LinkError, LinkOwner, build_properties
 from bindings.mqtt.messages import MalformedPublish, read_publish, to_row
+from tests.support.ports import free_ports
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
 
@@ -69,3 +73,74 @@ def test_noise_is_malformed_or_a_message(header: int, data: bytes) -> None:
 def test_what_is_cut_off_is_malformed(data: bytes) -> None:
     with pytest.raises(MalformedPublish):
         read_publish(0x32, data, "MQTT/5.0")
+
+
+# Topic filters against the tables of MQTT 5.0 section 4.7.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a/#/b",
+        "a#",
+        "a/b+",
+        "+a",
+        "a\0b",
+        "\ud800",
+        "x" * 65_536,
+        "$share/g",
+        "$share/g/",
+        "$share//a",
+        "$share/+/a",
+    ],
+)
+def test_no_filters(text: str) -> None:
+    with pytest.raises(messages.TopicFilterError):
+        messages.check_filter(text)
+
+
+@pytest.mark.parametrize("options", [{"topic": 7}, {"topic": "a#"}])
+def test_options_that_name_none(options: dict[str, object]) -> None:
+    with pytest.raises(messages.TopicFilterError):
+        messages.filter_of_options(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, "a/+"), ({"consumer-group": "g"}, "$share/g/a/+"), ({"group": 3}, None), ({"group": "x/y"}, None)],
+)
+def test_options_share_a_filter(options: dict[str, object], expected: str | None) -> None:
+    if expected is not None:
+        assert messages.share_filter("a/+", options) == expected
+        assert messages.share_filter("$share/h/a/+", options) == "$share/h/a/+"
+        return
+    with pytest.raises(messages.TopicFilterError):
+        messages.share_filter("a/+", options)
+
+
+@pytest.mark.parametrize(("topic", "fault"), [("a/b", ""), ("a/+", "wildcards"), ("", "empty"), ("a\0", "U+0000")])
+def test_topics_to_publish_to(topic: str, fault: str) -> None:
+    found = messages.topic_fault(topic)
+    assert fault in found
+    assert bool(found) == bool(fault)
+
+
+# Where to connect and on what terms, and what is said of wrong ones.
+
+
+def test_pauses_grow_to_a_bound() -> None:
+    backoff = Backoff(1.0, 8.0)
+    pauses = [backoff.next_pause() for _ in range(6)]
+    assert all(each / 2 <= pause <= each for pause, each in zip(pauses, (1, 2, 4, 8, 8, 8), strict=True))
+    backoff.reset()
+    assert backoff.next_pause() <= 1.0
+
+
+def test_after_an_address_that_refuses_comes_the_next() -> None:
+    ports = free_ports(2)
+    uris = tuple(f"mqtt://127.0.0.1:{port}" for port in ports)
+    connector = LinkConnector(Connection(uris), "MQTT/5.0", "c", clean=True)
+    for port in (*ports, *ports):
+        with pytest.raises(LinkError, match=f"cannot connect to 127.0.0.1:{port}"):
+            connector.open_link(LinkOwner())
