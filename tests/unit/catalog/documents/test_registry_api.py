@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,30 +11,11 @@ from catalog.documents.fetching import Fetcher, HttpCache
 from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
+from tests.support.cases import read_cases
 from tests.support.registry import Registry
 from tests.support.web import Reply, Web
 
-TREE: dict[str, Any] = {
-    "specversion": "1.0-rc4",
-    "registryid": "plant",
-    "messagegroups": {
-        "G": {
-            "protocol": "KAFKA",
-            "messages": {
-                "base": {"versionid": "2", "envelope": "CloudEvents/1.0", "versions": {"1": {}, "2": {}}},
-                "m": {"basemessage": "/messagegroups/G/messages/base", "datacontenttype": "a/b"},
-                "n o": {"datacontenttype": "c/d"},
-            },
-        },
-        "empty": {"messages": {}},
-    },
-    "endpoints": {
-        "e": {"usage": ["consumer"], "messagegroups": ["/messagegroups/G"], "messages": {"own": {"protocol": "HTTP"}}}
-    },
-    "schemagroups": {
-        "S": {"schemas": {"s": {"versions": {"1": {"format": "JsonSchema", "schema": {"type": "object"}}}}}}
-    },
-}
+TREE: dict[str, Any] = read_cases(Path(__file__).parents[3] / "cases" / "documents" / "registry.yaml")
 XIDS = [
     "/endpoints/e/messages/own",
     "/messagegroups/G/messages/base",

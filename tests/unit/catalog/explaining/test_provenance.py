@@ -18,37 +18,7 @@ from tests.support.corpora import CORPORA
 DOCUMENTS = sorted(
     path for path in [*CORPORA.rglob("*"), *samples()] if path.is_file() and path.suffix in (".json", ".yaml", ".cereg")
 )
-DOCUMENT: dict[str, Any] = {
-    "messagegroups": {
-        "g": {
-            "envelope": "CloudEvents/1.0",
-            "protocol": "NATS",
-            "messages": {
-                "base": {
-                    "envelopemetadata": {"type": {"value": "t"}, "time": {"required": True}, "x": {"value": "1"}},
-                    "protocoloptions": {"subject": "a.{b}", "headers": [{"name": "h", "value": "1"}]},
-                    "dataschemauri": "#/schemagroups/s/schemas/none",
-                },
-                "m": {
-                    "basemessage": "/messagegroups/g/messages/base",
-                    "envelopemetadata": {"type": {"value": "u", "type": "uri"}, "x": "2", "id": {"required": False}},
-                    "protocoloptions": {"headers": [{"name": "h", "required": True}]},
-                    "envelopeoptions": {"mode": "binary"},
-                    "dataschema": {"type": "object"},
-                },
-            },
-        }
-    },
-    "endpoints": {
-        "e": {
-            "protocol": "KAFKA",
-            "envelope": "CloudEvents/1.0",
-            "protocoloptions": {"endpoints": [{"uri": "kafka://user:pw@host:9092"}], "sasl-password": "pw"},
-            "messages": {"inline": {"protocoloptions": {"key": "{k}"}}},
-        }
-    },
-    "schemagroups": {"s": {"schemas": {"v": {"format": "Avro", "versions": {"1": {"schema": "int"}, "2": {}}}}}},
-}
+DOCUMENT = Path(__file__).parents[3] / "cases" / "documents" / "provenance.yaml"
 BASE, MESSAGE = "/messagegroups/g/messages/base", "/messagegroups/g/messages/m"
 
 
@@ -58,16 +28,14 @@ def read(path: Path) -> tuple[Any, Declarations]:
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> Any:
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps(DOCUMENT), "utf-8")
-    catalog, declarations = read(path)
+def shown() -> Any:
+    catalog, declarations = read(DOCUMENT)
     return lambda xid: entity_to_json(xid, catalog, declarations)
 
 
 def at(form: dict[str, Any]) -> Any:
     """What stands at the place of an origin."""
-    found = parse_text("c.json", Path(form["file"]).read_bytes()).tree
+    found = parse_text(form["file"], Path(form["file"]).read_bytes()).tree
     for key in form["pointer"].split("/")[1:]:
         key = key.replace("~1", "/").replace("~0", "~")
         found = found[int(key)] if isinstance(found, list) else found[key]

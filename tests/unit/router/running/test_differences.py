@@ -73,6 +73,17 @@ class Reloads:
         self.comparisons.set_active(plan.catalog)
         return plan
 
+    def refused(self) -> list[Any]:
+        """Wait for the next catalog that is refused; return why it is."""
+
+        def seen() -> bool:
+            assert self.reloader.poll() is None
+            return self.reloads("refused") == 1
+
+        wait_until(seen, LIMIT, "the refusal")
+        found: list[Any] = self.status.check_readiness()[1]["catalog"]["refused"]
+        return found
+
     def changes(self, compatible: str) -> float:
         found = self.metrics.registry.get_sample_value("xrouter_catalog_changes_total", {"compatible": compatible})
         assert found is not None
@@ -114,15 +125,9 @@ def test_what_takes_nothing_away_is_told_as_well(tmp_path: Path, caplog: pytest.
 def test_such_a_catalog_is_refused_where_the_settings_say_so(tmp_path: Path) -> None:
     reloads = Reloads(tmp_path, "refuse")
     write(reloads.catalog, ["/messagegroups/gg"])
-
-    def refused() -> bool:
-        assert reloads.reloader.poll() is None
-        return reloads.reloads("refused") == 1
-
-    wait_until(refused, LIMIT, "the refusal")
-    answer = reloads.status.check_readiness()[1]["catalog"]
-    assert {finding["rule"] for finding in answer["refused"]} == {"incompatible-change"}
-    assert any("candidate-removed" in finding["message"] for finding in answer["refused"])
+    refused = reloads.refused()
+    assert {finding["rule"] for finding in refused} == {"incompatible-change"}
+    assert any("candidate-removed" in finding["message"] for finding in refused)
     assert reloads.changes("false") == 0
     # Put right, it goes on as it was.
     write(reloads.catalog, ["/messagegroups/g"], more=True)
@@ -205,13 +210,7 @@ def test_a_source_does_not_lose_all_its_candidates_by_a_slip(
     reloads = Reloads(tmp_path, sources="[]")
     before = reloads.status.check_readiness()[1]["catalog"]
     changed(reloads.catalog, change)
-
-    def refused() -> bool:
-        assert reloads.reloader.poll() is None
-        return reloads.reloads("refused") == 1
-
-    wait_until(refused, LIMIT, "the refusal")
-    (finding,) = reloads.status.check_readiness()[1]["catalog"]["refused"]
+    (finding,) = reloads.refused()
     assert finding["rule"] == "incompatible-change"
     assert (
         "the source /endpoints/e would have no candidates left; it had 1 (/messagegroups/g/messages/m)"
@@ -242,13 +241,7 @@ def test_an_endpoint_that_settings_name_is_not_given_up_by_a_slip(tmp_path: Path
         document["endpoints"]["ee"] = document["endpoints"].pop("e")
 
     changed(reloads.catalog, renamed)
-
-    def refused() -> bool:
-        assert reloads.reloader.poll() is None
-        return reloads.reloads("refused") == 1
-
-    wait_until(refused, LIMIT, "the refusal")
-    (finding,) = reloads.status.check_readiness()[1]["catalog"]["refused"]
+    (finding,) = reloads.refused()
     assert "the catalog has no such endpoint any more" in finding["message"]
     assert "did you mean /endpoints/ee?" in finding["hint"]
 
