@@ -24,6 +24,8 @@ from tests.support.asyncapi import find_faults, validator
 from tests.support.cases import read_cases, samples
 from tests.support.corpora import CORPORA
 
+ADDRESSES: dict[str, Any] = read_cases(Path(__file__).parents[1] / "cases" / "values" / "addresses.yaml")
+
 CASES: Final = {
     f"{path.stem}-{name}": case
     for path in sorted((Path(__file__).parents[1] / "cases" / "asyncapi").glob("*.yaml"))
@@ -254,15 +256,7 @@ def test_what_is_wrong_is_named(case: Tree, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "host", "uri"),
-    [
-        ("mqtt", "h:1883", "mqtt://h:1883"),
-        ("mqtt", "ssl://h:8883", "mqtts://h:8883"),
-        ("secure-mqtt", "h", "mqtts://h"),
-        ("mqtt", "{scheme}://h", "mqtts://h"),
-        ("mqtt", "wss://h/mqtt", "wss://h"),
-        ("kafka", "sasl_ssl://h:9092", "SASL_SSL://h:9092"),
-        ("kafka", "h:9092", "h:9092"),
-    ],
+    ADDRESSES["asyncapi"],
 )
 def test_a_server_with_tls_is_read_as_one(protocol: str, host: str, uri: str, tmp_path: Path) -> None:
     server = {"host": host, "protocol": protocol, "variables": {"scheme": {"default": "mqtts"}}}

@@ -7,7 +7,7 @@ import ssl
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -18,7 +18,10 @@ from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.mqtt.client import LinkConnector
 from bindings.nats.publisher import NatsDialer
 from bindings.protocols import sending_of
+from tests.support.cases import read_cases
 from tests.support.ports import Authority
+
+ADDRESSES: dict[str, Any] = read_cases(Path(__file__).parents[2] / "cases" / "values" / "addresses.yaml")
 
 CLIENTS: Final[dict[str, Callable[[Connection], tuple[Address, ...]]]] = {
     "amqp": lambda connection: Dialer(connection, "c").addresses,
@@ -120,16 +123,7 @@ def test_nothing_but_websockets_is_an_error(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "uri", "tls", "url"),
-    [
-        ("mqtt", "broker", False, "mqtt://broker:1883"),
-        ("mqtt", "TCP://[::1]:7", False, "mqtt://[::1]:7"),
-        ("mqtt", "mqtt://broker", True, "mqtts://broker:8883"),
-        ("mqtt", "ssl://broker/path", False, "mqtts://broker:8883"),
-        ("amqp", "amqp://broker/queue", True, "amqp://broker:5672"),
-        ("amqp", "AMQPS://broker", False, "amqps://broker:5671"),
-        ("nats", "broker:99", False, "nats://broker:99"),
-        ("nats", "nats://[::1]", True, "tls://[::1]:4222"),
-    ],
+    ADDRESSES["brokers"],
 )
 def test_an_address_is_split_as_its_protocol_writes_it(kind: str, uri: str, tls: bool, url: str) -> None:
     (address,) = parse_addresses(sending_of(kind).address_form, Connection((uri,), tls=Tls() if tls else None))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from bindings.gateways import BrokerLogin, Connection, EndpointSubscription, GatewayError
 from bindings.nats.binding import (
     FORM,
-    CorePlan,
     NatsDelivery,
     NatsHeader,
     NatsStatus,
@@ -33,18 +32,6 @@ from tests.support.nats import key
 
 def one(address: str = "a.>", **options: Any) -> EndpointSubscription:
     return EndpointSubscription("/endpoints/e", address, options)
-
-
-def test_own_options_come_before_those_of_the_connection() -> None:
-    assert plan_subscriptions([one(queue="mine")], {"queue": "all"}) == (CorePlan("/endpoints/e", "a.>", "mine"),)
-    assert plan_subscriptions([one()], {"queue": "all"}) == (CorePlan("/endpoints/e", "a.>", "all"),)
-
-
-def test_stream_makes_a_durable_consumer() -> None:
-    options: dict[str, Any] = {"stream": "S", "durable": "d", "ack-wait": 5, "deliver": "new"}
-    assert plan_subscriptions([one(**options)], {}) == (
-        StreamPlan("/endpoints/e", "a.>", "S", "d", 5.0, from_first=False),
-    )
 
 
 def test_durable_has_a_name_that_stays_and_differs_by_subject() -> None:

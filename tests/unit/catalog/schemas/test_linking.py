@@ -205,22 +205,6 @@ def test_cycles_of_documents_end(tmp_path: Path) -> None:
     assert said(catalog_of(tmp_path, m=one(dataschemauri="a.json"))) == []
 
 
-@pytest.mark.parametrize(
-    ("type_", "hint"),
-    [("strin", "did you mean string?"), ("integer", "did you mean int?"), ("plant.Unit", "define the type")],
-)
-def test_an_avro_type_that_nothing_defines_is_an_error_with_a_near_name(tmp_path: Path, type_: str, hint: str) -> None:
-    record = {"type": "record", "name": "R", "namespace": "plant", "fields": [{"name": "a", "type": ["null", type_]}]}
-    catalog = catalog_of(
-        tmp_path, registry(S={"format": "Avro/1.11", "schema": record}), m=one(dataschemauri=f"{GROUP}/S")
-    )
-    found = [each for each in catalog.findings if each.rule == "unresolvable-schema"]
-    assert [each.severity for each in found] == ["error"]
-    assert type_ in found[0].message and "not known" in found[0].message
-    assert found[0].hint.startswith(hint) and "path" not in found[0].hint
-    assert catalog.pending == ()
-
-
 def test_invalid_schemas(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"type": "strin"}')
     schemas = registry(

@@ -216,31 +216,6 @@ def test_odd_rows_alone_are_left_to_the_codec(name: str) -> None:
     same(JUDGES[0], batch_of(given))
 
 
-def test_the_order_of_rows_is_kept_whoever_reads_them() -> None:
-    batch = EVENT.join((b"[", b","))  # an event, then nothing: no batch at all
-    events = [EVENT.replace(b'"id":"1"', b'"id":"%d"' % number) for number in range(3)]
-    several = b"[" + b",".join(events) + b"]"
-    media: Entry = ("headers.content-type", b"application/cloudevents-batch+json", None)
-    given = [
-        inbox_row(event(HTTP)),
-        inbox_row([media], body=several),
-        inbox_row(event(HTTP)),
-        inbox_row([media], body=batch),
-    ]
-    outcomes = same(JUDGES[0], batch_of(given))
-    assert [[each["position_in_batch"] for each in of] for of in outcomes] == [[None], [0, 1, 2], [None], [None]]
-    assert outcomes[3][0]["reason"] == "undecodable"
-
-
-def test_events_may_have_more_attributes_than_are_looked_at_one_by_one() -> None:
-    many: list[Entry] = [(f"{HTTP}x{number}", b"v", None) for number in range(100)]
-    batch = batch_of(
-        [inbox_row(event(HTTP, *many)), inbox_row(event(HTTP, *many, many[99])), inbox_row(event(HTTP, *many[:50]))]
-    )
-    assert left(JUDGES[0], batch) == {1}
-    same(JUDGES[0], batch)
-
-
 def kafka_letter(number: int) -> dict[str, Any]:
     entries: list[Entry] = [
         ("topic", b"t", None),

@@ -93,28 +93,6 @@ def test_templates_that_a_record_makes_break_their_type(
         refused(found, f"{name}: ")
 
 
-def test_one_bad_record_does_not_disturb_the_next() -> None:
-    definition = Definition(
-        f"{GROUP}/messages/m",
-        GROUP,
-        envelope=CLOUDEVENTS,
-        protocol="KAFKA",
-        envelopemetadata=(Property("subject", "string", "{x}"), Property("when", "timestamp", "{y}")),
-        protocoloptions=(Property("headers.x", "string", "{x}"), Property("headers.y", "string", "{y}")),
-    )
-    catalog = Catalog({definition.xid: definition})
-    pairs = [("a", "2026-01-02T03:04:05Z"), ("b", "no"), ("c\n", "no"), ("d", "2026-01-02T03:04:06Z"), ("e\r", "no")]
-    lines: list[bytes | str] = [
-        json.dumps({"protocol": "KAFKA", "native": {"headers": [{"name": "x", "value": x}, {"name": "y", "value": y}]}})
-        for x, y in pairs
-    ]
-    found = RecordMatcher(catalog).decide(lines)
-    assert [each.get("cloudevent", {}).get("subject") for each in found] == ["a", None, None, "d", None]
-    assert [each.get("context") for each in found][::3] == [{"x": x, "y": y} for x, y in pairs[::3]]
-    told = [each.get("detail", "").removeprefix(f"{definition.xid}: ").partition(":")[0] for each in found]
-    assert told == ["", "when", "subject", "", "subject"]
-
-
 @pytest.mark.parametrize("key", ["\x00\x01", "", "a\nb"])
 def test_a_key_that_is_no_text_is_no_partitionkey(key: str) -> None:
     assert "partitionkey" not in judge({"native": {"key": key}})["cloudevent"]
@@ -160,12 +138,6 @@ def test_a_message_id_that_no_event_may_have_gives_way_to_the_position(identity:
 )
 def test_an_address_that_is_no_uri_is_no_source(uri: str, used: bool) -> None:
     assert judge({"native": {}}, uris=(uri,))["cloudevent"]["source"] == (uri if used else ENDPOINT)
-
-
-def test_a_cloudevent_keeps_what_it_came_with() -> None:
-    values = {"specversion": "1.0", "id": "a b", "source": "a b", "type": "t", "time": "noon", "n": "x"}
-    headers = [{"name": f"ce_{name}", "value": text} for name, text in values.items()]
-    assert judge({"native": {"headers": headers}}, Property("n", "string"))["cloudevent"] == values
 
 
 @given(TEXTS)

@@ -124,15 +124,6 @@ def verdicts(line: str, validation: Validation = "ambiguous") -> dict[str, str]:
     return {each.message.rsplit("/", 1)[-1]: each.verdict for each in event.candidates}
 
 
-def test_verdicts_say_what_decided() -> None:
-    found = verdicts(kafka("a"))
-    assert list(found)[:3] == ["derived", "base", "template"]
-    assert found["derived"] == "wins"
-    assert found["base"] == "matches, but is a base of the winner"
-    assert found["template"] == "matches, but is less specific"
-    assert found["another"] == "1 of 2 failed"
-
-
 @pytest.mark.parametrize(("ambiguous", "winner"), [("dead-letter", None), ("first", "fitting"), ("base", None)])
 def test_a_tie_says_how_it_was_decided(ambiguous: Any, winner: str | None) -> None:
     (event,) = explained(EVERY, kafka("s"), validation="never", ambiguous=ambiguous).events

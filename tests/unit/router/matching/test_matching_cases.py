@@ -11,7 +11,7 @@ import pytest
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
 from catalog.load import load
-from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
+from catalog.model import Catalog, Definition, Endpoint, Property
 from router.matching import record_columns as facts
 from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
 from router.matching.records import RecordMatcher
@@ -52,12 +52,6 @@ SIBLINGS = tuple(
     define(name, Property("headers.a", "string", "1"), protocol=protocol)
     for name, protocol in (("kafka", "KAFKA"), ("http", "HTTP"), ("nats", "NATS"))
 )
-
-
-def test_an_envelope_by_default_of_the_endpoint_maps_too() -> None:
-    definition = define("m", protocol="KAFKA", envelopemetadata=(Property("type", "string", "com.example"),))
-    found = judge((definition,), {"protocol": "KAFKA", "native": {}}, envelope=CLOUDEVENTS)
-    assert found["cloudevent"]["type"] == "com.example"
 
 
 def test_an_empty_content_type_is_none() -> None:

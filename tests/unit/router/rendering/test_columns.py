@@ -322,12 +322,6 @@ def test_texts_are_escaped_and_coded_as_one_by_one(values: list[bytes | None], b
     assert escape_json(texts).to_pylist() == plain
 
 
-@pytest.mark.parametrize("kind", ["kafka", "inbox"])
-def test_no_rows_are_no_columns(kind: SourceKind) -> None:
-    raw = pa.array([], KAFKA if kind == "kafka" else INBOX)
-    assert event_columns(kind, raw, pa.array([], HEADERS), pa.array([], pa.int32())).equals(pa.array([], EVENT_TYPE))
-
-
 @pytest.mark.slow
 def test_rendering_and_lines_need_no_spark() -> None:
     modules = "router.rendering.events, router.rendering.events, router.sinks.jsonlines"
