@@ -12,7 +12,6 @@ import pytest
 
 from catalog.asyncapi import AsyncApiCatalog, write_asyncapi
 from catalog.convert import to_json_text, to_yaml_text
-from catalog.dialects.asyncapi.parts import difference, merge_patch
 from catalog.documents.connecting import ConnectionPolicy
 from catalog.documents.fetching import Fetcher
 from catalog.findings import Declarations, DocumentError
@@ -155,19 +154,6 @@ def test_what_asyncapi_cannot_say_is_named(tmp_path: Path) -> None:
     assert key == {"type": "string", "pattern": "^k\\-[^/]+$"}
     _, flat = written(tmp_path / "c.json", flatten=True)
     assert "basemessage" not in json.dumps(flat.document)
-
-
-def test_patches_say_everything() -> None:
-    before = {"a": 1, "b": {"c": [1], "d": 2}, "e": True, "f": {"g": 1}}
-    for after in (
-        {"a": True, "b": {"c": [2]}, "e": 1, "f": {}},
-        {"b": {"c": {"x": None}, "d": {"y": {"z": None}}}, "f": None},
-        {"f": {"$value": {"h": None}}, "g": {"$value": 1}},
-        {},
-    ):
-        assert json.dumps(merge_patch(before, difference(before, after)), sort_keys=True) == json.dumps(
-            after, sort_keys=True
-        )
 
 
 # Documents in several files, and such as are wrong.

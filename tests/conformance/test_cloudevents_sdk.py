@@ -196,14 +196,6 @@ BY_HAND: Final[dict[str, tuple[dict[str, Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("binding", OURS)
-@pytest.mark.parametrize("name", BY_HAND)
-def test_what_the_sdk_makes_by_hand(name: str, binding: str, mode: str) -> None:
-    attributes, data = BY_HAND[name]
-    holds_in(binding, mode, CloudEvent({**CORE, **attributes}, data))
-
-
 def test_binary_extensions_of_amqp_are_base64() -> None:
     """Only AMQP has bytes; the SDK cannot write them elsewhere."""
     holds_in("amqp", "binary", CloudEvent({**CORE, "blob": b"\x00\xff"}, None))

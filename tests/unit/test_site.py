@@ -246,12 +246,6 @@ def test_examples_of_settings_load(tmp_path: Path) -> None:
     assert not any(faults), "\n".join(filter(None, faults))
 
 
-@pytest.mark.parametrize("name", ["kafka", "delta", "typed-tables", "files", "http", "mqtt", "amqp", "nats"])
-def test_there_is_a_page_for_each_kind_of_sink(site: Path, name: str) -> None:
-    told = text_of(site, f"deploy/docs/sinks/{name}")
-    assert "type: " in told and "sinks:" in told
-
-
 def test_settings_of_the_pages_are_yaml() -> None:
     blocks = [
         block
@@ -324,9 +318,3 @@ def test_pages_can_be_edited_where_their_place_is_known(
         monkeypatch.setenv(name, value)
     options = runpy.run_path(str(ROOT / "deploy" / "docs" / "conf.py"))["html_theme_options"]
     assert options.get("source_edit_link", "") == link
-
-
-def test_there_is_a_how_to_for_each_protocol(site: Path) -> None:
-    for name in ("kafka", "mqtt", "amqp", "nats", "http"):
-        told = text_of(site, f"deploy/docs/howto/{name}")
-        assert f"xrouter init --{name}" in told and '"messagegroups"' in told

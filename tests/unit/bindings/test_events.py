@@ -109,27 +109,6 @@ def test_what_is_no_batch_is_refused(body: bytes | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b'{"specversion":"1.0"}', True),
-        (b' \n{"a":1,"specversion":"anything"}', True),
-        (b'{"\\u0073pecversion":"1.0"}', True),
-        (b'{"specversion":1.0}', False),
-        (b'{"specversion":1}', False),
-        (b'{"specversion":null}', False),
-        (b'{"a":{"specversion":"1.0"}}', False),
-        (b'[{"specversion":"1.0"}]', False),
-        (b'{"specversion":"1.0"', False),
-        (b'"specversion"', False),
-        (b"", False),
-        (None, False),
-    ],
-)
-def test_sniffing(body: bytes | None, expected: bool) -> None:
-    assert looks_like_event(body) is expected
-
-
-@pytest.mark.parametrize(
     ("content_type", "expected"),
     [
         *((None, True), ("application/json", True), ("Text/JSON ; a=b", True), ("a/b+json", True)),
