@@ -230,3 +230,13 @@ def test_the_examples_of_docstrings_are_true(name: str) -> None:
         if not any(part.startswith("_") for part in each.name.split(".")) and not each.docstring
     ]
     assert not undocumented
+
+
+def test_the_parts_of_messages_are_kept() -> None:
+    told = to_record(MESSAGES["kafka"][0]).to_json()
+    assert told["native"]["key_base64"] == "/w=="
+    assert (told["native"]["offset"], told["native"]["timestamp"]) == (9, 1790000000000)
+    told = to_record(MESSAGES["mqtt"][0]).to_json()
+    assert told["native"]["user_properties"] == [{"name": "a", "value": "b"}]
+    assert (told["native"]["correlation_data"], told["native"]["retain"]) == ("AQ==", True)
+    assert to_record(MESSAGES["nats"][0]).to_json()["native"]["reply-to"] == "inbox.1"

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 
 from bindings.background import Backoff
-from bindings.gateways import Connection
+from bindings.gateways import Connection, GatewayError
 from bindings.mqtt import messages
+from bindings.mqtt.binding import session_options
 from bindings.mqtt.client import LinkConnector, LinkError, LinkOwner, build_properties
 from bindings.mqtt.messages import MalformedPublish, read_publish, to_row
 from tests.support.ports import free_ports
@@ -144,3 +145,12 @@ def test_after_an_address_that_refuses_comes_the_next() -> None:
     for port in (*ports, *ports):
         with pytest.raises(LinkError, match=f"cannot connect to 127.0.0.1:{port}"):
             connector.open_link(LinkOwner())
+
+
+def test_options() -> None:
+    assert (session_options({}).expiry, session_options({}).keepalive) == (86_400, 60)
+    told = session_options({"session-expiry-interval": 5, "keepAlive": "7"})
+    assert (told.expiry, told.keepalive) == (5, 7)
+    for value in (0, -1, "x", True, 2**32):
+        with pytest.raises(GatewayError):
+            session_options({"sessionexpiryinterval": value})

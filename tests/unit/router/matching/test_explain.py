@@ -197,3 +197,9 @@ def test_the_command(capsysbinary: Any, monkeypatch: pytest.MonkeyPatch) -> None
     status, text = run("--explain", "--all")
     assert status == 0 and "more candidate" not in text
     assert run("--all")[0] == 2
+
+
+def test_ascii_where_the_encoding_shows_no_more() -> None:
+    text = written(kafka("ä"), "ascii")
+    assert "      - protocoloptions.headers.kind: expected 'a', found '\\xe4'" in text.splitlines()
+    assert "      + protocoloptions.headers.kind: '\\xe4', as '{x}'" in text.splitlines()
