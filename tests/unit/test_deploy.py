@@ -136,19 +136,6 @@ def test_every_metric_is_on_the_dashboard_and_explained() -> None:
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
-def test_panels_are_numbered_once_and_do_not_overlap(dashboard: Path) -> None:
-    panels = json.loads(dashboard.read_text())["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    cells: set[tuple[int, int]] = set()
-    for panel in panels:
-        at = panel["gridPos"]
-        assert at["x"] + at["w"] <= 24
-        covered = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
-        assert not covered & cells, f"{panel['title']} lies over another panel"
-        cells |= covered
-
-
-@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
 def test_the_dashboard_asks_the_source_that_is_chosen(dashboard: Path) -> None:
     (source,) = read_yaml(DEPLOY / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
     told = json.loads(dashboard.read_text())
