@@ -127,20 +127,12 @@ def test_a_topic_as_the_inbox_that_was_made_again_begins_at_its_first_record(sta
 QUERY = "kafka-1"
 
 
-def planned(generation: Generation, batch: int, offsets: dict[str, dict[str, int]], *, committed: bool) -> None:
-    """Write what Spark writes of a batch."""
-    for folder, text in (("offsets", f"v1\n{{}}\n{json.dumps(offsets)}"), ("commits", "v1\n{}")):
-        if folder == "offsets" or committed:
-            (generation.path / folder).mkdir(exist_ok=True)
-            (generation.path / folder / str(batch)).write_text(text)
-
-
 def test_a_generation_that_never_commits_hands_on_where_it_began(state: StateFolder) -> None:
     starting = {"known": {"0": 7, "1": 0}, "missing": {}}
     generation = generations.begin(state, QUERY, ["known", "missing"], json.dumps(starting))
     assert generations.current(state, QUERY) == generation
     assert generation.positions() == starting
-    planned(generation, 0, {"known": {"0": 9, "1": 4}}, committed=False)
+    spark_wrote(generation, 0, {"known": {"0": 9, "1": 4}}, committed=False)
     assert generation.positions() == starting
 
 
@@ -158,8 +150,8 @@ def test_what_spark_found_at_its_first_look_goes_before_what_it_was_told(state: 
 def test_topics_and_partitions_without_a_commit_keep_their_beginning(state: StateFolder) -> None:
     starting = {"one": {"0": 7, "1": 3}, "two": {"0": 5}, "missing": {}}
     generation = generations.begin(state, QUERY, list(starting), json.dumps(starting))
-    planned(generation, 0, {"one": {"0": 8, "1": 3, "2": 1}}, committed=True)
-    planned(generation, 1, {"one": {"0": 9, "1": 9, "2": 9}}, committed=False)
+    spark_wrote(generation, 0, {"one": {"0": 8, "1": 3, "2": 1}})
+    spark_wrote(generation, 1, {"one": {"0": 9, "1": 9, "2": 9}}, committed=False)
     assert generation.positions() == {"one": {"0": 8, "1": 3, "2": 1}, "two": {"0": 5}, "missing": {}}
     assert generation.pending == 1
 
@@ -170,7 +162,7 @@ def test_a_partition_that_spark_reads_no_more_is_gone(state: StateFolder) -> Non
     noted = generation.path / "sources" / "0" / "0"
     noted.parent.mkdir(parents=True)
     noted.write_bytes(b"\0v1\n" + json.dumps({"deleted": {"0": 7}, "kept": {"0": 5}}).encode())
-    planned(generation, 0, {"kept": {"0": 8}}, committed=True)
+    spark_wrote(generation, 0, {"kept": {"0": 8}})
     assert generation.positions() == {"deleted": {"0": EARLIEST}, "kept": {"0": 8}, "missing": {}}
 
 
