@@ -155,6 +155,7 @@ def test_what_is_encoded_decodes_to_the_same(
     assert (event.attributes, event.data, event.faults) == (wanted, data, ())
 
 
+@pytest.mark.slow
 @given(json_bytes)
 def test_any_json_survives_as_data(data: bytes) -> None:
     event = decode_event(b'{"specversion":"1.0" , "data": ' + data + b"}")

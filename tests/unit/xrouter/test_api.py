@@ -65,6 +65,7 @@ print(*(set(extras.split()) & set(sys.modules)))
 """
 
 
+@pytest.mark.slow
 def test_importing_loads_nothing_else_and_matching_none_of_the_extras() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
     seconds, extras = done.stdout.splitlines()

@@ -185,6 +185,7 @@ def test_a_message_at_which_the_target_ends_the_connection_is_given_up_and_other
         assert [number(request) for request in hook.taken] == [0, 2, 3, 5, 6, 7]
 
 
+@pytest.mark.slow
 def test_thousands_of_headers_cost_no_more_than_their_number() -> None:
     def seconds(count: int) -> float:
         headers = tuple(Part(f"headers.x-{n}", b"v") for n in range(count))

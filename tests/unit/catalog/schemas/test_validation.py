@@ -107,6 +107,7 @@ def test_a_fingerprint_covers_what_is_referred_to() -> None:
     assert len(prints) == 3
 
 
+@pytest.mark.slow
 def test_families_are_imported_when_they_are_met() -> None:
     script = (
         "import sys\nfrom catalog.model import Catalog, Definition\n"
