@@ -33,13 +33,16 @@ def shown() -> Any:
     return lambda xid: entity_to_json(xid, catalog, declarations)
 
 
+def found_at(tree: Any, pointer: str) -> Any:
+    for key in pointer.split("/")[1:]:
+        key = key.replace("~1", "/").replace("~0", "~")
+        tree = tree[int(key)] if isinstance(tree, list) else tree[key]
+    return tree
+
+
 def at(form: dict[str, Any]) -> Any:
     """What stands at the place of an origin."""
-    found = parse_text(form["file"], Path(form["file"]).read_bytes()).tree
-    for key in form["pointer"].split("/")[1:]:
-        key = key.replace("~1", "/").replace("~0", "~")
-        found = found[int(key)] if isinstance(found, list) else found[key]
-    return found
+    return found_at(parse_text(form["file"], Path(form["file"]).read_bytes()).tree, form["pointer"])
 
 
 def test_each_member_of_a_property_has_its_own_origin(shown: Any) -> None:
@@ -105,13 +108,18 @@ def test_masking() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", spread(DOCUMENTS, quick=24), ids=lambda path: path.name)
-def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
+def test_what_is_traced_is_what_is_in_effect_and_stands_at_its_place(path: Path) -> None:
     try:
         catalog, declarations = read(path)
     except DocumentError:
         return
+    tree = parse_text(str(path), path.read_bytes()).tree
     for definition in catalog.definitions.values():
         told = explain(definition, catalog, declarations)
+        for origin in (each["from"].get("value", {"file": ""}) for each in told["properties"]):
+            if origin["file"]:
+                found = found_at(tree, origin["pointer"])
+                assert found in (origin["value"], "01-01-0000T00:00:00Z") or found == {"value": origin["value"]}
         traced = [
             (each["name"], *(each["from"].get(part, {}).get("value") for part in ("type", "value", "required")))
             for each in told["properties"]
@@ -125,23 +133,3 @@ def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
         assert attributes.get("datacontenttype") == definition.datacontenttype
     for xid in known_xids(catalog, declarations):
         json.dumps(entity_to_json(xid, catalog, declarations))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", spread(DOCUMENTS, quick=24), ids=lambda path: path.name)
-def test_places_of_values_are_where_they_are_written(path: Path) -> None:
-    try:
-        catalog, declarations = read(path)
-    except DocumentError:
-        return
-    tree = parse_text(str(path), path.read_bytes()).tree
-    for definition in list(catalog.definitions.values())[:40]:
-        for prop in explain(definition, catalog, declarations)["properties"]:
-            origin = prop["from"].get("value", {"file": ""})
-            if not origin["file"]:
-                continue
-            found: Any = tree
-            for key in origin["pointer"].split("/")[1:]:
-                key = key.replace("~1", "/").replace("~0", "~")
-                found = found[int(key)] if isinstance(found, list) else found[key]
-            assert found in (origin["value"], "01-01-0000T00:00:00Z") or found == {"value": origin["value"]}
