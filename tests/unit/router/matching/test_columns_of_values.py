@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from catalog.templates import parse_template
 from router.matching.context import extract_placeholder
 from router.matching.inbox_columns import arrival_times, to_rfc3339
-from router.matching.index.classes import KeyTable, SplitColumn
+from router.matching.index.classes import KeyTable, Ragged, SplitColumn
 
 LITERALS = st.sampled_from(
     ["-", "/", ".", "a", "-a", "--", "é", "\\", "$", "^", " ", "\n", "\0", "{", "(?", "|", "[^/]"]
@@ -93,3 +93,28 @@ def test_a_key_table_past_its_limit_starts_anew_and_stays_right() -> None:
     for start in range(0, 4000, 250):
         keys = np.arange(start, start + 300)
         assert (table.look_up(keys, lambda key, _: -key) == -keys).all()
+
+
+TEXTS = st.one_of(st.none(), st.text("ab/%ü", max_size=6), st.sampled_from(["a/b", "b/a", "a/", "/"]))
+
+
+@given(st.lists(TEXTS, max_size=12), st.integers(0, 3))
+def test_segments_are_those_of_split(texts: list[str | None], skipped: int) -> None:
+    column = SplitColumn(pa.array(texts, pa.string())[skipped:])
+    segments, kept = column.segments("/"), texts[skipped:]
+    found = [
+        None if not count else segments.entries.take(pa.array(start + 2 * np.arange(count))).to_pylist()
+        for start, count in zip(segments.starts.tolist(), segments.counts.tolist(), strict=True)
+    ]
+    assert found == [None if text is None else text.split("/") for text in kept]
+    assert segments.lengths.tolist() == [len(entry.encode()) for entry in segments.entries.to_pylist()]
+    assert segments.has_empty or not any("" in text.split("/") for text in kept if text is not None)
+    assert column.has_percent == any("%" in text for text in kept if text is not None)
+
+
+@given(st.lists(st.lists(KEYS, max_size=4), min_size=1, max_size=5), st.data())
+def test_ragged_lists_are_lists(lists: list[list[int]], data: st.DataObject) -> None:
+    items = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=8))
+    owners, values = Ragged(lists).expand(np.array(items, np.int64))
+    wanted = [(place, value) for place, item in enumerate(items) for value in lists[item]]
+    assert list(zip(owners.tolist(), values.tolist(), strict=True)) == wanted
