@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bindings.amqp.binding import find_option
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayError, Tls
 from tests.support.gateways import Rows, make_gateway
 
@@ -55,3 +57,9 @@ def test_a_gateway_that_never_ran_stops_at_once() -> None:
     idle = gateway(Connection(("amqp://h",)), GOOD)
     idle.stop(5.0)
     assert (idle.alive, idle.connected, idle.trouble) == (False, False, "")
+
+
+@pytest.mark.parametrize("name", ["distributionmode", "distribution-mode", "distribution_mode", "DistributionMode"])
+def test_options_are_found_in_any_spelling(name: str) -> None:
+    options: dict[str, Any] = {"node": "x", name: "copy"}
+    assert find_option(options, "distributionmode") == "copy"
