@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,6 @@ import pytest
 
 from catalog.asyncapi import AsyncApiCatalog, write_asyncapi
 from catalog.convert import to_json_text, to_yaml_text
-from catalog.dialects.asyncapi.parts import EXTENSION, difference, merge_patch
 from catalog.documents.connecting import ConnectionPolicy
 from catalog.documents.fetching import Fetcher
 from catalog.findings import Declarations, DocumentError
@@ -24,6 +22,8 @@ from router.matching.records import RecordMatcher
 from tests.support.asyncapi import find_faults, validator
 from tests.support.cases import read_cases, samples
 from tests.support.corpora import CORPORA
+
+ADDRESSES: dict[str, Any] = read_cases(Path(__file__).parents[1] / "cases" / "values" / "addresses.yaml")
 
 CASES: Final = {
     f"{path.stem}-{name}": case
@@ -156,19 +156,6 @@ def test_what_asyncapi_cannot_say_is_named(tmp_path: Path) -> None:
     assert "basemessage" not in json.dumps(flat.document)
 
 
-def test_patches_say_everything() -> None:
-    before = {"a": 1, "b": {"c": [1], "d": 2}, "e": True, "f": {"g": 1}}
-    for after in (
-        {"a": True, "b": {"c": [2]}, "e": 1, "f": {}},
-        {"b": {"c": {"x": None}, "d": {"y": {"z": None}}}, "f": None},
-        {"f": {"$value": {"h": None}}, "g": {"$value": 1}},
-        {},
-    ):
-        assert json.dumps(merge_patch(before, difference(before, after)), sort_keys=True) == json.dumps(
-            after, sort_keys=True
-        )
-
-
 # Documents in several files, and such as are wrong.
 
 BASE: Final = {"asyncapi": "3.0.0", "info": {"title": "T", "version": "1"}}
@@ -224,91 +211,38 @@ def deep(levels: int) -> Tree:
 LONG: Final = {f"r{n}": {"$ref": f"#/components/messages/r{n + 1}"} for n in range(200)}
 DOUBLING: Final = {f"v{n}": {"default": f"{{v{n + 1}}}" * 2} for n in range(40)}
 OPERATION: Final = {"action": "receive", "channel": {"$ref": "#/channels/c"}}
-WRONG: Final[Mapping[str, tuple[Any, str]]] = {
-    "unknown version": ({**BASE, "asyncapi": "4.0.0"}, "error asyncapi-version /asyncapi"),
-    "no version": ({**BASE, "asyncapi": {}}, "error asyncapi-version /asyncapi"),
-    "later version": ({**BASE, "asyncapi": "3.1.0"}, "info asyncapi-version /asyncapi"),
-    "dangling": (
-        with_channel({"M": {"$ref": "#/components/messages/N"}}),
-        "error asyncapi-reference /channels/c/messages/M",
-    ),
-    "no pointer": (with_channel({"M": {"$ref": "#M"}}), "error asyncapi-reference /channels/c/messages/M"),
-    "to itself": (
-        with_channel({"M": {"$ref": "#/channels/c/messages/M"}}),
-        "error asyncapi-reference /channels/c/messages/M",
-    ),
-    "into itself": (
-        with_channel({"M": {"$ref": "#/channels/c/messages/M/payload"}}),
-        "error asyncapi-reference /channels/c/messages/M",
-    ),
-    "long chain": (
-        with_channel({"M": {"$ref": "#/components/messages/r0"}}, messages=LONG),
-        "error asyncapi-reference /channels/c/messages/M",
-    ),
-    "payload in a circle": (
-        with_channel(
-            {"M": {"payload": {"$ref": "#/components/schemas/A"}}},
-            schemas={"A": {"$ref": "#/components/schemas/B"}, "B": {"$ref": "#/components/schemas/A"}},
-        ),
-        "error asyncapi-reference /channels/c/messages/M/payload",
-    ),
-    "no object": (with_channel({"M": 1}), "error wrong-shape /channels/c/messages/M"),
-    "no map": ({**BASE, "channels": [1], "operations": 2, "servers": "x", "components": None}, ""),
-    "no operation": ({**BASE, "operations": {"o": {"action": "walk"}}}, "error wrong-shape /operations/o"),
-    "no server": (
-        {**BASE, "channels": {"c": {"servers": [{"$ref": "#/servers/s"}], "address": "t"}}},
-        "error asyncapi-reference /channels/c/servers/0",
-    ),
-    "no extension": (
-        with_channel({"M": {EXTENSION: "mine"}}),
-        "error wrong-shape /channels/c/messages/M/x-xregistry",
-    ),
-    "no document": (with_channel({"M": {"$ref": "gone.yaml#/M"}}), "error unreadable-document "),
-    "server of no text": (
-        {**BASE, "channels": {"c": {"servers": [[1]], "address": "t"}}},
-        "error asyncapi-reference /channels/c/servers/0",
-    ),
-    "variables that double": (
-        {**BASE, "servers": {"s": {"host": "{v0}", "protocol": "kafka", "variables": DOUBLING}}},
-        "error wrong-shape /servers/s/variables/v13",
-    ),
-    "parameter too long": (
-        {**BASE, "channels": {"c": {"address": "{a}" * 99, "parameters": {"a": {"enum": ["x" * 999]}}}}},
-        "error wrong-shape /channels/c/parameters/a",
-    ),
-    "extensions that replace what others add to": (
-        with_channel(
-            {},
-            messages={"m": {EXTENSION: {"xid": "/endpoints/e/messages/m"}}},
-            schemas={name: {EXTENSION: {"xid": "/schemagroups/g/schemas/s", "format": None}} for name in "ab"},
-        )
-        | {"channels": {"c": {EXTENSION: {"xid": "/endpoints/e", "messages": []}}}},
-        "error wrong-shape /channels/c/messages",
-    ),
-    "lists for maps": (with_channel({"M": {"headers": [], "bindings": [], "traits": {}, "payload": []}}), ""),
-    "texts for maps": (with_channel({"M": {"headers": "x", "bindings": 1, "traits": [1], "correlationId": []}}), ""),
-}
+WRONG: Final = [
+    *read_cases(Path(__file__).parents[1] / "cases" / "asyncapi_faults.yaml"),
+    {
+        "name": "long chain",
+        "messages": {"M": {"$ref": "#/components/messages/r0"}},
+        "components": {"messages": LONG},
+        "finding": "error asyncapi-reference /channels/c/messages/M",
+    },
+    {
+        "name": "variables that double",
+        "document": {"servers": {"s": {"host": "{v0}", "protocol": "kafka", "variables": DOUBLING}}},
+        "finding": "error wrong-shape /servers/s/variables/v13",
+    },
+    {
+        "name": "parameter too long",
+        "document": {"channels": {"c": {"address": "{a}" * 99, "parameters": {"a": {"enum": ["x" * 999]}}}}},
+        "finding": "error wrong-shape /channels/c/parameters/a",
+    },
+]
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
-    tree, finding = WRONG[name]
-    catalog = loaded(tmp_path, tree)
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case["name"])
+def test_what_is_wrong_is_named(case: Tree, tmp_path: Path) -> None:
+    whole = with_channel(case["messages"], **case.get("components", {})) if "messages" in case else BASE
+    catalog = loaded(tmp_path, {**whole, **case.get("document", {})})
     found = {f"{each.severity} {each.rule} {each.pointer}" for each in catalog.findings}
-    assert not finding or finding in found, found
+    assert case.get("finding") in (None, *found), found
 
 
 @pytest.mark.parametrize(
     ("protocol", "host", "uri"),
-    [
-        ("mqtt", "h:1883", "mqtt://h:1883"),
-        ("mqtt", "ssl://h:8883", "mqtts://h:8883"),
-        ("secure-mqtt", "h", "mqtts://h"),
-        ("mqtt", "{scheme}://h", "mqtts://h"),
-        ("mqtt", "wss://h/mqtt", "wss://h"),
-        ("kafka", "sasl_ssl://h:9092", "SASL_SSL://h:9092"),
-        ("kafka", "h:9092", "h:9092"),
-    ],
+    ADDRESSES["asyncapi"],
 )
 def test_a_server_with_tls_is_read_as_one(protocol: str, host: str, uri: str, tmp_path: Path) -> None:
     server = {"host": host, "protocol": protocol, "variables": {"scheme": {"default": "mqtts"}}}

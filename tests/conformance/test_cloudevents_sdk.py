@@ -9,11 +9,8 @@ import base64
 import json
 import pkgutil
 import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +31,7 @@ from router.commands.emit.producer import MessageProducer, encode_record_line, r
 from router.matching.records import RecordMatcher, envelope_of_row
 from tests.support.cases import examples
 from tests.support.processes import ANY_EVENT, GROUP, Sent, any_event, at_endpoint, leave
+from tests.support.web import Webhook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -198,14 +196,6 @@ BY_HAND: Final[dict[str, tuple[dict[str, Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("binding", OURS)
-@pytest.mark.parametrize("name", BY_HAND)
-def test_what_the_sdk_makes_by_hand(name: str, binding: str, mode: str) -> None:
-    attributes, data = BY_HAND[name]
-    holds_in(binding, mode, CloudEvent({**CORE, **attributes}, data))
-
-
 def test_binary_extensions_of_amqp_are_base64() -> None:
     """Only AMQP has bytes; the SDK cannot write them elsewhere."""
     holds_in("amqp", "binary", CloudEvent({**CORE, "blob": b"\x00\xff"}, None))
@@ -329,41 +319,16 @@ def holds_emitted(read: BaseCloudEvent, subject: str, record: Record, *, typed: 
     same_data(read.get_data(), data, "application/json")
 
 
-@contextmanager
-def receiving() -> Iterator[tuple[str, list[http.HTTPMessage]]]:
-    """A server on the loopback that keeps what is posted to it."""
-    kept: list[http.HTTPMessage] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            kept.append(http.HTTPMessage(dict(self.headers.items()), body))
-            self.send_response(202)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Keep quiet."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/in", kept
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_what_emit_posts_is_read_by_the_sdk(mode: str) -> None:
-    with receiving() as (url, kept), open_destination(url, None) as target:  # type: ignore[arg-type]
+    with Webhook() as hook, open_destination(f"{hook.url}/in", None) as target:  # type: ignore[arg-type]
         for subject in SUBJECTS:
             catalog, made = producer("HTTP", mode, subject)
             record = made.make_record()
             require_match(catalog, made, record)
             target.send(record)
-            holds_emitted(http.from_http(kept[-1], JSON, CloudEvent), subject, record, typed=mode == "structured")
+            sent = http.HTTPMessage(dict(hook.taken[-1].headers), hook.taken[-1].body)
+            holds_emitted(http.from_http(sent, JSON, CloudEvent), subject, record, typed=mode == "structured")
 
 
 def _kafka_read(record: Record) -> BaseCloudEvent:

@@ -147,6 +147,7 @@ def written(items: Any) -> str:
     return f"[{negated}{text}]"
 
 
+@pytest.mark.slow
 def test_no_pattern_backtracks_far() -> None:
     far = [
         f"{name_of(path)}:{call.lineno}: {pattern!r}"
@@ -160,6 +161,7 @@ def test_no_pattern_backtracks_far() -> None:
     assert names and not far, "\n".join(far)
 
 
+@pytest.mark.slow
 def test_no_pattern_is_built_but_for_a_reason() -> None:
     built = {
         name_of(path): call.lineno

@@ -24,7 +24,7 @@ from router.errors import EXIT_CODES, ConfigError
 from router.settings import load_settings
 from router.settings.routes import REASONS
 from tests.support.settings_pages import make_settings_reference
-from tests.support.site import PRODUCTION, anchor_of, example_of, settings
+from tests.support.site import PRODUCTION, anchor_of, example_of
 from tests.support.status_page import PHONE, RULES, browser_page, families, hard_to_use
 
 pytestmark = pytest.mark.slow
@@ -246,29 +246,6 @@ def test_examples_of_settings_load(tmp_path: Path) -> None:
     assert not any(faults), "\n".join(filter(None, faults))
 
 
-def test_a_key_without_an_example_is_shown_with_its_default() -> None:
-    assert example_of("inbox.partitions") == {"inbox": {"partitions": 4}}
-    assert example_of("sources[].tls.cert")["sources"][0]["endpoint"] == "/endpoints/plant"
-    assert "tocdepth" in settings("# Settings\n<!-- settings: begin -->\n<!-- settings: end -->\n")
-
-
-def test_each_alert_leads_to_its_runbook(site: Path, pages: dict[Path, Page]) -> None:
-    rules = [
-        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"] if "alert" in rule
-    ]
-    assert len(rules) > 25
-    for rule in rules:
-        path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-        assert anchor in pages[(site / path).with_suffix(".html")].ids, rule["alert"]
-        assert rule["alert"] in text_of(site, "deploy/docs/runbooks/index")
-
-
-@pytest.mark.parametrize("name", ["kafka", "delta", "typed-tables", "files", "http", "mqtt", "amqp", "nats"])
-def test_there_is_a_page_for_each_kind_of_sink(site: Path, name: str) -> None:
-    told = text_of(site, f"deploy/docs/sinks/{name}")
-    assert "type: " in told and "sinks:" in told
-
-
 def test_settings_of_the_pages_are_yaml() -> None:
     blocks = [
         block
@@ -341,9 +318,3 @@ def test_pages_can_be_edited_where_their_place_is_known(
         monkeypatch.setenv(name, value)
     options = runpy.run_path(str(ROOT / "deploy" / "docs" / "conf.py"))["html_theme_options"]
     assert options.get("source_edit_link", "") == link
-
-
-def test_there_is_a_how_to_for_each_protocol(site: Path) -> None:
-    for name in ("kafka", "mqtt", "amqp", "nats", "http"):
-        told = text_of(site, f"deploy/docs/howto/{name}")
-        assert f"xrouter init --{name}" in told and '"messagegroups"' in told

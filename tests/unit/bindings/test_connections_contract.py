@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from bindings.amqp.client import Dialer
-from bindings.certificates import Address
+from bindings.certificates import Address, CertificateCollector, parse_addresses, parse_expiry
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.mqtt.client import LinkConnector
 from bindings.nats.publisher import NatsDialer
+from bindings.protocols import sending_of
+from tests.support.cases import read_cases
+from tests.support.ports import Authority
+
+ADDRESSES: dict[str, Any] = read_cases(Path(__file__).parents[2] / "cases" / "values" / "addresses.yaml")
 
 CLIENTS: Final[dict[str, Callable[[Connection], tuple[Address, ...]]]] = {
     "amqp": lambda connection: Dialer(connection, "c").addresses,
@@ -94,3 +102,79 @@ def test_mqtt_verifies_certificates_and_names() -> None:
     context = LinkConnector(Connection(("mqtt://h",), tls=Tls()), "MQTT/5.0", "c", clean=False).tls
     assert context is not None
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+
+
+# Addresses of every protocol: servers, TLS and logins, and what is said of those that are none.
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "nats", "amqp"])
+def test_addresses_over_websockets_are_passed_over(kind: str) -> None:
+    (address,) = parse_addresses(
+        sending_of(kind).address_form, Connection(("wss://a.example/x", f"{kind}://b.example:99", "WS://c.example"))
+    )
+    assert str(address) == "b.example:99"
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "nats", "amqp"])
+def test_nothing_but_websockets_is_an_error(kind: str) -> None:
+    with pytest.raises(GatewayError, match=rf"{kind.upper()} over WebSockets .* is not supported; use an address such"):
+        parse_addresses(sending_of(kind).address_form, Connection(("wss://a.example",)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri", "tls", "url"),
+    ADDRESSES["brokers"],
+)
+def test_an_address_is_split_as_its_protocol_writes_it(kind: str, uri: str, tls: bool, url: str) -> None:
+    (address,) = parse_addresses(sending_of(kind).address_form, Connection((uri,), tls=Tls() if tls else None))
+    assert (address.url, address.tls) == (url, url.startswith(("mqtts", "amqps", "tls")))
+    assert sending_of(kind).address_form.is_plain(uri, tls=tls) is not address.tls
+
+
+# When certificates end is told as openssl tells it.
+
+
+NAME = "xrouter_certificate_end_timestamp_seconds"
+
+
+def told_by_openssl(certificate: Path) -> float:
+    command = ["openssl", "x509", "-in", str(certificate), "-noout", "-enddate"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return float(ssl.cert_time_to_seconds(done.stdout.strip().removeprefix("notAfter=")))
+
+
+@pytest.mark.parametrize("days", [2, 30 * 365])
+def test_the_end_is_that_of_openssl(tmp_path: Path, days: int) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("us", alternatives="DNS:localhost", days=days)
+    chain = pair.certificate.read_text() + authority.certificate.read_text()
+    assert parse_expiry(f"a note\n{chain}") == told_by_openssl(pair.certificate)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 5, 40, 100])
+def test_what_is_no_certificate_is_told(tmp_path: Path, cut: int) -> None:
+    whole = ssl.PEM_cert_to_DER_cert(Authority(tmp_path).certificate.read_text())
+    with pytest.raises(ValueError):
+        parse_expiry(ssl.DER_cert_to_PEM_cert(whole[:cut]))
+    with pytest.raises(ValueError):
+        parse_expiry("no certificate")
+
+
+def test_a_renewed_file_counts_where_it_is_read_anew(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    short, long = authority.sign("short"), authority.sign("long", days=90)
+    ends = [told_by_openssl(each.certificate) for each in (short, long)]
+    file = tmp_path / "tls.crt"
+    file.write_bytes(short.certificate.read_bytes())
+    registry = CollectorRegistry()
+    registry.register(CertificateCollector({"http.tls": file, "none": tmp_path / "none"}, {"logins": file}))
+
+    def told() -> list[float | None]:
+        return [registry.get_sample_value(NAME, {"certificate": key}) for key in ("http.tls", "logins", "none")]
+
+    assert told() == [ends[0], ends[0], None]
+    file.write_bytes(long.certificate.read_bytes())
+    os.utime(file, ns=(1, 1))
+    assert told() == [ends[0], ends[1], None]
+    file.unlink()
+    assert told() == [ends[0], None, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -13,6 +14,9 @@ from paho.mqtt.client import topic_matches_sub
 
 from bindings.mqtt import messages
 from bindings.nats import binding as nats
+from tests.support.cases import read_cases
+
+CASES: dict[str, Any] = read_cases(Path(__file__).parents[2] / "cases" / "values" / "filters.yaml")
 
 Texts = st.SearchStrategy[str]
 
@@ -93,23 +97,7 @@ def test_what_is_covered_is_taken_and_what_both_take_overlaps(kind: str, wild: s
 
 @pytest.mark.parametrize(
     ("kind", "one", "other", "meet", "covered"),
-    [
-        ("nats", "a.*", "a.b", True, True),
-        ("nats", "a.>", "a.b.c", True, True),
-        ("nats", "a.>", "a", False, False),
-        ("nats", "a.*", "a.b.c", False, False),
-        ("nats", "a.b/c", "a.*", True, False),
-        ("nats", ">", "*.>", True, True),
-        ("nats", "*.>", ">", True, False),
-        ("mqtt", "a/+", "+/b", True, False),
-        ("mqtt", "a/#", "a", True, True),
-        ("mqtt", "a/+/#", "a", False, False),
-        ("mqtt", "a/+/c", "a/b/d", False, False),
-        ("mqtt", "#", "$SYS/x", False, False),
-        ("mqtt", "$SYS/#", "$SYS/x", True, True),
-        ("mqtt", "$share/g/a/+", "a/b", True, False),
-        ("mqtt", "+", "a/b", False, False),
-    ],
+    CASES["pairs"],
 )
 def test_filters_meet_and_cover(kind: str, one: str, other: str, meet: bool, covered: bool) -> None:
     assert LANGUAGES[kind].overlap(one, other) is meet
@@ -118,21 +106,7 @@ def test_filters_meet_and_cover(kind: str, one: str, other: str, meet: bool, cov
 
 @pytest.mark.parametrize(
     ("kind", "template", "expected"),
-    [
-        ("nats", "a.b", "a.b"),
-        ("nats", "a.{x}.b", "a.*.b"),
-        ("nats", "a.p{x.y}s.>", "a.*.>"),
-        ("nats", "{x.y}", ">"),
-        ("nats", "{x}.{y}", "*.*"),
-        ("nats", "a.{not a name}", "a.{not a name}"),
-        ("mqtt", "plant/{line}/state", "plant/+/state"),
-        ("mqtt", "plant/line-{line}/{machine}.x", "plant/+/+"),
-        ("mqtt", "{anything}", "#"),
-        ("mqtt", "{a}/{b}", "+/+"),
-        ("mqtt", "plant/{not a name}", "plant/{not a name}"),
-        ("mqtt", "plant/+/#", "plant/+/#"),
-        ("mqtt", "$share/g/plant/{line}", "$share/g/plant/+"),
-    ],
+    CASES["templates"],
 )
 def test_a_template_becomes_a_filter(kind: str, template: str, expected: str) -> None:
     assert LANGUAGES[kind].of_template(template) == expected
@@ -140,16 +114,7 @@ def test_a_template_becomes_a_filter(kind: str, template: str, expected: str) ->
 
 @pytest.mark.parametrize(
     ("kind", "templates", "expected"),
-    [
-        ("nats", ["a.{x}", "a.b", "c", "a.*.>"], ["a.*", "c", "a.*.>"]),
-        ("nats", ["a.{x}", "{anything}"], [">"]),
-        ("mqtt", ["a/{x}", "a/b", "c"], ["a/+", "c"]),
-        (
-            "mqtt",
-            ["a/b", "a/+", "a/#", "$share/g/a/b", "a/b", "b", "$SYS/x", "+/c"],
-            ["a/#", "$share/g/a/b", "b", "$SYS/x", "+/c"],
-        ),
-    ],
+    CASES["several"],
 )
 def test_templates_become_few_filters(kind: str, templates: list[str], expected: list[str]) -> None:
     assert LANGUAGES[kind].of_templates(templates) == expected
@@ -157,19 +122,7 @@ def test_templates_become_few_filters(kind: str, templates: list[str], expected:
 
 @pytest.mark.parametrize(
     ("kind", "options", "expected"),
-    [
-        ("nats", {}, None),
-        ("nats", {"subject": ""}, None),
-        ("nats", {"subject": "a.{x}"}, "a.*"),
-        ("nats", {"subject": "a", "subject-filter": "b.>"}, "b.>"),
-        ("nats", {"subject": 7}, None),
-        ("mqtt", {}, None),
-        ("mqtt", {"topic": ""}, None),
-        ("mqtt", {"topic": "a/{x}"}, "a/+"),
-        ("mqtt", {"topic": "a", "topic-filter": "b/+"}, "b/+"),
-        ("mqtt", {"topicFilter": "b/{x}", "consumer-group": "g"}, "b/+"),
-        ("mqtt", {"topicfilter": "$share/h/b", "sharename": "g"}, "$share/h/b"),
-    ],
+    CASES["options"],
 )
 def test_options_name_a_filter(kind: str, options: dict[str, Any], expected: str | None) -> None:
     assert LANGUAGES[kind].of_options(options) == expected

@@ -7,18 +7,6 @@ from bindings.kafka.client import KafkaClient
 CONNECTING = {"kafka.bootstrap.servers": "h:9092", "kafka.security.protocol": "PLAINTEXT"}
 
 
-def test_a_source_takes_more_at_a_time_than_spark_does_by_itself() -> None:
-    client = KafkaClient("h:9092")
-    assert client.jvm_options() == CONNECTING
-    ours = {"kafka.max.poll.records": "3000", "kafka.isolation.level": "read_committed"}
-    assert client.source_options(waits=True) == CONNECTING | ours
-
-
-def test_batches_do_not_wait_at_the_end_of_a_partition() -> None:
-    client = KafkaClient("h:9092")
-    assert client.source_options() == client.source_options(waits=True) | {"kafka.fetch.max.wait.ms": "20"}
-
-
 def test_what_settings_say_of_a_source_comes_first() -> None:
     said = {"max.poll.records": "7", "fetch.min.bytes": "9", "fetch.max.wait.ms": "300"}
     said["isolation.level"] = "read_uncommitted"

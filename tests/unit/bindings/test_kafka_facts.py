@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bindings.columns.entries import Entries, decode_utf8
+from bindings.columns.entries import Entries
 from bindings.kafka.binding import split_row
 from bindings.kafka.record_columns import SOURCE_SCHEMA, KafkaColumnReader
 from bindings.protocols import BINDINGS
 from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
 from tests.support.cases import examples
-from tests.support.kafka import batch_of, contents, rows
+from tests.support.kafka import batch_of, rows
 
 EVENT = ("e.id", "e.type", "e.datacontenttype")
 HEADERS = ("p.headers.a", "b.headers.a", "p.headers.content-type", "d")
@@ -75,18 +74,6 @@ def test_slices_of_a_batch_are_read_alike(made: list[tuple[Any, ...]]) -> None:
 def test_few_rows_are_odd(headers: list[tuple[str, bytes]], odd: bool) -> None:
     batch = batch_of([(b"k", b"v", "in", 0, 0, 0, headers)])
     assert KafkaColumnReader(("p.headers.a",), sniffs=False).read_columns(batch).odd.tolist() == [odd]
-
-
-@given(st.lists(contents))
-def test_bytes_are_texts_where_they_are_utf8(values: list[bytes | None]) -> None:
-    array = pa.array([b"skipped", *values], pa.binary())[1:]
-    wanted: list[str | None] = []
-    for value in values:
-        try:
-            wanted.append(None if value is None else value.decode())
-        except UnicodeDecodeError:
-            wanted.append(None)
-    assert decode_utf8(array).to_pylist() == wanted
 
 
 def test_ever_new_names_cost_no_more_than_their_number() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bindings.kafka.binding import split_row
-from bindings.parts import Part, first_part, parts_with_key
-from bindings.protocols import BINDINGS, binding_of, stream_id
+from bindings.protocols import BINDINGS, binding_of
 from catalog.findings import RecordError
 from catalog.record import Record, parse_record
+from tests.support.cases import read_cases
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 binaries = st.binary(max_size=8)
@@ -94,14 +95,6 @@ def test_a_native_record_survives(protocol: str) -> None:
     survives()
 
 
-@given(odd_binaries)
-def test_a_kafka_key_of_any_bytes_survives(key: bytes) -> None:
-    native = {"topic": "t", "key_base64": base64.b64encode(key).decode()}
-    binding = BINDINGS["KAFKA"]
-    assert binding.split(native)[-1].value == key
-    assert binding.build(binding.split(native)) == native
-
-
 @given(st.none() | binaries, st.lists(st.tuples(texts, st.none() | binaries), max_size=5))
 def test_a_kafka_row_has_the_parts_of_its_record(key: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
     row = {"topic": "t", "partition": 1, "offset": 2, "timestamp": 3, "key": key}
@@ -131,29 +124,6 @@ def test_http_header_names_become_lower_case_and_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(7, b"7"), (7.5, b"7.5"), (True, b"true"), ("", b""), (None, None), ([1], b"[1]")]
-)
-def test_values_that_are_no_text_compare_as_their_json(value: Any, expected: bytes | None) -> None:
-    (part,) = BINDINGS["KAFKA"].split({"headers": [{"name": "a", "value": value}]})
-    assert part.value == expected
-
-
-def test_content_type_is_found_in_any_case_and_the_first_counts() -> None:
-    parts = [Part("headers.Content-Type", b"1"), Part("headers.content-type", b"2"), Part("headers.X", b"3")]
-    assert first_part(parts, "headers.content-type") == parts[0]
-    assert parts_with_key(parts, "headers.content-type") == parts[:2]
-    assert first_part(parts, "headers.x") is None
-    assert parts_with_key(parts, "headers.X") == parts[2:]
-
-
-def test_a_stream_id_needs_both_of_its_members() -> None:
-    parts = BINDINGS["NATS"].split
-    assert stream_id(parts({"stream": "S", "sequence": 7})) == "S-7"
-    assert stream_id(parts({"stream": "S"})) is None
-    assert stream_id(parts({"stream": None, "sequence": 7})) is None
-
-
-@pytest.mark.parametrize(
     ("name", "expected"),
     [
         *(("kafka", "KAFKA"), ("Kafka/3.5", "KAFKA"), ("HTTP/2", "HTTP"), ("http", "HTTP"), ("mqtt", "MQTT/5.0")),
@@ -165,57 +135,18 @@ def test_protocols_by_the_names_records_use(name: str, expected: str | None) -> 
     assert (binding.protocol if binding else None) == expected
 
 
+CASES: dict[str, Any] = read_cases(Path(__file__).parents[2] / "cases" / "values" / "records.yaml")
+
+
 @pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("", "not a JSON record"),
-        ("x", "not a JSON record"),
-        (b"\xff", "not a JSON record"),
-        ('{"protocol":"HTTP"} x', "not a JSON record"),
-        ("[" * 100_000, "not a JSON record"),
-        ('{"protocol":"HTTP","endpoint":"\\ud800"}', "not a JSON record"),
-        ("[]", "a record is a JSON object"),
-        ("{}", "must have a protocol"),
-        ('{"protocol":""}', "must have a protocol"),
-        ('{"protocol":5}', "must have a protocol"),
-        ('{"protocol":"HTTP","native":[]}', "native must be a JSON object"),
-        ('{"protocol":"HTTP","endpoint":5}', "endpoint must be a string"),
-        ('{"protocol":"HTTP","time":5}', "time must be a string"),
-        ('{"protocol":"HTTP","body":"a","body_base64":"YQ=="}', "exclude each other"),
-        ('{"protocol":"HTTP","body_base64":"YQ"}', "body_base64 is not base64"),
-        ('{"protocol":"HTTP","body_base64":"ä"}', "body_base64 is not base64"),
-        ('{"protocol":"HTTP","body_base64":5}', "body_base64 must be a string"),
-    ],
+    ("line", "told"), [*CASES["lines"], (b"\xff", "not a JSON record"), ("[" * 100_000, "not a JSON record")]
 )
 def test_lines_that_are_no_record(line: str | bytes, told: str) -> None:
     with pytest.raises(RecordError, match=told):
         parse_record(line)
 
 
-@pytest.mark.parametrize(
-    ("protocol", "native", "told"),
-    [
-        ("KAFKA", {"headers": {"a": "b"}}, "native.headers must be a list"),
-        ("KAFKA", {"headers": ["a"]}, "native.headers must be a list"),
-        ("KAFKA", {"headers": [{"value": "a"}]}, "each with a name"),
-        ("KAFKA", {"headers": [{"name": 5}]}, "each with a name"),
-        ("KAFKA", {"headers": [{"name": "a", "value": "b", "value_base64": "Yg=="}]}, "exclude each other"),
-        ("KAFKA", {"headers": [{"name": "a", "value_base64": "&"}]}, "value_base64 is not base64"),
-        ("KAFKA", {"headers.a": "b"}, "no member headers.a"),
-        ("KAFKA", {"key": "a", "key_base64": "YQ=="}, "key and key_base64 exclude each other"),
-        ("KAFKA", {"key_base64": 1}, "key_base64 must be a string"),
-        ("KAFKA", {"topic": 5}, "native.topic must be a string"),
-        ("KAFKA", {"partition": 2**31}, "native.partition must be an integer of 32 bits"),
-        ("KAFKA", {"offset": 2**63}, "native.offset must be an integer of 64 bits"),
-        ("KAFKA", {"timestamp": "1"}, "native.timestamp must be an integer"),
-        ("KAFKA", {"timestamp": True}, "native.timestamp must be an integer"),
-        ("KAFKA", {"timestamp": 1.5}, "native.timestamp must be an integer"),
-        ("AMQP/1.0", {"properties": []}, "native.properties must be a JSON object"),
-        ("AMQP/1.0", {"properties": {"a": {"base64": 1}}}, "properties.a_base64 must be a string"),
-        ("MQTT/5.0", {"correlation_data": "&"}, "correlation_data_base64 is not base64"),
-        ("MQTT/5.0", {"user_properties": {}}, "native.user_properties must be a list"),
-    ],
-)
+@pytest.mark.parametrize(("protocol", "native", "told"), CASES["natives"])
 def test_natives_of_the_wrong_shape(protocol: str, native: dict[str, Any], told: str) -> None:
     with pytest.raises(RecordError, match=told):
         BINDINGS[protocol].split(native)

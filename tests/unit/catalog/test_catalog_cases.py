@@ -98,14 +98,6 @@ def test_what_is_converted_stands_as_it_was_written(tmp_path: Path) -> None:
     assert load([tmp_path]).definitions == catalog.definitions
 
 
-def test_group_default_is_not_declared(tmp_path: Path) -> None:
-    messages = {"a": {}, "b": {"protocol": "KAFKA"}, "c": {"basemessage": "/messagegroups/g/messages/a"}}
-    catalog = load([written(tmp_path, {"messagegroups": {"g": {"protocol": "KAFKA", "messages": messages}}})])
-
-    declared = {xid[-1]: definition.protocol_declared for xid, definition in catalog.definitions.items()}
-    assert declared == {"a": False, "b": True, "c": False}
-
-
 def test_a_chain_of_any_length_ends(tmp_path: Path) -> None:
     messages = {f"m{n}": {"basemessage": f"/messagegroups/g/messages/m{n - 1}"} for n in range(1, 5000)}
     catalog = load([written(tmp_path, {"messagegroups": {"g": {"messages": {"m0": {}, **messages}}}})])

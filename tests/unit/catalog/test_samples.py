@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from catalog.dialects import detect
-from catalog.findings import Declarations, DeclaredMessage
+from catalog.findings import Declarations
 from catalog.load import load
-from catalog.model import PROTOCOLS, Catalog, Definition, Property
+from catalog.model import PROTOCOLS, Catalog, Property
 from catalog.parsing.texts import parse_text
 from catalog.protocols.properties import AMQP_SECTIONS, TYPES
-from catalog.schemas.library import schema_source
 from tests.support.cases import samples
 
 SOURCES: Final = samples()
@@ -43,8 +42,6 @@ DIALECTS: Final = {
     ("CNCF Message Catalog 0.1", "0.1", "json"),
     ("CNCF Message Catalog 0.1", "0.1", "yaml"),
 }
-WAYS: Final = ("inline", "xid", "file", "name")
-FAMILIES: Final = ("JsonSchema", "JsonStructure", "Avro", "Protobuf", "XSD")
 OPTIONS: Final = {
     *("method", "path", "query", "headers", "topic", "key", "topic_name", "qos", "retain", "content_type"),
     *("message_expiry_interval", "user_properties", "subject", "reply-to"),
@@ -95,24 +92,6 @@ def test_every_protocol_is_received_and_sent(protocol: str, usage: str, everythi
     assert any(each.candidates for each in found)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_protocol_with_an_envelope(protocol: str, everything: Catalog) -> None:
-    assert "both" in {kind(each) for each in everything.definitions.values() if each.protocol == protocol}
-
-
-def test_every_kind_of_definition(everything: Catalog) -> None:
-    kinds = {kind(each) for each in everything.definitions.values()}
-    assert kinds == {"both", "envelope", "protocol", "neither"}
-    alone = {each.protocol for each in everything.definitions.values() if kind(each) == "protocol"}
-    assert alone == {"AMQP/1.0", "MQTT/3.1.1", "MQTT/5.0", "NATS"}
-
-
-def kind(definition: Definition) -> str:
-    if definition.envelope is None:
-        return "neither" if definition.protocol is None else "protocol"
-    return "envelope" if definition.protocol is None else "both"
-
-
 def test_every_type_and_option(everything: Catalog) -> None:
     assert {each.type for each in properties(everything)} == TYPES
     used = {each.name.partition(".")[0] for found in everything.definitions.values() for each in found.protocoloptions}
@@ -123,48 +102,3 @@ def properties(catalog: Catalog) -> Iterator[Property]:
     for definition in catalog.definitions.values():
         yield from definition.envelopemetadata
         yield from definition.protocoloptions
-
-
-def test_every_kind_of_reference(everything: Catalog, declarations: Declarations) -> None:
-    messages = declarations.messages.values()
-    definitions = everything.definitions
-    assert any(len(each.base) > 1 for each in definitions.values())
-    assert {each.xid for each in messages if each.borrowed} == {
-        "/endpoints/ledger-kafka/messages/Depot.Ledger.Moved",
-        "/endpoints/ledger-kafka/messages/Depot.Ledger.Lost",
-    }
-    versions = [each.xid for each in messages if each.hidden]
-    assert "/messagegroups/Depot.Events/messages/Depot.Parcel.Moved/versions/2" in versions
-    moved = definitions["/messagegroups/Depot.Events/messages/Depot.Parcel.Moved"]
-    assert "bay" in {each.name for each in moved.envelopemetadata}
-    assert any(each.place.file.endswith("Observatory.Sky.Seeing/index.json") for each in messages)
-
-
-def test_named_values_as_0_5_writes_them(everything: Catalog) -> None:
-    weighed = everything.definitions["/messagegroups/Beehive.Mqtt/messages/Beehive.Mqtt.Weighed"]
-    assert Property("user_properties.scale", "string", "spring") in weighed.protocoloptions
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_schema_family_in_every_way(family: str, everything: Catalog, declarations: Declarations) -> None:
-    ways = {}
-    for definition in everything.definitions.values():
-        source = schema_source(definition, everything.schemas)
-        message = declarations.messages[definition.xid]
-        if source is not None and source.family == family and (way := way_of(message)):
-            ways[way] = source
-    assert set(ways) == set(WAYS)
-    assert ways["name"].name
-    assert not any(ways[way].name for way in WAYS[:3])
-
-
-def way_of(message: DeclaredMessage) -> str:
-    """Tell how a message itself gives its data schema; empty when it does not."""
-    if "dataschema" in message.attributes:
-        return "inline"
-    reference: Any = message.attributes.get("dataschemauri")
-    if reference is None:
-        return ""
-    if ":" in reference:
-        return "name"
-    return "xid" if "schemagroups/" in reference else "file"

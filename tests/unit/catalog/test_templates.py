@@ -67,29 +67,9 @@ def test_agrees_with_a_backtracking_expression(parts: list[str], value: str, dot
     assert template.match(value) == taken
 
 
-@given(
-    st.dictionaries(st.sampled_from("abc"), st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=3)
-)
-def test_what_is_expanded_matches(context: dict[str, str]) -> None:
-    template = parse_template("p/{a}/{b}/{c}/{a}")
-    expanded = template.expand(context, encode=True)
-    assert template.match(expanded, decode=True) == {
-        name: parse_template("{v}").expand({"v": context[name]}, encode=True) for name in "abc"
-    }
-
-
 names = st.text("abcXYZ019_.-", min_size=1, max_size=4)
 literals = st.text(st.characters(exclude_characters="{}", codec="utf-8"), max_size=4)
 values = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
-
-
-@pytest.mark.slow
-@given(st.lists(st.tuples(literals, names), max_size=5), literals)
-def test_parts_are_what_was_written(pairs: list[tuple[str, str]], last: str) -> None:
-    template = parse_template("".join(f"{literal}{{{name}}}" for literal, name in pairs) + last)
-    assert template.names == tuple(name for _, name in pairs)
-    assert template.literal_characters == len(last) + sum(len(literal) for literal, _ in pairs)
-    assert "".join(part if isinstance(part, str) else f"{{{part.name}}}" for part in template.parts) == template.text
 
 
 @given(st.lists(names, min_size=1, max_size=5, unique=True), st.data(), st.booleans())

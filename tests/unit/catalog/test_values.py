@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -58,15 +56,6 @@ def test_integers_of_cloudevents_have_32_bits() -> None:
     assert not is_valid("integer", "9" * 100_000, bits32=True)
 
 
-def test_equality_is_of_the_type() -> None:
-    assert value_key("number", "1") == value_key("number", 1.0) == value_key("number", "1.00e0")
-    assert value_key("number", "9007199254740993") != value_key("number", "9007199254740992")
-    assert value_key("timestamp", "2026-01-02T03:04:05.10Z") == value_key("timestamp", "2026-01-02t04:04:05.1+01:00")
-    assert value_key("boolean", True) == value_key("boolean", "true")
-    assert value_key("string", "A") != value_key("string", "a")
-    assert value_key("integer", "x") is value_key("boolean", "yes") is value_key("timestamp", "now") is None
-
-
 @pytest.mark.parametrize("value", ["0000-01-01T00:00:00Z", "0001-01-01T00:00:00", "0001-01-01T00:00:00.000+00:00"])
 def test_any_timestamp(value: str) -> None:
     assert is_any_timestamp(value)
@@ -112,47 +101,15 @@ def test_text_forms() -> None:
 whole_numbers = st.integers(min_value=-(10**290), max_value=10**290)
 
 
-@given(whole_numbers, st.sampled_from(["integer", "number"]))
-def test_integers_round_trip(value: int, kind: str) -> None:
-    assert is_valid(kind, to_text(value))
-    assert value_key(kind, value) == value_key(kind, to_text(value)) == Decimal(value)
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False))
-def test_numbers_round_trip(value: float) -> None:
-    assert is_valid("number", to_text(value))
-    assert float(to_text(value)) == value
-    assert value_key("number", value) == value_key("number", to_text(value))
-
-
 @given(whole_numbers, st.integers(min_value=0, max_value=60))
 def test_numbers_are_equal_however_they_are_written(value: int, shift: int) -> None:
     written = f"{value}{'0' * shift}e-{shift}"
     assert value_key("number", written) == value_key("number", value)
 
 
-@given(st.binary())
-def test_binary_is_base64(data: bytes) -> None:
-    assert is_valid("binary", base64.b64encode(data).decode())
-
-
-@given(st.text(st.characters(codec="utf-8")))
-def test_what_is_percent_encoded_is_a_reference(text: str) -> None:
-    for kind in ("uri", "urireference", "uritemplate"):
-        assert is_valid(kind, percent_encode(text))
-
-
 @given(st.text(), st.sampled_from(sorted(TYPES)))
 def test_any_text_is_judged(text: str, kind: str) -> None:
     assert is_valid(kind, text) == (value_key(kind, text) is not None)
-
-
-@given(st.lists(st.integers(0, 9999), min_size=6, max_size=6), st.sampled_from(["Y", "M", "D"]))
-def test_durations_of_all_their_parts(numbers: list[int], first: str) -> None:
-    year, month, day, hour, minute, second = numbers
-    parts = {"Y": f"P{year}Y{month}M{day}D", "M": f"P{month}M{day}D", "D": f"P{day}D"}[first]
-    assert is_valid("duration", f"{parts}T{hour}H{minute}M{second}.5S")
-    assert not is_valid("duration", f"{parts}T")
 
 
 @pytest.mark.slow

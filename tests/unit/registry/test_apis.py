@@ -83,6 +83,7 @@ def test_a_write_has_its_history_and_its_events(api: Api, tmp_path: Path) -> Non
         assert types == [("io.xregistry.resource.created",), ("io.xregistry.resource.deleted",)]
 
 
+@pytest.mark.slow
 @api_of
 def test_what_is_larger_than_an_answer_is_read_page_by_page(api: Api, tmp_path: Path) -> None:
     limits = RequestLimits(max_answer=6000, pages=PageSizes(5, 5))

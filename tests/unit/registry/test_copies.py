@@ -39,6 +39,7 @@ def everything(client: httpx.Client) -> tuple[Any, Any]:
     return json.loads(text), client.get("/history.json").json()
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_made_between_writes_has_what_was_answered(tmp_path: Path, config: Path) -> None:
     copy = tmp_path / "copy"
     with served(tmp_path) as client:
@@ -139,6 +140,7 @@ def full(client: httpx.Client) -> None:
         client.put("/endpoints/e", json={"name": name}).raise_for_status()
 
 
+@pytest.mark.slow
 def test_a_document_loses_nothing_when_it_is_asked_not_to(tmp_path: Path, config: Path) -> None:
     with served(tmp_path) as client:
         full(client)
@@ -166,6 +168,7 @@ def test_a_document_loses_nothing_when_it_is_asked_not_to(tmp_path: Path, config
     assert run_command_line(importing) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "options", "told"),
     [

@@ -13,7 +13,6 @@ from registry.delivery.subscriptions import SubscriberDelivery, sources_of
 from registry.http.server import RegistryServer
 from registry.store.history import OutboxRow
 from router.commands.registry.settings import load_registry
-from router.errors import ConfigError
 from tests.support.subscriptions import agreeable, until_taken
 from tests.support.web import Webhook
 
@@ -65,31 +64,6 @@ def test_a_message_for_kafka_has_its_topic_and_the_entity_as_key(tmp_path: Path)
 )
 def test_what_a_subscriber_wants(tmp_path: Path, wanted: dict[str, Any], count: int) -> None:
     assert len(delivery(tmp_path, to=KAFKA, **wanted).event_filter.matching_events(ROW, SOURCES)) == count
-
-
-@pytest.mark.parametrize(
-    ("subscriber", "told"),
-    [
-        ({"to": {**KAFKA, "endpoint": "/endpoints/e"}}, "applies only to sinks of the router"),
-        ({"to": {**KAFKA, "topic": "{nothing}"}}, "nothing"),
-        ({"to": {"type": "kafka", "topic": "t"}}, "bootstrap_servers"),
-        ({"to": {"type": "mqtt", "uri": "mqtt://b", "topic": "t", "qos": 0}}, "no broker confirms"),
-        ({"to": {"type": "http", "url": "https://h", "bearer": "written"}}, "must not be in plain text"),
-        ({"to": {"type": "http", "url": "http://h/", "bearer": "${SECRET}"}}, "in plain text"),
-        ({"to": {"type": "file", "path": "x"}}, "to"),
-        ({"to": KAFKA, "below": "/x", "kinds": ["resource"]}, "kinds"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(tmp_path: Path, subscriber: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        load_registry(settings(tmp_path, **subscriber), {"SECRET": "hush"})
-
-
-def test_networks_that_are_none_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "registry.yaml"
-    path.write_text("open: true\nevents: {allow_addresses: [10.0.0.0/99]}\n")
-    with pytest.raises(ConfigError, match="is not a valid network"):
-        load_registry(path)
 
 
 def test_a_webhook_of_the_settings_is_told(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def ask(service: RegistryService, verb: Any, path: str, body: Any = ABSENT, **fl
         return tuple(map(str, refusal.problem_json().items()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["add", "patch"])
 def test_a_version_written_costs_what_a_few_versions_cost(opened: Callable[..., Any], verb: str) -> None:
     costs = []
@@ -90,6 +91,7 @@ def test_a_version_written_costs_what_a_few_versions_cost(opened: Callable[..., 
     assert many < 1.1 * few
 
 
+@pytest.mark.slow
 def test_few_versions_come_to_the_same_as_all_of_them(
     opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

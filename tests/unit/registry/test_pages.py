@@ -284,6 +284,7 @@ def test_nothing_from_outside_becomes_markup(tmp_path: Path) -> None:
             assert "\u0007" not in answer.text
 
 
+@pytest.mark.slow
 def test_large_values_are_cut(tmp_path: Path) -> None:
     with served(tmp_path) as client:
         fill(client)

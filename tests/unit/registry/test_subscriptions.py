@@ -15,6 +15,7 @@ from bindings.http.client import SubscriptionManager
 from bindings.http.request import Access
 from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, SubscriptionFilterError, parse_filter
 from registry.http.access import Roles
+from tests.support.cases import read_cases
 from tests.support.registry import served
 from tests.support.subscriptions import LIMIT, agreeable, change, registry, subscribe, until_taken
 from tests.support.waiting import wait_until
@@ -105,45 +106,8 @@ def test_methods_and_forms(client: httpx.Client) -> None:
     assert client.post("/subscriptions", json=large, headers=of("1")).status_code == 413
 
 
-REFUSED: dict[str, Any] = {
-    "no object": [],
-    "no sink": {"protocol": "HTTP"},
-    "no protocol": {"sink": "https://example.com"},
-    "another protocol": {**HOOK, "protocol": "SMTP"},
-    "a member of no such name": {**HOOK, "sinks": "x"},
-    "a setting of no such name": {**HOOK, "protocolsettings": {"retries": 5}},
-    "a sink of no such scheme": {**HOOK, "sink": "ftp://example.com"},
-    "a sink with a user": {**HOOK, "sink": "https://u:p@example.com"},
-    "HTTPS without TLS": {"protocol": "HTTPS", "sink": "http://broker.internal"},
-    "no TLS": {**HOOK, "sink": "http://example.com/hook"},
-    "loopback": {**HOOK, "sink": "https://127.0.0.1/hook"},
-    "loopback by name": {**HOOK, "sink": "https://localhost/hook"},
-    "loopback as IPv6": {**HOOK, "sink": "https://[::1]/hook"},
-    "loopback within IPv6": {**HOOK, "sink": "https://[::ffff:127.0.0.1]/hook"},
-    "the cloud's own": {**HOOK, "sink": "https://169.254.169.254/latest"},
-    "a private address": {**HOOK, "sink": "https://10.2.0.1/hook"},
-    "a broker of strangers": {"protocol": "KAFKA", "sink": "kafka://example.com/t"},
-    "a broker without a topic": {"protocol": "KAFKA", "sink": "kafka://broker.internal"},
-    "two brokers": {"protocol": "KAFKA", "sink": "kafka://broker.internal,other/t"},
-    "a topic that is none": {"protocol": "MQTT5", "sink": "mqtt://broker.internal/#"},
-    "nothing confirmed": {"protocol": "MQTT5", "sink": "mqtt://broker.internal/t", "protocolsettings": {"qos": 0}},
-    "a secret in the clear": {
-        **HOOK,
-        "sink": "http://broker.internal",
-        "sinkCredential": {"credentialType": "ACCESSTOKEN", "accessToken": "x"},
-    },
-    "a secret in headers": {**HOOK, "protocolsettings": {"headers": {"Authorization": "x"}}},
-    "a header that breaks out": {**HOOK, "protocolsettings": {"headers": {"X": "a\r\nb"}}},
-    "another method": {**HOOK, "protocolsettings": {"method": "DELETE"}},
-    "another source": {**HOOK, "source": "https://other.example"},
-    "types that are none": {**HOOK, "types": [5]},
-    "too many types": {**HOOK, "types": ["t"] * 65},
-    "both names of filters": {**HOOK, "filter": {}, "filters": []},
-    "a dialect of no such name": {**HOOK, "filters": [{"sql": "TRUE"}]},
-    "the past": {**HOOK, "expiration": "2020-01-01T00:00:00Z"},
-    "no time": {**HOOK, "expiration": "soon"},
-    "something to configure": {**HOOK, "config": {"interval": 5}},
-}
+CASES = read_cases(Path(__file__).parents[2] / "cases" / "subscriptions.yaml")
+REFUSED: dict[str, Any] = {**CASES["refused"], "too many types": {**HOOK, "types": ["t"] * 65}}
 
 
 @pytest.mark.parametrize("given", REFUSED.values(), ids=REFUSED)
@@ -153,24 +117,7 @@ def test_what_cannot_be_is_refused(client: httpx.Client, given: Any) -> None:
     assert answer.json()["title"]
 
 
-TAKEN: dict[str, Any] = {
-    "a public host": HOOK,
-    "an allowed host without TLS": {**HOOK, "sink": "http://broker.internal:8080/hook?a=b"},
-    "an allowed network": {**HOOK, "sink": "http://10.1.2.3/hook"},
-    "Kafka": {"protocol": "KAFKA", "sink": "kafka://broker.internal:9092/topic"},
-    "MQTT": {"protocol": "MQTT3", "sink": "mqtts://broker.internal", "protocolsettings": {"topicname": "a/b"}},
-    "AMQP": {"protocol": "AMQP", "sink": "amqp://broker.internal/queue"},
-    "NATS": {"protocol": "NATS", "sink": "nats://10.1.0.1", "protocolsettings": {"subject": "a.b"}},
-    "the specification's own": {
-        "source": "https://reg.example",
-        "protocol": "HTTPS",
-        "sink": "https://target.example.com/notifications",
-        "filter": {"prefix": {"subject": "/messagecatalog/5"}},
-    },
-}
-
-
-@pytest.mark.parametrize("given", TAKEN.values(), ids=TAKEN)
+@pytest.mark.parametrize("given", CASES["taken"].values(), ids=CASES["taken"])
 def test_what_can_be_is_taken(client: httpx.Client, given: Any) -> None:
     answer = client.post("/subscriptions", json=given, headers=of("a"))
     assert answer.status_code == 201, answer.text
@@ -206,11 +153,6 @@ def test_an_expired_subscription_ends(tmp_path: Path) -> None:
         wait_until(lambda: client.get(path).status_code == 404, LIMIT, "the end of the subscription")
 
 
-NESTED: dict[str, Any] = {"exact": {"type": "x"}}
-for _ in range(8):
-    NESTED = {"not": NESTED}
-
-
 def test_the_client_of_routers_and_this_api_understand_each_other(tmp_path: Path) -> None:
     with Webhook(agreeable) as hook, registry(tmp_path) as client:
         url = f"{client.base_url}/subscriptions".replace("//subscriptions", "/subscriptions")
@@ -231,45 +173,16 @@ def test_the_client_of_routers_and_this_api_understand_each_other(tmp_path: Path
         assert manager.list_delivering_to(sink) == []
 
 
-EVENT = {"type": "a.b", "subject": "/x/y", "source": "s"}
-
-
-@pytest.mark.parametrize(
-    ("given", "holds"),
-    [
-        ([], True),
-        ({"exact": {"type": "a.b"}}, True),
-        ([{"exact": {"type": "a.b", "subject": "/x"}}], False),
-        ([{"prefix": {"subject": "/x"}}, {"suffix": {"subject": "/y"}}], True),
-        ([{"prefix": {"nothing": "x"}}], False),
-        ([{"not": {"prefix": {"nothing": "x"}}}], True),
-        ([{"any": [{"exact": {"type": "c"}}, {"suffix": {"type": ".b"}}]}], True),
-        ([{"all": [{"exact": {"type": "a.b"}}, {"not": {"exact": {"source": "s"}}}]}], False),
-        ([NESTED["not"]], True),
-    ],
-)
+@pytest.mark.parametrize(("given", "holds"), CASES["filters"])
 def test_filters_hold_as_their_dialects_say(given: Any, holds: bool) -> None:
-    assert parse_filter(given)(EVENT) is holds
+    assert parse_filter(given)({"type": "a.b", "subject": "/x/y", "source": "s"}) is holds
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "x",
-        [{}],
-        [5],
-        [{"exact": {}}],
-        [{"exact": {"type": ""}}],
-        [{"exact": {"": "x"}}],
-        [{"exact": {"type": 5}}],
-        [{"all": []}],
-        [{"any": {"exact": {"type": "x"}}}],
-        [{"not": []}],
-        [{"prefix": {"type": "x" * 1025}}],
-        [{"exact": {f"a{number}": "x" for number in range(65)}}] * 2,
-        [NESTED],
-    ],
-)
+LONG = [{"prefix": {"type": "x" * 1025}}]
+MANY = [{"exact": {f"a{number}": "x" for number in range(65)}}] * 2
+
+
+@pytest.mark.parametrize("given", [*CASES["no filters"], LONG, MANY])
 def test_filters_that_cannot_be_are_refused(given: Any) -> None:
     with pytest.raises(SubscriptionFilterError):
         parse_filter(given)

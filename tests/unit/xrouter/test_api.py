@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import json
 import pickle
 import subprocess
@@ -63,6 +65,7 @@ print(*(set(extras.split()) & set(sys.modules)))
 """
 
 
+@pytest.mark.slow
 def test_importing_loads_nothing_else_and_matching_none_of_the_extras() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
     seconds, extras = done.stdout.splitlines()
@@ -171,16 +174,6 @@ def test_data_that_is_an_event_too_stays_whole(catalog: xrouter.LoadedCatalog) -
     }
 
 
-def test_the_parts_of_messages_are_kept() -> None:
-    told = to_record(MESSAGES["kafka"][0]).to_json()
-    assert told["native"]["key_base64"] == "/w=="
-    assert (told["native"]["offset"], told["native"]["timestamp"]) == (9, 1790000000000)
-    told = to_record(MESSAGES["mqtt"][0]).to_json()
-    assert told["native"]["user_properties"] == [{"name": "a", "value": "b"}]
-    assert (told["native"]["correlation_data"], told["native"]["retain"]) == ("AQ==", True)
-    assert to_record(MESSAGES["nats"][0]).to_json()["native"]["reply-to"] == "inbox.1"
-
-
 def test_a_message_of_jetstream_has_its_place_as_id(catalog: xrouter.LoadedCatalog) -> None:
     message = nats()
     message.reply = "$JS.ACK.S.C.1.7.3.1790000000000000000.0"
@@ -219,3 +212,32 @@ def test_arrow_columns_are_matched(catalog: xrouter.LoadedCatalog) -> None:
         catalog.match_arrow(pa.table({"key": [b"k"]}))
     with pytest.raises(ValueError, match="the column partition is string, and must be int32"):
         catalog.match_arrow(pa.table({"value": [b"k"], "partition": ["x"]}))
+
+
+# The docstrings of the package: examples that run.
+
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+MODULES: Final = sorted(f"xrouter.{path.stem}" for path in (ROOT / "xrouter").glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("name", ["xrouter", *MODULES])
+def test_the_examples_of_docstrings_are_true(name: str) -> None:
+    module = importlib.import_module(name)
+    assert doctest.testmod(module).failed == 0
+    undocumented = [
+        each.name
+        for each in doctest.DocTestFinder(exclude_empty=False).find(module)
+        if not any(part.startswith("_") for part in each.name.split(".")) and not each.docstring
+    ]
+    assert not undocumented
+
+
+def test_the_parts_of_messages_are_kept() -> None:
+    told = to_record(MESSAGES["kafka"][0]).to_json()
+    assert told["native"]["key_base64"] == "/w=="
+    assert (told["native"]["offset"], told["native"]["timestamp"]) == (9, 1790000000000)
+    told = to_record(MESSAGES["mqtt"][0]).to_json()
+    assert told["native"]["user_properties"] == [{"name": "a", "value": "b"}]
+    assert (told["native"]["correlation_data"], told["native"]["retain"]) == ("AQ==", True)
+    assert to_record(MESSAGES["nats"][0]).to_json()["native"]["reply-to"] == "inbox.1"

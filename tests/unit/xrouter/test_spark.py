@@ -127,15 +127,3 @@ def payload_type(columns: PayloadColumns) -> pa.DataType:
     column = columns.get(TYPED)
     assert column is not None
     return column.type
-
-
-def test_each_value_that_does_not_fit_is_told(catalog: xrouter.LoadedCatalog) -> None:
-    columns = _open_columns(pickle.dumps(({TYPED: catalog.definitions[TYPED]}, catalog.catalog.schemas)))
-    schema = pa.schema([("payload", payload_type(columns)), ("undecoded", pa.string())])
-    bodies = [b'{"n": "x"}', b'{"n": 1}', b'{"n": "y"}', b"{"]
-    fields = {"message": [TYPED] * 4, "event": [{}] * 4, "data": bodies, "endpoint": [None] * 4}
-    given = {name: pa.array(values, OUTCOMES.field(name).type) for name, values in fields.items()}
-    rows = _decode_batch(columns, schema, pa.RecordBatch.from_pydict(given)).to_pylist()
-    assert [row["payload"] and row["payload"]["n"] for row in rows] == [None, 1, None, None]
-    assert [(row["undecoded"] or "")[:3] for row in rows[:3]] == ["n: ", "", "n: "]
-    assert rows[3]["undecoded"]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import proton
 import pytest
 
-from bindings.amqp.binding import find_option, node_of
-from bindings.amqp.publisher import AmqpSender, _LinkModes
+from bindings.amqp.binding import find_option
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayError, Tls
 from tests.support.gateways import Rows, make_gateway
 
@@ -55,29 +53,13 @@ def test_subscriptions_are_checked_at_the_start_and_when_replaced(
         gateway(Connection(("amqp://h",)), GOOD).replace_subscriptions([subscription])
 
 
-@pytest.mark.parametrize("name", ["distributionmode", "distribution-mode", "distribution_mode", "DistributionMode"])
-def test_options_are_found_in_any_spelling(name: str) -> None:
-    options: dict[str, Any] = {"node": "x", name: "copy"}
-    assert find_option(options, "distributionmode") == "copy"
-
-
-@pytest.mark.parametrize(
-    ("options", "node"),
-    [({"address": "a", "node": "n"}, "n"), ({"Address": "a"}, "a"), ({"node": ""}, None), ({}, None)],
-)
-def test_a_node_goes_by_two_names(options: dict[str, Any], node: str | None) -> None:
-    assert node_of(options) == node
-
-
 def test_a_gateway_that_never_ran_stops_at_once() -> None:
     idle = gateway(Connection(("amqp://h",)), GOOD)
     idle.stop(5.0)
     assert (idle.alive, idle.connected, idle.trouble) == (False, False, "")
 
 
-def test_a_sending_link_tells_the_broker_its_properties() -> None:
-    link = proton.Connection().session().sender("s")
-    _LinkModes({"tenant": "a"}).apply(link)
-    assert link.properties == {proton.symbol("tenant"): "a"}
-    with pytest.raises(GatewayError, match="linkproperties"):
-        AmqpSender(Connection(("amqp://h",), options={"link-properties": {"tenant": 7}}), container_id="c")
+@pytest.mark.parametrize("name", ["distributionmode", "distribution-mode", "distribution_mode", "DistributionMode"])
+def test_options_are_found_in_any_spelling(name: str) -> None:
+    options: dict[str, Any] = {"node": "x", name: "copy"}
+    assert find_option(options, "distributionmode") == "copy"

@@ -14,7 +14,7 @@ import pytest
 from bindings.http.client import parse_retry_after
 from bindings.http.publisher import HttpPoster, OutRequest, find_invalid_member
 from bindings.parts import Part
-from bindings.sending import MAX_CALLS_WITHOUT_PROOF, MessageRefusal, Outbound, Unsettled
+from bindings.sending import MessageRefusal, Outbound, Unsettled
 from tests.support.ports import free_ports
 from tests.support.web import Answer, Taken, Webhook
 
@@ -185,30 +185,7 @@ def test_a_message_at_which_the_target_ends_the_connection_is_given_up_and_other
         assert [number(request) for request in hook.taken] == [0, 2, 3, 5, 6, 7]
 
 
-def test_a_target_that_ends_every_connection_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bindings.http.publisher.FIRST_PAUSE", 0.001)
-
-    def answer(request: Taken) -> Answer:
-        raise ConnectionAbortedError
-
-    with Webhook(answer) as hook:
-        poster = HttpPoster()
-        for _ in range(MAX_CALLS_WITHOUT_PROOF + 1):
-            with pytest.raises(Unsettled, match="does not answer") as error:
-                poster.send([replace(each, lane=str(n)) for n, each in enumerate(requests(hook, 3))])
-            assert error.value.settled == {}
-
-
-def test_one_message_with_no_other_to_compare_with_is_given_up_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bindings.http.publisher.FIRST_PAUSE", 0.001)
-    with Webhook(_ends_at(0)) as hook:
-        poster = HttpPoster()
-        for _ in range(MAX_CALLS_WITHOUT_PROOF - 1):
-            with pytest.raises(Unsettled):
-                poster.send(requests(hook, 1))
-        assert isinstance(poster.send(requests(hook, 1))[0], MessageRefusal)
-
-
+@pytest.mark.slow
 def test_thousands_of_headers_cost_no_more_than_their_number() -> None:
     def seconds(count: int) -> float:
         headers = tuple(Part(f"headers.x-{n}", b"v") for n in range(count))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog.dialects.detection import MESSAGE_CATALOG
-from catalog.dialects.messages import format_name_of, read_message, to_message_sections
+from catalog.dialects.messages import read_message, to_message_sections
 from catalog.dialects.reading import DocumentReader, Format
 from catalog.findings import Declarations, Findings, SourceLocation
 from catalog.protocols.properties import PROTOCOL_OPTIONS
@@ -83,53 +83,3 @@ def test_readers_take_what_was_written_for_what_it_was(given_attributes: dict[st
         "definition": text.definition,
     }
     assert read_with(document)[0] == plain
-
-
-@pytest.mark.parametrize(
-    ("envelope", "protocol", "name"),
-    [
-        ("CloudEvents/1.0", None, "CloudEvents"),
-        ("CloudEvents/1.0", "AMQP/1.0", "CloudEvents"),
-        (None, "AMQP/1.0", "AMQP"),
-        (None, "MQTT/5.0", "MQTT"),
-        (None, "MQTT/3.1.1", "MQTT"),
-        (None, "NATS", "NATS"),
-        (None, "KAFKA", "KAFKA"),
-        ("X-Own", None, "X-Own"),
-        (None, None, ""),
-    ],
-)
-def test_formats_have_the_names_of_the_specification(envelope: str | None, protocol: str | None, name: str) -> None:
-    assert format_name_of(envelope, protocol) == name
-
-
-def test_sections_are_those_of_the_specification() -> None:
-    amqp = to_message_sections(
-        {
-            "protocol": "AMQP/1.0",
-            "protocoloptions": {
-                "properties": {"correlation-id": {"value": "{id}", "required": True}},
-                "application-properties": {"kind": {"value": "order"}},
-            },
-            "dataschemauri": "http://schemas/1",
-            "dataschemaformat": "Avro",
-        }
-    )
-    assert amqp.definition == {
-        "properties": {"correlationid": {"value": "{id}", "required": True}},
-        "applicationproperties": {"kind": {"value": "order"}},
-        "applicationdata": {"dataschema": {"value": "http://schemas/1", "schematype": "Avro"}},
-    }
-    options: dict[str, Any] = {"topic_name": {"value": "a/{b}"}, "message_expiry_interval": {"value": 5}}
-    options["user_properties"] = [{"name": "kind", "value": "order"}]
-    mqtt = to_message_sections({"protocol": "MQTT/3.1.1", "protocoloptions": options})
-    assert mqtt.definition == {
-        "publish": {"mqttversion": "3.1.1", "topicname": {"value": "a/{b}"}, "expiryinterval": {"value": 5}},
-        "userproperty": {"kind": {"value": "order"}},
-    }
-    event = {"type": {"value": "t"}, "subject": {"value": "/{x}"}}
-    schema = {"$schema": "http://json-schema.org/draft-07/schema"}
-    shaped = {"dataschemaformat": "JsonSchema/draft-07", "dataschema": schema}
-    both = to_message_sections({"envelope": "CloudEvents/1.0", "envelopemetadata": event, **shaped})
-    assert both.definition["attributes"]["dataschema"]["schematype"] == "JSON"
-    assert not both.beside

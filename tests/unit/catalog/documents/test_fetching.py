@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import itertools
-import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from catalog.documents.connecting import redirect_target
 from catalog.documents.fetching import Fetcher, HttpCache
 from catalog.findings import DocumentError
+from tests.support.cases import read_cases
 from tests.support.web import Reply, Request, Web, serving
+
+ADDRESSES: dict[str, Any] = read_cases(Path(__file__).parents[3] / "cases" / "values" / "addresses.yaml")
 
 SHORT = 0.5
 """Seconds that a fetch gets here from a server which never ends."""
@@ -130,18 +133,7 @@ def test_limits_of_a_load(web: Web) -> None:
 
 @pytest.mark.parametrize(
     ("reference", "base", "address"),
-    [
-        ("b.json#/x", "/c/a.json", "/c/b.json"),
-        ("../d/b%20c.yaml", "/c/a.json", "/d/b c.yaml"),
-        ("#/x", "/c/a.json", "/c/a.json"),
-        ("", "c/a.json", "c/a.json"),
-        ("b.json", "a.json", "b.json"),
-        ("file:///x/y", "/c/a.json", "/x/y"),
-        ("HTTP://Host/x#y", "/c/a.json", "http://host/x"),
-        ("../b?q=1#f", "https://h/c/d/a.json?x", "https://h/c/b?q=1"),
-        ("#/x", "https://h/a?x", "https://h/a?x"),
-        ("//other/x", "https://h/a", "https://other/x"),
-    ],
+    ADDRESSES["references"],
 )
 def test_references(reference: str, base: str, address: str) -> None:
     assert Fetcher(network=False).resolve(reference, base) == address
@@ -149,17 +141,7 @@ def test_references(reference: str, base: str, address: str) -> None:
 
 @pytest.mark.parametrize(
     ("reference", "base"),
-    [
-        ("file:///etc/hosts", "https://h/a"),
-        ("FILE:x", "http://h/a"),
-        ("ftp://h/x", "/a"),
-        ("urn:x:y", "https://h/a"),
-        ("file://elsewhere/x", "/a"),
-        ("//elsewhere/x", "/a"),
-        ("http://[x", "/a"),
-        ("http:///x", "/a"),
-        ("http://h:port/", "/a"),
-    ],
+    ADDRESSES["refused"],
 )
 def test_refused_references(reference: str, base: str) -> None:
     with pytest.raises(DocumentError) as caught:
@@ -239,19 +221,3 @@ def test_failures_that_took_long_are_held(web: Web) -> None:
     web.routes["/a"] = Reply(b"A")
     now[0] = 20.0
     assert Fetcher(network=True, cache=cache).fetch(url) == b"A"
-
-
-def test_files_and_folders_are_seen(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("{}")
-    (tmp_path / ".b.json").write_text("{}")
-    fetcher = Fetcher(network=False)
-    assert fetcher.list_files(tmp_path) == [tmp_path / "a.json"]
-    with pytest.raises(DocumentError):
-        fetcher.fetch(tmp_path / "x" / "later.json")
-    assert not Fetcher(network=False).has_changed(fetcher.seen)
-    (tmp_path / "c.yaml").write_text("{}")
-    assert Fetcher(network=False).has_changed(fetcher.seen)
-    (tmp_path / "c.yaml").unlink()
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "later.json").write_text(json.dumps({}))
-    assert Fetcher(network=False).has_changed(fetcher.seen)

@@ -95,26 +95,16 @@ def test_an_unchanged_registry_costs_one_request_where_one_answer_tells_all(
         assert (len(web.asked), set(web.statuses())) == (requests, {304})
 
 
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_an_entity_tag_that_never_changes(web: Web) -> None:
     """Who answers 304 to whatever it has now is found out when it is asked for all, and not believed any more."""
-    content, clock = ["a/b"], Clock()
+    content, seconds = ["a/b"], [0.0]
 
     def answer(request: Request) -> Reply:
         document = {"messagegroups": {"G": {"messages": {"m": {"datacontenttype": content[0]}}}}}
         return Reply(json.dumps(document), etag='"always"')
 
     web.routes["/c"] = answer
-    cache = HttpCache(clock=clock)
+    cache = HttpCache(clock=lambda: seconds[0])
 
     def seen() -> str | None:
         catalog = load([f"{web.url}/c"], fetcher=Fetcher(network=True, cache=cache))
@@ -122,9 +112,9 @@ def test_an_entity_tag_that_never_changes(web: Web) -> None:
 
     assert seen() == "a/b"
     content[0] = "c/d"
-    clock.now = REFETCH_SECONDS - 1
+    seconds[0] = REFETCH_SECONDS - 1
     assert (seen(), web.statuses()) == ("a/b", [200, 304])
-    clock.now = REFETCH_SECONDS
+    seconds[0] = REFETCH_SECONDS
     assert (seen(), web.statuses()) == ("c/d", [200])
     content[0] = "e/f"
     assert (seen(), web.statuses()) == ("e/f", [200])

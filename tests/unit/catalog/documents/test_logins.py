@@ -31,16 +31,6 @@ def issuer() -> Iterator[Web]:
         yield server
 
 
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def guarded(web: Web, accepts: Callable[[str], bool]) -> Registry:
     """Let nobody in whose Authorization header is not accepted."""
     registry = Registry(web, TREE, inline=()).open()
@@ -111,11 +101,11 @@ def test_a_token_in_a_file_that_changes(web: Web, tmp_path: Path) -> None:
 
 
 def test_client_credentials_are_asked_for_once_and_again_before_they_end(web: Web, issuer: Web) -> None:
-    asked, clock = issuing(issuer, expires_in=100), Clock()
+    asked, seconds = issuing(issuer, expires_in=100), [0.0]
     registry = guarded(web, lambda shown: shown == f"Bearer t{len(asked)}")
-    logins = Logins([OriginLogin(web.url, tokens=source(issuer))], clock=clock)
+    logins = Logins([OriginLogin(web.url, tokens=source(issuer))], clock=lambda: seconds[0])
     for now, tokens in ((0.0, 1), (89.0, 1), (90.0, 2), (179.0, 2), (181.0, 3)):
-        clock.now = now
+        seconds[0] = now
         assert xids(registry.url, logins) == XIDS
         assert len(asked) == tokens
     request = asked[0]
@@ -126,9 +116,9 @@ def test_client_credentials_are_asked_for_once_and_again_before_they_end(web: We
 
 
 def test_a_token_that_is_refused_is_renewed_once(web: Web, issuer: Web) -> None:
-    asked, clock, valid = issuing(issuer, expires_in=3600), Clock(), ["t1"]
+    asked, seconds, valid = issuing(issuer, expires_in=3600), [0.0], ["t1"]
     registry = guarded(web, lambda shown: shown == f"Bearer {valid[0]}")
-    logins = Logins([OriginLogin(web.url, tokens=source(issuer))], clock=clock)
+    logins = Logins([OriginLogin(web.url, tokens=source(issuer))], clock=lambda: seconds[0])
     assert xids(registry.url, logins) == XIDS
     valid[0] = "t2"
     assert xids(registry.url, logins) == XIDS
@@ -138,7 +128,7 @@ def test_a_token_that_is_refused_is_renewed_once(web: Web, issuer: Web) -> None:
     for _ in range(5):
         assert "401" in str(refused(registry.url, logins))
     assert len(asked) == 2
-    clock.now = 11.0
+    seconds[0] = 11.0
     refused(registry.url, logins)
     assert len(asked) == 3
 

@@ -97,6 +97,7 @@ def step_of(tree: Any, places: int) -> int:
     return math.ceil(sum(1 for _ in places_of(tree)) / places)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_cut_off_anywhere(path: Path, tmp_path: Path) -> None:
     whole = path.read_bytes()

@@ -11,7 +11,7 @@ import pytest
 
 from catalog.documents import connecting
 from catalog.documents.connecting import ConnectionPolicy, Credentials, FetchLimits, Logins, Trust
-from catalog.documents.fetching import Fetcher, HttpResponse, fetch_url
+from catalog.documents.fetching import HttpResponse, fetch_url
 from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, load
 from catalog.model import Catalog
@@ -145,8 +145,3 @@ def test_a_proxy_is_not_a_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("169.254.169.254", "127.0.0.1", "localhost"):
         with pytest.raises(DocumentError, match="non-public address"):
             fetch_url(f"http://{host}/latest", Credentials(Logins()), FetchLimits(100, 5.0), ConnectionPolicy())
-
-
-def test_a_fetcher_made_by_hand_goes_anywhere(web: Web) -> None:
-    web.routes["/a"] = Reply("A")
-    assert Fetcher(network=True).fetch(f"{web.url}/a") == b"A"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,30 +11,11 @@ from catalog.documents.fetching import Fetcher, HttpCache
 from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
+from tests.support.cases import read_cases
 from tests.support.registry import Registry
 from tests.support.web import Reply, Web
 
-TREE: dict[str, Any] = {
-    "specversion": "1.0-rc4",
-    "registryid": "plant",
-    "messagegroups": {
-        "G": {
-            "protocol": "KAFKA",
-            "messages": {
-                "base": {"versionid": "2", "envelope": "CloudEvents/1.0", "versions": {"1": {}, "2": {}}},
-                "m": {"basemessage": "/messagegroups/G/messages/base", "datacontenttype": "a/b"},
-                "n o": {"datacontenttype": "c/d"},
-            },
-        },
-        "empty": {"messages": {}},
-    },
-    "endpoints": {
-        "e": {"usage": ["consumer"], "messagegroups": ["/messagegroups/G"], "messages": {"own": {"protocol": "HTTP"}}}
-    },
-    "schemagroups": {
-        "S": {"schemas": {"s": {"versions": {"1": {"format": "JsonSchema", "schema": {"type": "object"}}}}}}
-    },
-}
+TREE: dict[str, Any] = read_cases(Path(__file__).parents[3] / "cases" / "documents" / "registry.yaml")
 XIDS = [
     "/endpoints/e/messages/own",
     "/messagegroups/G/messages/base",
@@ -166,27 +148,6 @@ def test_half_a_registry_is_none(web: Web) -> None:
     whole(loaded(registry.url))
 
 
-@pytest.mark.parametrize(
-    ("link", "says"),
-    [
-        ("</reg/messagegroups>;rel=next", "was read before"),
-        ('<http://registry.invalid/x>; title="a, b"; rel="last next"', "another origin"),
-    ],
-)
-def test_paging_that_leads_astray(web: Web, link: str, says: str) -> None:
-    registry = Registry(web, TREE, inline=()).open()
-    served = registry.answer
-
-    def answer(request: Any) -> Reply:
-        reply = served(request)
-        return Reply(reply.body, 200, {"Link": link})
-
-    web.routes["/reg/messagegroups"] = answer
-    catalog = loaded(registry.url)
-    assert len(catalog.definitions) == len(XIDS)
-    assert [says in message for _, message in troubles(catalog)] == [True]
-
-
 def test_pages_without_end(web: Web) -> None:
     def answer(request: Any) -> Reply:
         number = int(request.target.rpartition("=")[2]) if "=" in request.target else 0
@@ -219,15 +180,6 @@ def test_documents_of_schemas_are_read_where_the_registry_serves_them(web: Web, 
     web.routes["/reg/schemagroups/S/schemas/s/versions/1"] = Reply("", 404)
     (finding,) = [f for f in loaded(registry.url).findings if f.rule == "unresolvable-schema"]
     assert "404" in finding.message
-
-
-def test_unchanged_registries_cost_no_bodies(web: Web) -> None:
-    registry = Registry(web, TREE, inline=(), page=1).open()
-    cache = HttpCache()
-    loaded(registry.url, cache)
-    web.statuses()
-    loaded(registry.url, cache)
-    assert set(web.statuses()) == {304}
 
 
 def test_other_documents_are_left_alone(web: Web) -> None:

@@ -16,14 +16,12 @@ from catalog.definitions.candidates import competing_candidate, find_never_winni
 from catalog.linting.attributes import load_rules
 from catalog.load import load
 from catalog.model import PROTOCOLS, Finding
-from catalog.parsing.nearest import find_nearest
 from catalog.record import parse_record
 from tests.support.cases import read_cases
 from tests.support.generation import ENDPOINT, conforming, random_catalog
 from tests.support.reference import Reference
 
 CASES = Path(__file__).parents[3] / "cases" / "lint"
-SAMPLES = Path(__file__).parents[4] / "catalog" / "samples"
 ELSEWHERE = {
     *("unresolvable-schema", "schema-unreachable", "network-off", "unknown-schema-format", "schema-format-conflict"),
     *("invalid-schema", "unreachable-reference", "too-many", "too-many-findings"),
@@ -96,26 +94,6 @@ def test_near_misses(rule: str, case: dict[str, Any], tmp_path: Path) -> None:
 def test_every_rule_has_cases() -> None:
     for kind in ("triggers", "near-misses"):
         assert {parameters.values[0] for parameters in cases(kind)} == set(load_rules()) - ELSEWHERE
-
-
-@pytest.mark.parametrize("name", ["market.xreg.json", "greenhouse.xreg.yaml"])
-def test_samples_are_clean(name: str) -> None:
-    assert load([SAMPLES / name]).findings == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "known", "meant"),
-    [
-        ("dataschemafromat", ("dataschemaformat", "dataschema"), "dataschemaformat"),
-        ("Usages", ("usage", "name"), "usage"),
-        ("tiem", ("time", "type"), "time"),
-        ("tip", ("type",), None),
-        ("envelope", ("envelope", "envelopes"), None),
-        ("owner", ("name", "type"), None),
-    ],
-)
-def test_nearest_name(name: str, known: tuple[str, ...], meant: str | None) -> None:
-    assert find_nearest(name, known) == meant
 
 
 def test_what_loses_by_lint_never_wins_by_the_reference_matcher() -> None:

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from catalog import references
-from catalog.documents.connecting import ConnectionPolicy
 from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.model import Catalog
 from router.matching.records import RecordMatcher
 from tests.support.registry import Registry
-from tests.support.web import Reply, Web, serving
+from tests.support.web import Reply, Web
 
 M = "/messagegroups/G/messages/M"
 EVENT = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"value": "t"}}}}
@@ -108,16 +107,6 @@ def test_a_registry_that_lists_many(web: Web) -> None:
     registry_of_0_4(web, web.url, count=300)
     catalog = load([f"{web.url}/"], fetcher=network())
     assert (told(catalog), len(catalog.definitions)) == ([], 300)
-
-
-def test_private_addresses_are_out_of_reach_of_what_the_network_names(web: Web) -> None:
-    with serving() as other:
-        other.routes["/m"] = lambda request: Reply({"M": {"protocol": "KAFKA"}})
-        web.routes["/c.json"] = lambda request: Reply({"messagegroups": {"G": {"messagesurl": f"{other.url}/m"}}})
-        catalog = load([f"{web.url}/c.json"], fetcher=Fetcher(network=True, reach=ConnectionPolicy()))
-    (finding,) = [f for f in catalog.findings if f.rule in ABOUT]
-    assert (catalog.definitions, finding.rule) == ({}, "unreadable-document")
-    assert "non-public address" in finding.message
 
 
 def test_there_is_an_end_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,20 +67,6 @@ def test_a_container_file_that_unpacks_to_too_much_is_a_fault() -> None:
     assert validator(schema).fault(target.getvalue(), None) is not None
 
 
-def test_unknown_and_ambiguous_names_say_what_there_is() -> None:
-    with pytest.raises(SchemaError) as caught:
-        validator(READING, "Nothing")
-    assert "plant.sensors.Pair" in caught.value.hint
-    two = [{"type": "fixed", "name": f"{space}.F", "size": 1} for space in "ab"]
-    with pytest.raises(SchemaError, match=r"F is the name of a\.F, b\.F"):
-        validator(two, "F")
-    deep: Any = "int"
-    for _ in range(5000):
-        deep = {"type": "array", "items": deep}
-    with pytest.raises(SchemaError, match="levels"):
-        validator(deep)
-
-
 SCHEMAS: list[Any] = [
     READING,
     TREE,

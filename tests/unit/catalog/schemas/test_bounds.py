@@ -88,6 +88,7 @@ def test_an_ordinary_body_never_leaves_the_process(monkeypatch: pytest.MonkeyPat
     assert "/by" in str(checked.fault(json.dumps({"lines": [], "by": {"id": 1}}).encode(), None))
 
 
+@pytest.mark.slow
 def test_a_costly_body_gets_the_answer_of_an_ordinary_one() -> None:
     """The details of the helper are those of the process itself."""
     schema = {"items": {"anyOf": [{"type": "integer", "multipleOf": 3}, {"enum": [{"a": 1}, {"b": 2}]}]}}
@@ -125,6 +126,7 @@ def large() -> Iterator[BoundedValidation]:
 GOOD, BAD = (b"[" + b"1," * 600_000 + last + b"]" for last in (b"1", b'"x"'))
 
 
+@pytest.mark.slow
 def test_a_process_with_many_open_files_gets_answers(large: BoundedValidation) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -135,6 +137,7 @@ def test_a_process_with_many_open_files_gets_answers(large: BoundedValidation) -
         assert large.fault(GOOD, None) is None
 
 
+@pytest.mark.slow
 def test_the_answer_for_a_body_that_was_interrupted_is_of_no_other(
     large: BoundedValidation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +191,7 @@ def test_the_helper_ends_with_its_process(end: str, status: int) -> None:
     pytest.fail("the helper lives on")
 
 
+@pytest.mark.slow
 def test_a_body_beyond_its_limits_leaves_the_helper(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of such bodies would otherwise start a process for each."""
     monkeypatch.setattr(sandbox, "MAX_SECONDS", 0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -16,6 +17,7 @@ from catalog.schemas.avro.types import SINGLE_OBJECT, read_schema
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.filling import Chooser, UnsupportedSchema
 from catalog.schemas.protobuf.validating import open_message as compile_protobuf
+from tests.support.cases import read_cases
 from tests.support.schemas import NOTHING, NOW, payloads_of
 
 AVRO: dict[str, Any] = {
@@ -51,31 +53,13 @@ def test_avro_takes_the_type_that_the_deep_link_names() -> None:
     assert msgspec.json.decode(payload) in ("A", "B")
 
 
-PROTO3 = """syntax = "proto3"; package a.b;
-import "google/protobuf/any.proto"; import "google/protobuf/duration.proto"; import "google/protobuf/field_mask.proto";
-import "google/protobuf/struct.proto"; import "google/protobuf/timestamp.proto";
-import "google/protobuf/wrappers.proto";
-message Tree {
-  string s = 1; optional int32 o = 2; repeated Tree children = 3; map<string, Tree> m = 4; map<int32, bool> flags = 5;
-  oneof choice { Tree t = 6; string text = 7; bytes raw = 8; }
-  google.protobuf.Timestamp at = 9; google.protobuf.Struct st = 10; google.protobuf.Int64Value w = 11;
-  google.protobuf.Any any = 12; google.protobuf.FieldMask mask = 13; google.protobuf.Duration span = 14;
-  google.protobuf.Value v = 15; repeated google.protobuf.Value vs = 16; google.protobuf.ListValue list = 17;
-  Kind kind = 18; repeated Kind kinds = 19; float f = 20; double d = 21; uint64 u = 22; fixed32 x = 23; sint64 z = 24;
-  enum Kind { A = 0; B = -1; }
-}"""
-PROTO2 = """syntax = "proto2"; package c;
-message Report {
-  required string a = 1; required Inner n = 2; optional Report r = 3;
-  repeated group Line = 4 { required int32 z = 1; }
-  message Inner { required bytes q = 1; }
-  extensions 100 to 200;
-}"""
+CASES: dict[str, str] = read_cases(Path(__file__).parents[3] / "cases" / "schemas" / "samples.yaml")["Protobuf"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("text", "name"), [(PROTO3, "Tree"), (PROTO2, ""), (PROTO2, "Report.Inner")])
-def test_protobuf(text: str, name: str) -> None:
+@pytest.mark.parametrize(("case", "name"), [("Tree", "Tree"), ("Report", ""), ("Report", "Report.Inner")])
+def test_protobuf(case: str, name: str) -> None:
+    text = CASES[case]
     validator = compile_protobuf(SchemaSource("Protobuf", "", text, name=name), NOTHING)
     for binary, mapped in zip(
         payloads_of("Protobuf", text, "application/protobuf", name=name),

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 
 from catalog.load import load
-from catalog.model import Catalog, Definition
+from catalog.model import Catalog
 from catalog.schemas import linking
 from catalog.schemas.validation import PayloadValidation
 from tests.support.cases import read_cases
 from tests.support.web import Reply, Web
 
 GROUP = "/schemagroups/G.Data/schemas"
-OBJECT: dict[str, Any] = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
 STRING: dict[str, Any] = {"type": "string"}
 JSON = "JsonSchema/draft-07"
 PLACE = "/messagegroups/g/messages/m"
 CASES = read_cases(Path(__file__).parents[3] / "cases" / "schemas" / "linking.yaml")
+SEVERAL = read_cases(Path(__file__).parents[3] / "cases" / "schemas" / "several.yaml")
+TWO = SEVERAL["two"]
 
 
 def registry(**schemas: Any) -> dict[str, Any]:
@@ -53,12 +54,6 @@ def one(**attributes: Any) -> dict[str, Any]:
     return {"dataschemaformat": JSON, **attributes}
 
 
-TWO = registry(
-    S={"versions": {"1": {"format": JSON, "schema": STRING}, "v2.0": {"format": JSON, "schema": OBJECT}}},
-    T={"format": JSON, "schema": OBJECT, "defaultversionid": "3"},
-)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_links(case: dict[str, Any], tmp_path: Path) -> None:
     catalog = catalog_of(tmp_path, case["schemas"], m=case["message"])
@@ -68,24 +63,19 @@ def test_links(case: dict[str, Any], tmp_path: Path) -> None:
         assert catalog.schemas[case["link"][0]] == {"format": JSON, "document": case["document"]}
 
 
-def test_inline_and_inherited(tmp_path: Path) -> None:
-    base = "/messagegroups/g/messages/a"
-    catalog = catalog_of(
-        tmp_path,
-        TWO,
-        a=one(dataschema=json.dumps(OBJECT)),
-        b={"basemessage": base},
-        c=one(basemessage=base, dataschemaxid=f"{GROUP}/S"),
-        d={"basemessage": "/messagegroups/g/messages/c"},
-        e=one(dataschema=f"#{GROUP}/T"),
-        f={},
-    )
-    assert said(catalog) == []
-    assert link_of(catalog, "a") == link_of(catalog, "b") == (f"{base}#dataschema", "", "")
-    assert catalog.schemas[f"{base}#dataschema"]["document"] == OBJECT
-    assert link_of(catalog, "c") == link_of(catalog, "d") == (f"{GROUP}/S/versions/1", "", "")
-    assert link_of(catalog, "e")[0] == f"{GROUP}/T"
-    assert link_of(catalog, "f") == (None, "", "")
+@pytest.mark.parametrize("name", SEVERAL["cases"])
+def test_schemas_of_several_messages(name: str, tmp_path: Path) -> None:
+    case = SEVERAL["cases"][name]
+    for path, text in case.get("files", {}).items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    messages = {each: one(**attributes) for each, attributes in case["messages"].items()}
+    catalog = catalog_of(tmp_path / "catalog", case.get("schemas"), **messages)
+    assert sorted(said(catalog)) == case.get("told", [])
+    assert {each: list(link_of(catalog, each)) for each in case.get("links", ())} == case.get("links", {})
+    wanted = case.get("references", {})
+    assert {key: catalog.schemas[key]["references"] for key in wanted} == wanted
+    assert len(catalog.definitions) == len(messages)
 
 
 def test_danglers_are_told_once_and_where_they_are_written(tmp_path: Path) -> None:
@@ -99,30 +89,6 @@ def test_danglers_are_told_once_and_where_they_are_written(tmp_path: Path) -> No
     assert [f.hint for f in near.findings if f.rule == "unresolvable-schema"] == [f"did you mean {GROUP}/S?"]
 
 
-def test_files_are_relative_to_the_document_that_names_them(tmp_path: Path) -> None:
-    (tmp_path / "schemas").mkdir()
-    (tmp_path / "schemas/s.json").write_text(json.dumps({"definitions": {"A": {"$ref": "t.json#/definitions/B"}}}))
-    (tmp_path / "schemas/t.json").write_text(json.dumps({"definitions": {"B": STRING}}))
-    (tmp_path / "schemas/y.yaml").write_text("type: string\n")
-    schemas = registry(S={"format": JSON, "schemauri": "../schemas/y.yaml"})
-    catalog = catalog_of(
-        tmp_path / "sub",
-        schemas,
-        a=one(dataschemauri="../schemas/s.json#/definitions/A"),
-        b=one(dataschemauri="../schemas/s.json:A"),
-        c={"dataschemaxid": f"{GROUP}/S"},
-        d=one(dataschema={"$ref": "../schemas/t.json#/definitions/B"}),
-        e=one(dataschemauri="gone.json"),
-    )
-    assert said(catalog) == ["error unresolvable-schema /messagegroups/g/messages/e/dataschemauri"]
-    assert link_of(catalog, "a") == ("../schemas/s.json", "", "/definitions/A")
-    assert link_of(catalog, "b") == ("../schemas/s.json", "A", "")
-    assert link_of(catalog, "c") == ("../schemas/y.yaml", "", "")
-    assert catalog.schemas["../schemas/s.json"]["references"] == {"t.json": "../schemas/t.json"}
-    inline = catalog.schemas["/messagegroups/g/messages/d#dataschema"]
-    assert inline["references"] == {"../schemas/t.json": "../schemas/t.json"}
-
-
 def test_the_epoch_knows_the_documents_and_not_the_folder(tmp_path: Path) -> None:
     epochs = []
     for folder, kind in (("a", "string"), ("b", "string"), ("c", "number")):
@@ -130,20 +96,6 @@ def test_the_epoch_knows_the_documents_and_not_the_folder(tmp_path: Path) -> Non
         (tmp_path / folder / "s.json").write_text(json.dumps({"type": kind}))
         epochs.append(catalog_of(tmp_path / folder, m=one(dataschemauri="s.json")).epoch)
     assert epochs[0] == epochs[1] != epochs[2]
-
-
-def test_references_within_the_registry(tmp_path: Path) -> None:
-    schemas = registry(
-        S={"schema": {"$id": "https://example.com/s", "allOf": [{"$ref": "u"}, {"$ref": "/x/w#/definitions/W"}]}},
-        U={"schema": {"$id": "https://example.com/u", "type": "object"}},
-        w={"schema": {"definitions": {"W": {"$ref": f"http://elsewhere.example.com{GROUP}/U"}}}},
-    )
-    catalog = catalog_of(tmp_path, schemas, m=one(dataschemauri=f"{GROUP}/S"))
-    assert said(catalog) == []
-    assert catalog.schemas[f"{GROUP}/S"]["references"] == {
-        "https://example.com/u": f"{GROUP}/U",
-        "https://example.com/x/w": f"{GROUP}/w",
-    }
 
 
 def test_the_web(web: Web, tmp_path: Path) -> None:
@@ -178,18 +130,6 @@ def test_what_is_unreachable_for_now_is_pending(web: Web, tmp_path: Path) -> Non
     assert mended.epoch != catalog.epoch
 
 
-def test_a_registry_in_another_file(tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text(json.dumps({**TWO, "messagegroups": {}}))
-    catalog = catalog_of(
-        tmp_path,
-        registry(),
-        m=one(dataschemauri=f"other.json#{GROUP}/S/versions/v2.0"),
-        n=one(dataschemauri=f"other.json#{GROUP}/X"),
-    )
-    assert link_of(catalog) == (f"other.json#{GROUP}/S/versions/v2.0", "", "")
-    assert said(catalog) == ["error unresolvable-schema /messagegroups/g/messages/n/dataschemauri"]
-
-
 def test_there_is_an_end_to_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linking, "MAX_DOCUMENTS", 5)
     for n in range(10):
@@ -197,55 +137,6 @@ def test_there_is_an_end_to_documents(tmp_path: Path, monkeypatch: pytest.Monkey
     catalog = catalog_of(tmp_path, m=one(dataschemauri="s0.json"))
     assert len(catalog.schemas) == 5
     assert said(catalog) == ["error unresolvable-schema "]
-
-
-def test_cycles_of_documents_end(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({"properties": {"b": {"$ref": "b.json"}}}))
-    (tmp_path / "b.json").write_text(json.dumps({"properties": {"a": {"$ref": "a.json"}}}))
-    assert said(catalog_of(tmp_path, m=one(dataschemauri="a.json"))) == []
-
-
-@pytest.mark.parametrize(
-    ("type_", "hint"),
-    [("strin", "did you mean string?"), ("integer", "did you mean int?"), ("plant.Unit", "define the type")],
-)
-def test_an_avro_type_that_nothing_defines_is_an_error_with_a_near_name(tmp_path: Path, type_: str, hint: str) -> None:
-    record = {"type": "record", "name": "R", "namespace": "plant", "fields": [{"name": "a", "type": ["null", type_]}]}
-    catalog = catalog_of(
-        tmp_path, registry(S={"format": "Avro/1.11", "schema": record}), m=one(dataschemauri=f"{GROUP}/S")
-    )
-    found = [each for each in catalog.findings if each.rule == "unresolvable-schema"]
-    assert [each.severity for each in found] == ["error"]
-    assert type_ in found[0].message and "not known" in found[0].message
-    assert found[0].hint.startswith(hint) and "path" not in found[0].hint
-    assert catalog.pending == ()
-
-
-def test_invalid_schemas(tmp_path: Path) -> None:
-    (tmp_path / "bad.json").write_text('{"type": "strin"}')
-    schemas = registry(
-        S={"schema": {"properties": {"a": {"type": "strin"}}}},
-        T={"versions": {"1": {"schema": '{"type": "strin"}'}}},
-        U={"schema": OBJECT},
-    )
-    catalog = catalog_of(
-        tmp_path,
-        schemas,
-        a=one(dataschemauri=f"{GROUP}/S"),
-        b=one(dataschemauri=f"{GROUP}/S"),
-        c=one(dataschemauri=f"{GROUP}/T"),
-        d=one(dataschemauri="bad.json"),
-        e=one(dataschemauri=f"{GROUP}/U:Gone"),
-        f=one(dataschema={"$ref": "#/definitions/x"}),
-    )
-    assert sorted(said(catalog)) == [
-        "error invalid-schema /messagegroups/g/messages/f/dataschema",
-        f"error invalid-schema {GROUP}/S/schema/properties/a/type",
-        f"error invalid-schema {GROUP}/T/versions/1/schema",
-        "error unresolvable-schema /messagegroups/g/messages/e/dataschemauri",
-        "warning invalid-schema /type",
-    ]
-    assert isinstance(catalog.definitions["/messagegroups/g/messages/a"], Definition)
 
 
 ODD: list[Any] = [7, [], True, {"$ref": 7}, {"properties": 7}, {"$id": 7}, "", "x", {"a": [[[]]]}]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import random
 from collections.abc import Sequence
@@ -11,11 +10,9 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-import fastavro
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 
 from catalog.schemas.columns import (
@@ -41,7 +38,7 @@ from catalog.schemas.filling import Chooser, UnsupportedSchema
 from catalog.schemas.json.columns import JsonReader
 from tests.support.cases import examples
 from tests.support.catalogs import XID, catalog_of
-from tests.support.schemas import ANY_SCHEMA, NOTHING, NOW, Strategy, fillings, payloads_of
+from tests.support.schemas import ANY_SCHEMA, NOTHING, NOW, Strategy
 
 JSON_TYPE: Final = "application/json"
 LEAVES: Final = (
@@ -207,36 +204,6 @@ message M {
 """
 
 
-def test_avro_values_are_those_that_fastavro_reads() -> None:
-    column = column_of("Avro", READING)
-    assert column is not None
-    bodies = list(payloads_of("Avro", READING, "application/avro"))
-    array, undecoded = decoded(column, bodies, "application/avro")
-    assert not undecoded
-    parsed = fastavro.parse_schema(READING)
-    for body, found in zip(bodies, array.to_pylist(maps_as_pydicts="strict"), strict=True):
-        read: Any = fastavro.schemaless_reader(io.BytesIO(body), parsed, None)
-        following, nested = read.pop("next"), found.pop("next")
-        assert found == read
-        assert (following is None) == (nested is None)
-        assert nested is None or json.loads(nested)["device"] == following["device"]
-
-
-def test_avro_values_are_the_same_in_both_encodings() -> None:
-    column = column_of("Avro", READING)
-    assert column is not None
-    for filling in fillings():
-        seed = filling.random.getstate()
-        filler = family_of("Avro").open_sampler(SchemaSource("Avro", "", READING), NOTHING)
-        made = []
-        for content_type in ("application/avro", JSON_TYPE):
-            chooser = random.Random()
-            chooser.setstate(seed)
-            body = filler.payload(Chooser(chooser, NOW, filling.fullness), content_type)
-            made.append(decoded(column, [body], content_type)[0])
-        assert made[0].equals(made[1])
-
-
 @settings(max_examples=examples(300), deadline=None)
 @given(
     st.sampled_from([("Avro", READING), ("Protobuf", MESSAGE), ("JsonSchema", {"properties": {"a": {"items": {}}}})]),
@@ -255,16 +222,6 @@ def test_any_bytes_are_a_value_or_told_of(schema: tuple[str, Any], bodies: list[
             assert array[row].as_py() is None
         elif schema[0] == "Avro" and not unfit and content_type != JSON_TYPE:
             assert validator.fault(body, content_type) is None
-
-
-def test_protobuf_payloads_are_typed_in_both_encodings() -> None:
-    column = column_of("Protobuf", MESSAGE)
-    assert column is not None
-    for content_type in ("application/protobuf", JSON_TYPE):
-        bodies = list(payloads_of("Protobuf", MESSAGE, content_type))
-        array, undecoded = decoded(column, bodies, content_type)
-        assert not undecoded
-        assert any(array.field("s").to_pylist()) and any(array.field("next").to_pylist())
 
 
 def tree(levels: int, keyword: str) -> dict[str, Any]:
@@ -345,30 +302,3 @@ def test_deep_and_large_bodies_are_told_of() -> None:
         "the body is not valid JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
     ]
     assert array[4].as_py() == {"a": None, "b": 1}
-
-
-def test_names_of_messages_do_not_mix_types_of_equal_shape() -> None:
-    """Two message types may have the same fields by name and column type, and different values all the same."""
-    schema = """
-    syntax = "proto3";
-    message M {
-      enum First { A = 0; } enum Second { B = 0; }
-      message One { First x = 1; } message Two { Second x = 1; }
-      One one = 1; Two two = 2;
-    }
-    """
-    column = column_of("Protobuf", schema)
-    assert column is not None
-    message: Message = compile_protobuf(schema)
-    assert decoded(column, [message.SerializeToString()], "application/protobuf")[0].to_pylist() == [
-        {"one": {"x": "A"}, "two": {"x": "B"}}
-    ]
-
-
-def compile_protobuf(schema: str) -> Message:
-    from catalog.schemas.protobuf.validating import open_message as compile_message
-
-    message = compile_message(SchemaSource("Protobuf", "", schema), NOTHING).message()
-    for name in ("one", "two"):
-        getattr(message, name).SetInParent()
-    return message

@@ -280,6 +280,7 @@ def test_ordinary_bodies_are_all_accepted_together() -> None:
     assert all(together) and all(alone)
 
 
+@pytest.mark.slow
 def test_long_lists_take_no_more_steps_than_a_batch_may() -> None:
     kind = {"type": "array", "items": {"type": "array", "items": {"type": "array", "items": "int"}}}
     body = encoded(kind, [[[1] * 30] * 30] * 30)

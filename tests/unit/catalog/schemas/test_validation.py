@@ -52,12 +52,6 @@ def test_without_a_usable_schema_there_is_no_verdict(xid: str) -> None:
     assert PayloadValidation(CATALOG).faults(xid, (b"1", None), (None, None)) == [None, None]
 
 
-def test_who_has_a_schema() -> None:
-    payloads = PayloadValidation(CATALOG)
-    having = [xid for xid, each in CATALOG.definitions.items() if payloads.has_schema(each)]
-    assert having == ["text", "bad", "declared"]
-
-
 def test_a_body_too_large_gets_no_verdict() -> None:
     payloads = PayloadValidation(CATALOG)
     assert payloads.faults("text", [b"1" * (MAX_BODY_BYTES + 1)], [None])[0] is None
@@ -113,6 +107,7 @@ def test_a_fingerprint_covers_what_is_referred_to() -> None:
     assert len(prints) == 3
 
 
+@pytest.mark.slow
 def test_families_are_imported_when_they_are_met() -> None:
     script = (
         "import sys\nfrom catalog.model import Catalog, Definition\n"

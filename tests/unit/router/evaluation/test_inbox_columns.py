@@ -30,7 +30,6 @@ from tests.support.letters import (
     JSON_EVENTS,
     Entry,
     batch_of,
-    exact_facts,
     inbox_row,
     judge_of,
     judged_exactly,
@@ -217,42 +216,6 @@ def test_odd_rows_alone_are_left_to_the_codec(name: str) -> None:
     same(JUDGES[0], batch_of(given))
 
 
-def test_the_order_of_rows_is_kept_whoever_reads_them() -> None:
-    batch = EVENT.join((b"[", b","))  # an event, then nothing: no batch at all
-    events = [EVENT.replace(b'"id":"1"', b'"id":"%d"' % number) for number in range(3)]
-    several = b"[" + b",".join(events) + b"]"
-    media: Entry = ("headers.content-type", b"application/cloudevents-batch+json", None)
-    given = [
-        inbox_row(event(HTTP)),
-        inbox_row([media], body=several),
-        inbox_row(event(HTTP)),
-        inbox_row([media], body=batch),
-    ]
-    outcomes = same(JUDGES[0], batch_of(given))
-    assert [[each["position_in_batch"] for each in of] for of in outcomes] == [[None], [0, 1, 2], [None], [None]]
-    assert outcomes[3][0]["reason"] == "undecodable"
-
-
-def test_rows_that_are_no_lists_of_named_entries_are_left_to_the_codec() -> None:
-    given = batch_of([inbox_row([PATH]), inbox_row([PATH]), inbox_row([PATH])])
-    kind = given.schema.field("properties").type
-    entry = {"key": None, "value": b"v", "type": None}
-    for broken in (None, [None], [entry]):
-        lists = pa.array([[{"key": "path", "value": b"/in", "type": None}], broken, []], kind)
-        batch = given.set_column(3, given.schema.field(3), lists)
-        with pytest.raises((TypeError, AttributeError)):
-            read_inbox_rows(batch, JUDGES[0].matcher, JUDGES[0].channel_numbers)
-
-
-def test_events_may_have_more_attributes_than_are_looked_at_one_by_one() -> None:
-    many: list[Entry] = [(f"{HTTP}x{number}", b"v", None) for number in range(100)]
-    batch = batch_of(
-        [inbox_row(event(HTTP, *many)), inbox_row(event(HTTP, *many, many[99])), inbox_row(event(HTTP, *many[:50]))]
-    )
-    assert left(JUDGES[0], batch) == {1}
-    same(JUDGES[0], batch)
-
-
 def kafka_letter(number: int) -> dict[str, Any]:
     entries: list[Entry] = [
         ("topic", b"t", None),
@@ -276,24 +239,6 @@ def test_letters_of_all_protocols_are_judged_as_each_by_itself() -> None:
     alone = [outcome_lists("letters", judge, batch.slice(number, 1))[0].to_pylist()[0] for number in range(len(given))]
     assert together == alone
     assert {each["reason"] for outcomes in together for each in outcomes} > {None, "schema-violation", "no-match"}
-
-
-def test_an_inbox_without_rows_has_no_outcomes() -> None:
-    lists, counts = outcome_lists("inbox", JUDGES[0], batch_of([]))
-    assert (len(lists), counts) == (0, None)
-
-
-def test_the_facts_of_columns_are_those_of_the_codec() -> None:
-    judge = JUDGES[0]
-    batch = batch_of([inbox_row(entries, protocol, body) for protocol, entries, body in ORDINARY])
-    columns, exact = read_inbox_rows(batch, judge.matcher, judge.channel_numbers), exact_facts(judge, batch)
-    for key in judge.matcher.index.keys:
-        for number in range(batch.num_rows):
-            assert columns.values(number, key) == exact.values(number, key), (key, number)
-    assert [columns.payload(number) for number in range(batch.num_rows)] == [
-        exact.payload(number) for number in range(batch.num_rows)
-    ]
-    assert columns.events.tolist() == exact.events.tolist()
 
 
 def test_a_batch_of_no_events_is_counted_and_leaves_nothing() -> None:

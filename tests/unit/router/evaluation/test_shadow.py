@@ -7,12 +7,17 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
 
+from bindings.envelope import Envelope
+from bindings.parts import Part
+from bindings.protocols import BINDINGS
 from catalog.load import load
+from catalog.protocols.properties import CONNECTION_HEADERS
 from router.commands.plan import make_file_feed
 from router.evaluation.comparing import (
     CHANGED,
@@ -28,9 +33,11 @@ from router.evaluation.comparing import (
     SinksByRoute,
     compare_outcomes,
 )
-from router.evaluation.evaluator import EVALUATORS, evaluate
-from router.evaluation.outputs import Tally, sum_tallies
+from router.evaluation.evaluator import EVALUATORS, TallyAccumulator, evaluate
+from router.evaluation.forwarding import forwarded_header_name
+from router.evaluation.outputs import Tally, _forwarded_headers, sum_tallies
 from router.evaluation.plan import Evaluator, Plan
+from router.matching.record_columns import ExactReading
 from router.settings import Settings, settings_from_dict
 from tests.support.spark_cluster import catalog, lines, message, record
 
@@ -164,7 +171,39 @@ def test_few_rows_are_no_look_and_time_is_not_saved_up_for_ever() -> None:
     assert allowance.allowed_rows(5) == 5 < MIN_SAMPLE_ROWS
 
 
-@pytest.mark.parametrize("share", [0, 11])
-def test_a_share_beyond_reason_is_no_setting(tmp_path: Path, share: float) -> None:
-    with pytest.raises(Exception, match=r"catalog\.shadow_share"):
-        settings_from_dict({**TOLD, "catalog": {"shadow_share": share}}, {}, tmp_path)
+# Headers that go on with a record which becomes an event.
+
+
+KEPT = ("x-receipt", "accept", "date")
+
+
+def test_no_header_that_speaks_of_the_connection_goes_on() -> None:
+    parts = [Part(f"headers.{name}", b"v") for name in (*sorted(CONNECTION_HEADERS), *KEPT)]
+    reading = ExactReading(parts, b"", Envelope("native"))
+    assert {"proxy-connection", "trailer", "upgrade"} < CONNECTION_HEADERS
+    assert _forwarded_headers(reading, list(BINDINGS).index("HTTP")) == [(name, b"v") for name in KEPT]
+
+
+def test_such_names_of_other_protocols_say_nothing_of_a_connection() -> None:
+    assert (
+        forwarded_header_name("user_properties.host") == forwarded_header_name("application-properties.host") == "host"
+    )
+    assert (
+        forwarded_header_name("headers.host")
+        is forwarded_header_name("query.host")
+        is forwarded_header_name("path")
+        is None
+    )
+
+
+# Counts of Arrow batches, as Spark adds them up when it judges some of them again.
+
+
+def test_a_batch_that_was_judged_again_counts_once() -> None:
+    adding = TallyAccumulator()
+    tries = [{"0.1": "a", "0.2": "b"}, {"1.1": "c"}, {"0.1": "a", "0.2": "b"}, {}]
+    for order in permutations(tries):
+        total = adding.zero({})
+        for each in order:
+            total = adding.addInPlace(total, each)
+        assert total == {"0.1": "a", "0.2": "b", "1.1": "c"}

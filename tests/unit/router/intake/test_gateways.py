@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from collections.abc import Sequence
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 import structlog
 
 from bindings.background import fault_counts
 from bindings.gateways import EndpointSubscription, GatewayError
+from bindings.inbox.log import Inbox
 from bindings.parts import InboxRow
-from router.intake.intake import BrokerGateways
-from router.settings import Settings, SourceSettings
+from catalog.load import load
+from router.evaluation.plan import Plan
+from router.intake.intake import BrokerGateways, Intake, open_local_store
+from router.settings import Settings, SourceSettings, settings_from_dict
 from router.sources import Source
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 
@@ -123,3 +130,35 @@ def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypa
     gateways.check_gateways()
     assert "gateway" not in reasons()
     assert fault_counts()["gateway"] == counted + 2
+
+
+# What the inbox takes on disk is told as it was while nobody can look.
+
+
+def test_without_descriptors_the_last_size_is_told(tmp_path: Path) -> None:
+    endpoint = {"usage": ["consumer"], "protocol": "HTTP", "protocoloptions": {"options": {"path": "/e"}}}
+    (tmp_path / "c.json").write_text(json.dumps({"endpoints": {"e": {**endpoint, "messagegroups": []}}}))
+    tables = {name: {"type": "table", "path": name} for name in ("lake", "dead")}
+    told = {"sinks": tables, "routes": [{"to": ["lake"]}], "dead_letters": {"sinks": ["dead"]}, "http": {"port": 0}}
+    settings = settings_from_dict(told, {}, tmp_path)
+    sizes: list[int | OSError] = [7, OSError(errno.EMFILE, "too many open files"), 9]
+
+    def size() -> int:
+        found = sizes.pop(0)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def opened() -> Inbox:
+        inbox = open_local_store(settings, state)
+        inbox.measure_size = size  # type: ignore[method-assign]
+        return inbox
+
+    with StateFolder.open(tmp_path / "state") as state:
+        intake = Intake(settings, Metrics(), RouterStatus(), opened)
+        assert intake.inbox_size() == (0, settings.inbox.max_bytes)
+        intake.receive_for_plan(Plan(load([tmp_path / "c.json"]), settings))
+        try:
+            assert [intake.inbox_size()[0] for _ in range(3)] == [7, 7, 9]
+        finally:
+            intake.close()

@@ -18,7 +18,7 @@ from router.errors import ConfigError
 from router.evaluation.plan import Plan
 from router.intake.intake import Intake, open_local_store
 from router.intake.subscriptions import FOLDER_NAME, RouterSubscriptions
-from router.settings import Settings, settings_from_dict
+from router.settings import Settings
 from router.sources import resolve_sources
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics, SubscriptionMetrics
@@ -217,34 +217,6 @@ def test_our_own_registry_is_such_a_manager(tmp_path: Path) -> None:
             wait_until(lambda: counted() >= 1, LIMIT, "an event of the registry")
             assert len(client.get(PATH).json()) == 1
         assert client.get(PATH).json() == []
-
-
-@pytest.mark.parametrize(
-    ("subscription", "says"),
-    [
-        ({"lasts": "1s"}, "too short"),
-        ({"token": "${T}"}, "manager: is required"),
-        ({"token": "${T}", "manager": "https://m.example/s"}, "without TLS"),
-        ({"sink": "ftp://h/"}, "sink"),
-    ],
-)
-def test_settings_that_contradict_themselves(tmp_path: Path, subscription: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        settings_from_dict(
-            {
-                "sources": [{"endpoint": ENDPOINT, "subscription": {"sink": SINK, **subscription}}],
-                "state": str(tmp_path / "state"),
-            },
-            {"T": "t"},
-            tmp_path,
-        )
-    assert says in "\n".join(error.value.problems)
-
-
-def test_each_subscription_has_a_sink_of_its_own(tmp_path: Path) -> None:
-    sources = [{"endpoint": f"/endpoints/{name}", "subscription": {"sink": SINK}} for name in "ab"]
-    with pytest.raises(ConfigError, match="of another source"):
-        settings_from_dict({"sources": sources, "state": str(tmp_path / "state")}, {}, tmp_path)
 
 
 def test_a_subscription_needs_a_manager_and_http(tmp_path: Path) -> None:

@@ -136,13 +136,6 @@ def test_only_what_may_be_too_large_is_suspected() -> None:
     assert sizing.suspects(1_000)
 
 
-def test_parts_are_about_as_large_as_the_bound() -> None:
-    sizing = BatchSizing(64 * MIB, 100_000)
-    assert sizing.pieces(0) == sizing.pieces(128 * MIB) == 1
-    assert sizing.pieces(128 * MIB + 1) == 3
-    assert sizing.pieces(640 * MIB) == 10
-
-
 def generation(path: Path, *batches: object, starting: str = "") -> Generation:
     """Return a generation whose checkpoint has these offsets."""
     (path / "offsets").mkdir(parents=True)

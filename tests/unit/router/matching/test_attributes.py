@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 from unicodedata import category
 
@@ -16,6 +17,7 @@ from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, 
 from catalog.values import is_valid
 from router.matching.mapping import check_types, is_always_valid, name_fault, types_of, value_fault
 from router.matching.records import RecordMatcher
+from tests.support.cases import read_cases
 from tests.support.generation import ENDPOINT, GROUP
 from tests.support.reference import Reference
 from tests.support.rule_ways import decide_both
@@ -66,25 +68,10 @@ def refused(found: dict[str, Any], *words: str) -> None:
         assert word in found["detail"]
 
 
-CONSTANTS: tuple[tuple[str, PropertyType, Any], ...] = (
-    ("n", "integer", "abc"),
-    ("n", "integer", 2**31),
-    ("n", "integer", "{x}"),
-    ("flag", "boolean", "yes"),
-    ("blob", "binary", "not base64"),
-    ("when", "timestamp", "yesterday"),
-    ("link", "uri", "a b"),
-    ("time", "string", "noon"),
-    ("source", "string", "a b"),
-    ("source", "uri", "10.0.0.1:80"),
-    ("dataschema", "string", "a b"),
-    ("specversion", "string", "0.3"),
-    ("subject", "string", "a\tb"),
-    ("ext", "string", "\ufdd0"),
-)
+CASES: dict[str, Any] = read_cases(Path(__file__).parents[3] / "cases" / "matching" / "attributes.yaml")
 
 
-@pytest.mark.parametrize(("name", "kind", "value"), CONSTANTS)
+@pytest.mark.parametrize(("name", "kind", "value"), CASES["constants"])
 def test_constants_that_break_their_type(name: str, kind: PropertyType, value: Any) -> None:
     refused(judge(with_x("1"), Property(name, kind, value)), f"{name}: ")
 
@@ -95,30 +82,7 @@ def test_names_that_are_none(name: str) -> None:
     assert judge(with_x("1"), Property(name, "string"))["outcome"] == "routed", "what is not made does no harm"
 
 
-TEMPLATES: tuple[tuple[str, PropertyType, str, str, bool], ...] = (
-    ("when", "timestamp", "{x}", "2026-01-02T03:04:05Z", True),
-    ("when", "timestamp", "{x}", "2026-02-29T03:04:05Z", False),
-    ("when", "timestamp", "{x}T00:00:00Z", "2026-01-02", True),
-    ("time", "string", "{x}", "2026-01-02T03:04:05.5+01:00", True),
-    ("time", "string", "{x}", "1767323045", False),
-    ("source", "urireference", "/a/{x}", "b", True),
-    ("source", "urireference", "/a/{x}", "b c", False),
-    ("source", "uritemplate", "/a/{x}", "b c", True),
-    ("source", "uritemplate", "/a b/{x}", "c", False),
-    ("source", "uritemplate", "http://h:{x}/", "80", True),
-    ("source", "uritemplate", "http://h:{x}/", "http", False),
-    ("source", "string", "{x}", "1:2", False),
-    ("subject", "string", "{x}", "ä b", True),
-    ("subject", "string", "{x}", "a\x7f", False),
-    ("subject", "string", "{x}", "a\U0001ffff", False),
-    ("ext", "symbol", "{x}", "ok", True),
-    ("ext", "symbol", "{x}", "ä", False),
-    ("specversion", "string", "{x}", "1.0", True),
-    ("specversion", "string", "{x}", "1.1", False),
-)
-
-
-@pytest.mark.parametrize(("name", "kind", "template", "text", "leaves"), TEMPLATES)
+@pytest.mark.parametrize(("name", "kind", "template", "text", "leaves"), CASES["templates"])
 def test_templates_that_a_record_makes_break_their_type(
     name: str, kind: PropertyType, template: str, text: str, leaves: bool
 ) -> None:
@@ -127,28 +91,6 @@ def test_templates_that_a_record_makes_break_their_type(
         assert found["outcome"] == "routed" and found["cloudevent"][name]
     else:
         refused(found, f"{name}: ")
-
-
-def test_one_bad_record_does_not_disturb_the_next() -> None:
-    definition = Definition(
-        f"{GROUP}/messages/m",
-        GROUP,
-        envelope=CLOUDEVENTS,
-        protocol="KAFKA",
-        envelopemetadata=(Property("subject", "string", "{x}"), Property("when", "timestamp", "{y}")),
-        protocoloptions=(Property("headers.x", "string", "{x}"), Property("headers.y", "string", "{y}")),
-    )
-    catalog = Catalog({definition.xid: definition})
-    pairs = [("a", "2026-01-02T03:04:05Z"), ("b", "no"), ("c\n", "no"), ("d", "2026-01-02T03:04:06Z"), ("e\r", "no")]
-    lines: list[bytes | str] = [
-        json.dumps({"protocol": "KAFKA", "native": {"headers": [{"name": "x", "value": x}, {"name": "y", "value": y}]}})
-        for x, y in pairs
-    ]
-    found = RecordMatcher(catalog).decide(lines)
-    assert [each.get("cloudevent", {}).get("subject") for each in found] == ["a", None, None, "d", None]
-    assert [each.get("context") for each in found][::3] == [{"x": x, "y": y} for x, y in pairs[::3]]
-    told = [each.get("detail", "").removeprefix(f"{definition.xid}: ").partition(":")[0] for each in found]
-    assert told == ["", "when", "subject", "", "subject"]
 
 
 @pytest.mark.parametrize("key", ["\x00\x01", "", "a\nb"])
@@ -196,12 +138,6 @@ def test_a_message_id_that_no_event_may_have_gives_way_to_the_position(identity:
 )
 def test_an_address_that_is_no_uri_is_no_source(uri: str, used: bool) -> None:
     assert judge({"native": {}}, uris=(uri,))["cloudevent"]["source"] == (uri if used else ENDPOINT)
-
-
-def test_a_cloudevent_keeps_what_it_came_with() -> None:
-    values = {"specversion": "1.0", "id": "a b", "source": "a b", "type": "t", "time": "noon", "n": "x"}
-    headers = [{"name": f"ce_{name}", "value": text} for name, text in values.items()]
-    assert judge({"native": {"headers": headers}}, Property("n", "string"))["cloudevent"] == values
 
 
 @given(TEXTS)

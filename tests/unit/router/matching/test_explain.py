@@ -124,15 +124,6 @@ def verdicts(line: str, validation: Validation = "ambiguous") -> dict[str, str]:
     return {each.message.rsplit("/", 1)[-1]: each.verdict for each in event.candidates}
 
 
-def test_verdicts_say_what_decided() -> None:
-    found = verdicts(kafka("a"))
-    assert list(found)[:3] == ["derived", "base", "template"]
-    assert found["derived"] == "wins"
-    assert found["base"] == "matches, but is a base of the winner"
-    assert found["template"] == "matches, but is less specific"
-    assert found["another"] == "1 of 2 failed"
-
-
 @pytest.mark.parametrize(("ambiguous", "winner"), [("dead-letter", None), ("first", "fitting"), ("base", None)])
 def test_a_tie_says_how_it_was_decided(ambiguous: Any, winner: str | None) -> None:
     (event,) = explained(EVERY, kafka("s"), validation="never", ambiguous=ambiguous).events
@@ -180,12 +171,6 @@ def test_the_text_has_every_part() -> None:
         assert part in text.splitlines(), f"{part}\n{text}"
 
 
-def test_ascii_where_the_encoding_shows_no_more() -> None:
-    text = written(kafka("ä"), "ascii")
-    assert "      - protocoloptions.headers.kind: expected 'a', found '\\xe4'" in text.splitlines()
-    assert "      + protocoloptions.headers.kind: '\\xe4', as '{x}'" in text.splitlines()
-
-
 def test_values_cannot_move_the_cursor() -> None:
     text = written(kafka("\x1b[2J\u202e\n[bold]x"))
     assert "\x1b" not in text and "\u202e" not in text
@@ -212,3 +197,9 @@ def test_the_command(capsysbinary: Any, monkeypatch: pytest.MonkeyPatch) -> None
     status, text = run("--explain", "--all")
     assert status == 0 and "more candidate" not in text
     assert run("--all")[0] == 2
+
+
+def test_ascii_where_the_encoding_shows_no_more() -> None:
+    text = written(kafka("ä"), "ascii")
+    assert "      - protocoloptions.headers.kind: expected 'a', found '\\xe4'" in text.splitlines()
+    assert "      + protocoloptions.headers.kind: '\\xe4', as '{x}'" in text.splitlines()

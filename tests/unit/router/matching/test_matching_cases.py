@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
-from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
+from bindings.parts import Part
+from bindings.protocols import BINDINGS
+from catalog.load import load
+from catalog.model import Catalog, Definition, Endpoint, Property
+from router.matching import record_columns as facts
+from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
 from router.matching.records import RecordMatcher
+from tests.support.cases import judged, kafka_rows, plan_of
 from tests.support.generation import ENDPOINT, GROUP
 from tests.support.reference import Reference
 from tests.support.rule_ways import decide_both
@@ -41,81 +48,10 @@ def headers(*pairs: tuple[str, str]) -> dict[str, Any]:
     return {"headers": [{"name": name, "value": value} for name, value in pairs]}
 
 
-EQUAL = (
-    define(
-        "m", Property("headers.a", "string", "{x}-{y}"), Property("headers.b", "string", "{x}-{y}"), protocol="KAFKA"
-    ),
-)
-DECODED = (
-    define("m", Property("path", "uritemplate", "/{x}"), Property("headers.a", "string", "{x}"), protocol="HTTP"),
-)
-TWICE = (define("m", Property("headers.a", "string", "1"), Property("headers.a", "string", "{x}/2"), protocol="KAFKA"),)
 SIBLINGS = tuple(
     define(name, Property("headers.a", "string", "1"), protocol=protocol)
     for name, protocol in (("kafka", "KAFKA"), ("http", "HTTP"), ("nats", "NATS"))
 )
-RANKED = (
-    define("template", Property("headers.a", "string", "v{x}"), protocol="KAFKA"),
-    define("longer", Property("headers.a", "string", "va{x}"), protocol="KAFKA"),
-    define("literal", Property("headers.a", "string", "vab"), protocol="KAFKA"),
-    define("twin", Property("headers.a", "string", "twin"), protocol="KAFKA"),
-    define("other", Property("headers.a", "string", "twin"), protocol="KAFKA"),
-)
-BASED = (
-    define("base", Property("headers.a", "string", "1"), protocol="KAFKA"),
-    define("derived", Property("headers.a", "string", "1"), protocol="KAFKA", base=(f"{GROUP}/messages/base",)),
-)
-OPTIONAL = (define("m", Property("headers.n", "integer"), protocol="KAFKA"),)
-HUGE = (define("m", Property("headers.a", "number", "10000000000000000"), protocol="KAFKA"),)
-
-
-@pytest.mark.parametrize(
-    ("definitions", "protocol", "native", "expected"),
-    [
-        (EQUAL, "KAFKA", headers(("a", "1-2"), ("b", "1-2")), "m"),
-        (EQUAL, "KAFKA", headers(("a", "1-2"), ("b", "1-3")), "no-match"),
-        (DECODED, "HTTP", {"path": "/a%20b", **headers(("A", "a b"))}, "m"),
-        (DECODED, "HTTP", {"path": "/a%20b", **headers(("A", "a%20b"))}, "no-match"),
-        (DECODED, "HTTP", {"path": "/a%2", **headers(("A", "a%2"))}, "m"),
-        (TWICE, "KAFKA", headers(("a", "1"), ("a", "0/2"), ("a", "9/2")), "m"),
-        (TWICE, "KAFKA", headers(("a", "1"), ("a", "1")), "no-match"),
-        (SIBLINGS, "KAFKA", headers(("a", "1")), "kafka"),
-        (SIBLINGS, "HTTP/2", headers(("A", "1")), "http"),
-        (SIBLINGS, "NATS", headers(("A", "1")), "no-match"),
-        (SIBLINGS, "MQTT/5.0", {}, "no-match"),
-        (RANKED, "KAFKA", headers(("a", "vx")), "template"),
-        (RANKED, "KAFKA", headers(("a", "vax")), "longer"),
-        (RANKED, "KAFKA", headers(("a", "vab")), "literal"),
-        (RANKED, "KAFKA", headers(("a", "twin")), "ambiguous"),
-        (BASED, "KAFKA", headers(("a", "1")), "derived"),
-        (OPTIONAL, "KAFKA", {}, "m"),
-        (OPTIONAL, "KAFKA", headers(("n", "7")), "m"),
-        (OPTIONAL, "KAFKA", headers(("n", "x"), ("n", "7")), "m"),
-        (OPTIONAL, "KAFKA", headers(("n", "7.5")), "no-match"),
-        (HUGE, "KAFKA", headers(("a", "1e16")), "m"),
-        (HUGE, "KAFKA", headers(("a", "10000000000000001")), "no-match"),
-    ],
-)
-def test_winners(definitions: Defined, protocol: str, native: dict[str, Any], expected: str) -> None:
-    assert outcome(judge(definitions, {"protocol": protocol, "native": native})) == expected
-
-
-def test_context_comes_from_the_first_value_that_holds() -> None:
-    found = judge(TWICE, {"protocol": "KAFKA", "native": headers(("a", "1"), ("a", "8/2"), ("a", "9/2"))})
-    assert found["context"] == {"x": "8"}
-
-
-@pytest.mark.parametrize(("subject", "expected"), [("a.b", "m"), ("a.b.c", "no-match"), ("a.b/c", "no-match")])
-def test_dots_end_placeholders_where_the_endpoint_says_nats(subject: str, expected: str) -> None:
-    definitions = (define("m", Property("subject", "string", "a.{x}"), envelope=CLOUDEVENTS),)
-    record = {"protocol": "NATS", "native": {"subject": subject}}
-    assert outcome(judge(definitions, record, protocol="NATS")) == expected
-
-
-def test_an_envelope_by_default_of_the_endpoint_maps_too() -> None:
-    definition = define("m", protocol="KAFKA", envelopemetadata=(Property("type", "string", "com.example"),))
-    found = judge((definition,), {"protocol": "KAFKA", "native": {}}, envelope=CLOUDEVENTS)
-    assert found["cloudevent"]["type"] == "com.example"
 
 
 def test_an_empty_content_type_is_none() -> None:
@@ -138,3 +74,102 @@ def test_one_line_that_is_no_record_does_not_disturb_the_next() -> None:
     told = RecordMatcher(catalog).decide([line for each in bad for line in (each, good)])
     assert {found["reason"] for found in told[::2]} == {"undecodable"}
     assert {found["outcome"] for found in told[1::2]} == {"routed"}
+
+
+# Facts of records that are made to be costly: what comes of them stays in proportion to their size.
+
+
+BATCH = Part("headers.content-type", b"application/cloudevents-batch+json")
+
+
+def read(headers: int, events: int, protocol: str = "KAFKA") -> RecordColumns:
+    body = json.dumps([{"specversion": "1.0", "id": str(n), "source": "s", "type": "t"} for n in range(events)])
+    parts = [*(Part(f"headers.h{count}", b"value") for count in range(headers)), BATCH]
+    raw = RecordColumnsBuilder(())
+    raw.add(RawRow(0, BINDINGS[protocol], parts, body.encode(), 0, lambda: False, "t-0-0", None))
+    return raw.build()
+
+
+def test_a_batch_whose_headers_would_multiply_is_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte of thousands of events and headers would be gigabytes, for each event has every header."""
+    monkeypatch.setattr(facts, "MAX_COPIED_BYTES", 100_000)
+    assert len(read(50, 50).sources) == 50
+    refused = read(400, 50)
+    assert (refused.sources.tolist(), refused.batches) == ([0], frozenset())
+    reason, detail = refused.faults[0]
+    assert reason == "undecodable"
+    assert "the 50 events of the batch" in detail
+    assert len(read(400, 1).sources) == 1
+    assert not read(400, 1).faults
+
+
+def test_an_event_of_a_batch_brings_its_own_text_for_a_letter_that_it_may_become(tmp_path: Path) -> None:
+    """A sink's refusal once cut it from the batch, which was read anew, and held in memory, for each event of it."""
+    path = tmp_path / "catalog.xreg.json"
+    message = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "t"}}}
+    endpoint = {"usage": ["consumer"], "protocol": "KAFKA", "protocoloptions": {"options": {"topic": "t"}}}
+    groups = {"g": {"messages": {"m": message}}}
+    catalog = {"endpoints": {"e": {**endpoint, "messagegroups": ["/messagegroups/g"]}}, "messagegroups": groups}
+    path.write_text(json.dumps(catalog))
+    settings = {
+        "sources": [{"endpoint": "/endpoints/e", "bootstrap_servers": "b:9092"}],
+        "sinks": {"out": {"topic": "o"}, "dead": {"topic": "d"}},
+        "routes": [{"to": ["out"]}],
+    }
+    events = [{"specversion": "1.0", "id": str(n), "source": "s", "type": "t", "data": [n]} for n in range(2)]
+    native = {
+        "topic": "t",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": 1,
+        "headers": [{"name": "content-type", "value": BATCH.text}],
+    }
+    line = json.dumps({"protocol": "KAFKA", "native": native, "body": json.dumps(events)})
+    (outcomes,) = judged(plan_of(load([path]), settings, tmp_path).evaluator, kafka_rows([line]))
+    assert [(each["reason"], json.loads(each["data"])) for each in outcomes] == [(None, [0]), (None, [1])]
+    assert [json.loads(each["batch_event"]) for each in outcomes] == events
+
+
+# Messages that are no events and say what trace they are part of, as deploy/docs/howto/telemetry.md says.
+
+
+GUIDE: Final = Path(__file__).resolve().parents[4] / "deploy" / "docs" / "howto" / "telemetry.md"
+TRACE: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+ORDER: Final = {
+    "protocol": "HTTP",
+    "envelope": "CloudEvents/1.0",
+    "envelopemetadata": {"type": {"value": "order"}, "source": {"value": "/shop"}},
+}
+
+
+def traced() -> dict[str, Any]:
+    """Return the definition of the guide."""
+    (block,) = (each for each in GUIDE.read_text().split("```json\n") if each.startswith('{"basemessage"'))
+    definition: dict[str, Any] = json.loads(block.partition("```")[0])
+    return definition
+
+
+@pytest.fixture
+def matcher(tmp_path: Path) -> RecordMatcher:
+    messages = {"Order": ORDER, "TracedOrder": traced()}
+    endpoint = {"usage": ["consumer"], "protocol": "HTTP", "messagegroups": ["/messagegroups/Shop"]}
+    path = tmp_path / "shop.json"
+    path.write_text(json.dumps({"endpoints": {"e": endpoint}, "messagegroups": {"Shop": {"messages": messages}}}))
+    catalog = load([path])
+    assert not catalog.findings
+    return RecordMatcher(catalog)
+
+
+@pytest.mark.parametrize(
+    ("headers", "message", "trace"),
+    [({"traceparent": TRACE}, "TracedOrder", TRACE), ({"other": TRACE}, "Order", None)],
+    ids=["traced", "not traced"],
+)
+def test_an_event_has_the_trace_of_its_message(
+    matcher: RecordMatcher, headers: dict[str, str], message: str, trace: str | None
+) -> None:
+    native = {"method": "POST", "headers": [{"name": name, "value": value} for name, value in headers.items()]}
+    record = {"endpoint": "/endpoints/e", "protocol": "HTTP", "native": native, "body": "{}"}
+    (found,) = matcher.decide([json.dumps(record)])
+    assert found["message"].endswith(f"/{message}")
+    assert found["cloudevent"].get("traceparent") == trace

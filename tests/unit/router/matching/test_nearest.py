@@ -90,20 +90,6 @@ def test_placeholders_that_differ_are_failures_among_others() -> None:
     assert [each["expected"] for each in found[1]["mismatches"]] == ["1 as in protocoloptions.headers.a"] * 3
 
 
-def test_placeholders_and_values_fail_together() -> None:
-    found = only(catalog_of(define("m", a="{x}", b="{x}", c="9")), headers(a="1", b="2", c="3"))
-    assert [each["property"] for each in found[0]["mismatches"]] == [
-        "protocoloptions.headers.c",
-        "protocoloptions.headers.b {x}",
-    ]
-
-
-def test_matched_literals_then_xids_decide_between_equals() -> None:
-    definitions = [define("c", a="1", b="2", z="0"), define("b", a="1", z="0"), define("a", a="1", z="0")]
-    found = only(catalog_of(*definitions), headers(a="1", b="2"))
-    assert [each["message"][-1] for each in found] == ["c", "a", "b"]
-
-
 def test_a_definition_that_two_endpoints_see_is_listed_once() -> None:
     definition = Definition(
         f"{GROUP}/messages/m", GROUP, envelope=CLOUDEVENTS, envelopemetadata=(Property("x", "string", "1"),)
@@ -122,9 +108,6 @@ def test_looks_are_bounded() -> None:
     assert len(only(catalog_of(*unequal, define("z", a="1", b="2", c="4")), headers(a="1", b="2", c="3"))) == MOST
 
 
-TOPICS = ("vibration", "pressure", "temperature", "power", "humidity")
-
-
 def mqtt(name: str, topic: str) -> Definition:
     options = (Property("topic_name", "uritemplate", topic),)
     return Definition(f"{GROUP}/messages/{name}", GROUP, protocol="MQTT/5.0", protocoloptions=options)
@@ -132,12 +115,6 @@ def mqtt(name: str, topic: str) -> Definition:
 
 def names(found: list[dict[str, Any]]) -> list[str]:
     return [each["message"].rpartition("/")[2] for each in found]
-
-
-def test_a_typo_is_nearest_to_what_was_meant() -> None:
-    definitions = [mqtt(topic, f"plant/{{line}}/{{cell}}/{topic}") for topic in TOPICS]
-    record = json.dumps({"protocol": "MQTT/5.0", "native": {"topic_name": "plant/a/b/temperatur"}})
-    assert names(only(catalog_of(*definitions), record))[0] == "temperature"
 
 
 @pytest.mark.slow
@@ -169,11 +146,6 @@ def test_values_misspelt_each_in_its_own_way_share_the_order_of_their_class(monk
     assert [names(outcome["nearest"])[0] for outcome in outcomes[10:]] == [f"m{number:03}" for number in range(70, 80)]
     assert len(ordered) == 1
     assert spelled == [10] * 2 * 20, "site and type of the ten that tie"
-
-
-def test_what_is_absent_is_farther_than_what_is_misspelt() -> None:
-    found = only(catalog_of(define("a", other="x"), define("b", type="place")), headers(type="plaice"))
-    assert names(found) == ["b", "a"]
 
 
 def test_endless_values_are_far_and_quickly_told() -> None:

@@ -84,43 +84,28 @@ def test_an_answer_names_what_the_other_asks_by(tmp_path: Path) -> None:
     assert (lost.answers, lost.correlation) == ("", "")
 
 
+def mqtt(topic: str, **native: Any) -> dict[str, Any]:
+    return {"protocol": "MQTT/5.0", "native": {"topic_name": f"lamps/7/{topic}", **native}}
+
+
+def amqp(subject: str, of: str = "", **properties: str) -> dict[str, Any]:
+    own = {"application-properties": {"of": of}} if of else {}
+    named = {name.replace("_", "-"): value for name, value in properties.items()}
+    return {"protocol": "AMQP/1.0", "native": {"properties": {"subject": subject, **named}, **own}}
+
+
 def test_correlation_data_and_a_user_property_are_one_key(tmp_path: Path) -> None:
-    document = CASES["mqtt-correlation-data"]["catalog"]
-    ask, told, heard, other = exchanges(
-        document,
-        [
-            {"protocol": "MQTT/5.0", "native": {"topic_name": "lamps/7/ask", "correlation_data": "eDE="}},
-            {"protocol": "MQTT/5.0", "native": {"topic_name": "lamps/7/told", "correlation_data": "eDE="}},
-            {
-                "protocol": "MQTT/5.0",
-                "native": {"topic_name": "lamps/7/heard", "user_properties": [{"name": "of", "value": "x1"}]},
-            },
-            {
-                "protocol": "MQTT/5.0",
-                "native": {"topic_name": "lamps/7/heard", "user_properties": [{"name": "of", "value": "x2"}]},
-            },
-        ],
-        tmp_path,
-    )
+    records = [mqtt(topic, correlation_data="eDE=") for topic in ("ask", "told")]
+    records += [mqtt("heard", user_properties=[{"name": "of", "value": value}]) for value in ("x1", "x2")]
+    ask, told, heard, other = exchanges(CASES["mqtt-correlation-data"]["catalog"], records, tmp_path)
     assert ask.asks == (told.answers,) == (heard.answers,)
     assert other.answers not in ask.asks
 
 
 def test_what_was_asked_without_a_name_asks_for_nothing(tmp_path: Path) -> None:
-    document = CASES["amqp-correlation-id"]["catalog"]
-    silent, asking, by_id, by_property = exchanges(
-        document,
-        [
-            {"protocol": "AMQP/1.0", "native": {"properties": {"subject": "start"}}},
-            {"protocol": "AMQP/1.0", "native": {"properties": {"subject": "start", "message-id": "m-1"}}},
-            {"protocol": "AMQP/1.0", "native": {"properties": {"subject": "started", "correlation-id": "m-1"}}},
-            {
-                "protocol": "AMQP/1.0",
-                "native": {"properties": {"subject": "failed"}, "application-properties": {"of": "m-1"}},
-            },
-        ],
-        tmp_path,
-    )
+    records = [amqp("start"), amqp("start", message_id="m-1"), amqp("started", correlation_id="m-1")]
+    records += [amqp("failed", of="m-1")]
+    silent, asking, by_id, by_property = exchanges(CASES["amqp-correlation-id"]["catalog"], records, tmp_path)
     assert silent.asks == ()
     assert asking.asks == (by_id.answers,) == (by_property.answers,)
 

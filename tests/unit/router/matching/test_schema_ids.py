@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 from bindings.kafka.record_columns import SOURCE_SCHEMA
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.schemas.columns import payload_column
 from catalog.schemas.ids.client import RegistryUnavailableError, WrittenSchema
 from catalog.schemas.ids.deciding import FrameSettings
 from catalog.schemas.validation import PayloadValidation
@@ -27,10 +26,8 @@ from router.matching.channels import ChannelBuilder
 from router.matching.explanation import Explainer
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher
-from router.rendering.payloads import decode_payloads
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
-from router.sinks.tables.opening import TableLayout
 from router.watching.metrics import SchemaIdMetrics
 from tests.support.evaluating import outcome_lists
 from tests.support.schemas import KnownIds, confluent, known_ids
@@ -175,40 +172,6 @@ def test_a_schema_that_nobody_can_use_is_a_violation_that_says_why(catalog: Cata
     outcomes, _ = outcomes_of(judge_of(catalog, FrameSettings("auto", Broken("{}"))), BODIES[:1])
     assert outcomes[0]["reason"] == "schema-violation"
     assert "its reference t.Gone leads nowhere; written with schema id 1 (rides version 4)" in outcomes[0]["detail"]
-
-
-def test_tables_have_the_readers_columns_and_the_id(catalog: Catalog) -> None:
-    column = payload_column(catalog, RIDE)
-    assert column is not None
-    count = len(BODIES)
-    columns = {
-        "data": pa.array(BODIES, pa.binary()),
-        "datacontenttype": pa.nulls(count, pa.string()),
-        "protocol": pa.array(["KAFKA"] * count),
-        "native": pa.array(["{}"] * count),
-        "endpoint": pa.array(["/endpoints/e"] * count),
-        "message": pa.array([RIDE] * count),
-        "position": pa.array([str(at) for at in range(count)]),
-        "schemaid": pa.array(["1", "2", "3", "4", None, None, "1"], pa.string()),
-    }
-    framings = {"/endpoints/e": FrameSettings("auto", known_ids(KNOWN))}
-    payload, undecoded = decode_payloads(column, pa.table(columns), framings)
-    due = [
-        {"n": 1, "id": "a"},
-        {"n": 2, "id": "b"},
-        {"n": 3, "id": "c"},
-        {"n": -1, "id": "d"},
-        None,
-        {"n": 6, "id": "f"},
-        None,
-    ]
-    assert payload.to_pylist() == due
-    assert [each.row for each in undecoded] == [4, 6]
-    assert "rides version 1" in undecoded[1].why
-    tables, _ = TableLayout("{messageid}", framings).split_by_table(pa.table(columns), lambda message: column)
-    (table,) = tables.values()
-    assert table.column("schema_id").to_pylist() == ["1", "2", "3", "4", None, None, "1"]
-    assert "schemaid" not in table.schema.names
 
 
 def test_few_ids_are_decided_once_for_any_number_of_rows(catalog: Catalog) -> None:

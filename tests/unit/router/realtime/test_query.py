@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from prometheus_client import generate_latest
 from pyspark.sql import Row
 
-from router.batches.plans import SharedParts
 from router.reading.generations import Generation
 from router.realtime import RealTimeQuery, find_fast_types, read_tally
-from router.running.queries import FIRST_PAUSE, Queries, QueryRun
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
@@ -106,25 +102,3 @@ def test_it_does_not_wait_for_a_note_that_comes_too_late(tmp_path: Path) -> None
     query.drain()
     began = time.monotonic()
     assert not query.wait_idle(60) and time.monotonic() - began < 30
-
-
-@pytest.mark.parametrize("error", [OSError("gone"), None])
-def test_batches_take_over_after_an_error_until_they_have_caught_up(
-    error: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nothing: Any = None
-    queries = Queries(SharedParts(StateFolder(tmp_path), nothing, Metrics(), RouterStatus()), once=False)
-    starts: list[bool] = []
-    monkeypatch.setattr(queries, "_launch", lambda running: starts.append(running.catching_up))
-    failed: Any = Reports(OSError("gone"))
-    running = QueryRun("q", (), nothing, real_time(tmp_path), failed, pause=FIRST_PAUSE)
-    queries._running["q"] = running
-    queries.supervise()
-    assert running.catching_up and running.query is None and not starts
-    running.restart_at = 0.0
-    queries.supervise()
-    ended: Any = SimpleNamespace(exception=lambda: error, isActive=False)
-    running.pipeline, running.query = SimpleNamespace(failure=None, last=1, renewed={}), ended  # type: ignore[assignment]
-    queries.supervise()
-    assert starts == ([True] if error else [True, False])
-    assert running.catching_up is bool(error)

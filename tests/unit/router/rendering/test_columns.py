@@ -232,30 +232,6 @@ def test_structured_events_are_what_each_row_is(
     assert encode_structured_events(*batch, body, names).to_pylist() == expected
 
 
-def test_attributes_with_types_are_no_texts_in_structured_events() -> None:
-    raw = pa.array([{"headers": []}] * 2, pa.struct([("headers", HEADERS)]))
-    named = [("ce_specversion", b"1.0"), ("ce_n", b"7"), ("ce_dry", b"true"), ("ce_m", b"7")]
-    given = pa.array([[{"key": key, "value": value} for key, value in named]] * 2, HEADERS)
-    typed = pa.array([None, "n dry"], pa.string())
-    events = encode_structured_events("kafka", raw, given, pa.nulls(2, pa.int32()), pa.nulls(2, pa.binary()), typed)
-    assert events.to_pylist() == [
-        b'{"specversion":"1.0","n":"7","dry":"true","m":"7"}',
-        b'{"specversion":"1.0","n":7,"dry":true,"m":"7"}',
-    ]
-
-
-@given(batches())
-def test_attributes_keep_their_order(batch: tuple[SourceKind, pa.StructArray, pa.ListArray, pa.Int32Array]) -> None:
-    kind, raw, given_attributes, place = batch
-    found = read_attributes(*batch)
-    rows: list[list[tuple[str, str]]] = [[] for _ in range(len(raw))]
-    for owner, code, text in zip(found.owners, found.codes, found.texts.to_pylist(), strict=True):
-        rows[owner].append((found.names[code], text))
-    for at, (row, named, spot) in enumerate(rows_of(raw, given_attributes, place)):
-        if not found.fallback[at]:
-            assert rows[at] == list(event_attributes(*parts_of_raw(row, kind, spot), named).items())
-
-
 def test_ordinary_rows_are_not_odd() -> None:
     headers = [("ce_id", b"1"), ("ce_source", b"/s"), ("ce_type", b"t"), ("ce_specversion", b"1.0"), ("x", None)]
     kafka = {"topic": "t", "partition": 0, "offset": 1, "timestamp": 2, "key": b"k"}
@@ -320,12 +296,6 @@ def test_texts_are_escaped_and_coded_as_one_by_one(values: list[bytes | None], b
         assert texts[at].as_py() == expected
     plain = [None if text is None else msgspec.json.encode(text).decode()[1:-1] for text in texts.to_pylist()]
     assert escape_json(texts).to_pylist() == plain
-
-
-@pytest.mark.parametrize("kind", ["kafka", "inbox"])
-def test_no_rows_are_no_columns(kind: SourceKind) -> None:
-    raw = pa.array([], KAFKA if kind == "kafka" else INBOX)
-    assert event_columns(kind, raw, pa.array([], HEADERS), pa.array([], pa.int32())).equals(pa.array([], EVENT_TYPE))
 
 
 @pytest.mark.slow

@@ -275,47 +275,7 @@ def test_a_letter_is_spilled_by_the_limit_of_its_own_route(tmp_path: Path) -> No
     assert [(row["letters_small"], row["letters_dead"]) for row in found[::2]] == [("small", None), (None, "dead")]
 
 
-@pytest.mark.parametrize(
-    ("routes", "told"),
-    [
-        (
-            [{"when": {"outcome": "dead-letter", "message": "x"}, "to": ["dead"]}],
-            "routes.0.when.message: cannot match dead letters",
-        ),
-        ([{"when": {"outcome": "dead-letter", "context": {"a": "b"}}, "to": ["dead"]}], "use endpoint and reason"),
-        ([{"when": {"reason": "no-match"}, "to": ["out"]}], "routes.0.when.reason: is for dead letters"),
-        ([{"when": {"outcome": "dead-letter", "reason": "nomatch"}, "to": ["dead"]}], "did you mean no-match?"),
-        (
-            [{"when": {"outcome": "dead-letter"}, "to": ["dead"], "validate": "never"}],
-            "routes.0.validate: has no effect",
-        ),
-        ([{"when": {"outcome": "dead-letter"}, "to": ["dead"]}] * 2, "routes.0: matches every dead letter"),
-        ([{"when": {"outcome": "dead-letter"}, "to": ["mqtt"]}], "routes.0.to: mqtt supports events only"),
-        ([{"when": {"outcome": "dead-letter"}, "to": ["lake"]}, {"to": ["lake"]}], "table lake also receives events"),
-        ([{"when": {"attributes": {"Type": "x"}}, "to": ["out"]}], "'Type' is not a valid attribute name"),
-        ([{"when": {"outcome": "dead-letter"}, "to": ["deed"]}], "sink 'deed' not found; did you mean dead?"),
-    ],
-)
-def test_contradictions_name_place_and_remedy(routes: list[dict[str, Any]], told: str, tmp_path: Path) -> None:
-    sinks = {
-        "out": {"topic": "out"},
-        "dead": {"topic": "dead"},
-        "mqtt": {"type": "mqtt", "uri": "mqtt://broker", "topic": "t"},
-        "lake": {"type": "table", "path": "lake"},
-    }
-    with pytest.raises(ConfigError) as caught:
-        plan_of(Catalog(), {"sinks": sinks, "routes": [*routes, {"to": ["out"]}]}, tmp_path)
-    assert any(told in problem for problem in caught.value.problems), caught.value.problems
-
-
 def test_the_last_route_of_events_takes_everything_whatever_letters_follow(tmp_path: Path) -> None:
-    sinks = {"out": {"topic": "out"}, "dead": {"topic": "dead"}}
     letters = {"when": {"outcome": "dead-letter", "endpoint": "/endpoints/x"}, "to": ["dead"]}
-    assert (
-        plan_of(Catalog(), {"sinks": sinks, "routes": [{"to": ["out"]}, letters]}, tmp_path).routes.dead_letter_route(
-            "", "x"
-        )
-        == -1
-    )
-    with pytest.raises(ConfigError, match="records have no destination"):
-        plan_of(Catalog(), {"sinks": sinks, "routes": [letters]}, tmp_path)
+    told = {"sinks": {"out": {"topic": "out"}, "dead": {"topic": "dead"}}, "routes": [{"to": ["out"]}, letters]}
+    assert plan_of(Catalog(), told, tmp_path).routes.dead_letter_route("", "x") == -1

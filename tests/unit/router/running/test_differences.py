@@ -17,6 +17,7 @@ from router.running.reload import CatalogComparisons, Reloader
 from router.settings import LogSettings, load_settings
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
+from tests.support.cases import read_cases
 from tests.support.waiting import wait_until
 
 LIMIT = 60.0
@@ -73,6 +74,17 @@ class Reloads:
         self.comparisons.set_active(plan.catalog)
         return plan
 
+    def refused(self) -> list[Any]:
+        """Wait for the next catalog that is refused; return why it is."""
+
+        def seen() -> bool:
+            assert self.reloader.poll() is None
+            return self.reloads("refused") == 1
+
+        wait_until(seen, LIMIT, "the refusal")
+        found: list[Any] = self.status.check_readiness()[1]["catalog"]["refused"]
+        return found
+
     def changes(self, compatible: str) -> float:
         found = self.metrics.registry.get_sample_value("xrouter_catalog_changes_total", {"compatible": compatible})
         assert found is not None
@@ -114,15 +126,9 @@ def test_what_takes_nothing_away_is_told_as_well(tmp_path: Path, caplog: pytest.
 def test_such_a_catalog_is_refused_where_the_settings_say_so(tmp_path: Path) -> None:
     reloads = Reloads(tmp_path, "refuse")
     write(reloads.catalog, ["/messagegroups/gg"])
-
-    def refused() -> bool:
-        assert reloads.reloader.poll() is None
-        return reloads.reloads("refused") == 1
-
-    wait_until(refused, LIMIT, "the refusal")
-    answer = reloads.status.check_readiness()[1]["catalog"]
-    assert {finding["rule"] for finding in answer["refused"]} == {"incompatible-change"}
-    assert any("candidate-removed" in finding["message"] for finding in answer["refused"])
+    refused = reloads.refused()
+    assert {finding["rule"] for finding in refused} == {"incompatible-change"}
+    assert any("candidate-removed" in finding["message"] for finding in refused)
     assert reloads.changes("false") == 0
     # Put right, it goes on as it was.
     write(reloads.catalog, ["/messagegroups/g"], more=True)
@@ -160,65 +166,32 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     fresh.replace(path)
 
 
-LOSSES: dict[str, tuple[Callable[[dict[str, Any]], object], str, str]] = {
-    "a mistyped group": (
-        lambda each: endpoint_of(each).update(messagegroups=["/messagegroups/gg"]),
-        "the message group /messagegroups/gg was not found",
-        "did you mean /messagegroups/g?",
-    ),
-    "no group": (lambda each: endpoint_of(each).update(messagegroups=[]), "it lists no group", "list the group"),
-    "a mistyped protocol of the group": (
-        lambda each: each["messagegroups"]["g"].update(protocol="KAFAK"),
-        "the protocol KAFAK is unknown",
-        "did you mean KAFKA?",
-    ),
-    "another protocol of the group": (
-        lambda each: each["messagegroups"]["g"].update(protocol="NATS"),
-        "all its messages are for NATS",
-        "correct the protocol",
-    ),
-    "a mistyped envelope": (
-        lambda each: each["messagegroups"]["g"]["messages"]["m"].update(envelope="CloudEvent/1.0"),
-        "the envelope CloudEvent/1.0 is unknown",
-        "did you mean CloudEvents/1.0?",
-    ),
-    "a mistyped usage": (
-        lambda each: endpoint_of(each).update(usage=["consumr"]),
-        "usage 'consumr' is unknown",
-        "did you mean consumer?",
-    ),
-    "a mistyped protocol of the endpoint": (
-        lambda each: endpoint_of(each).update(protocol="KAFAK"),
-        "the protocol KAFAK is unknown",
-        "did you mean KAFKA?",
-    ),
-}
+LOSSES = read_cases(Path(__file__).parents[3] / "cases" / "diff" / "losses.yaml")
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss["name"])
 def test_a_source_does_not_lose_all_its_candidates_by_a_slip(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, loss: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, loss: dict[str, Any]
 ) -> None:
-    change, missing, near = LOSSES[loss]
+    def slip(document: dict[str, Any]) -> None:
+        *path, last = loss["at"]
+        for key in path:
+            document = document[key]
+        document[last] = loss["value"]
+
     configure_logs(LogSettings())
     logging.getLogger().addHandler(caplog.handler)
     reloads = Reloads(tmp_path, sources="[]")
     before = reloads.status.check_readiness()[1]["catalog"]
-    changed(reloads.catalog, change)
-
-    def refused() -> bool:
-        assert reloads.reloader.poll() is None
-        return reloads.reloads("refused") == 1
-
-    wait_until(refused, LIMIT, "the refusal")
-    (finding,) = reloads.status.check_readiness()[1]["catalog"]["refused"]
+    changed(reloads.catalog, slip)
+    (finding,) = reloads.refused()
     assert finding["rule"] == "incompatible-change"
     assert (
         "the source /endpoints/e would have no candidates left; it had 1 (/messagegroups/g/messages/m)"
         in (finding["message"])
     )
-    assert missing in finding["message"]
-    assert finding["hint"].startswith(near)
+    assert loss["says"] in finding["message"]
+    assert finding["hint"].startswith(loss["hint"])
     assert "catalog.on_incompatible" in finding["hint"]
     assert reloads.status.count_pending()["refused"] == 1
     assert reloads.changes("false") == 0
@@ -242,13 +215,7 @@ def test_an_endpoint_that_settings_name_is_not_given_up_by_a_slip(tmp_path: Path
         document["endpoints"]["ee"] = document["endpoints"].pop("e")
 
     changed(reloads.catalog, renamed)
-
-    def refused() -> bool:
-        assert reloads.reloader.poll() is None
-        return reloads.reloads("refused") == 1
-
-    wait_until(refused, LIMIT, "the refusal")
-    (finding,) = reloads.status.check_readiness()[1]["catalog"]["refused"]
+    (finding,) = reloads.refused()
     assert "the catalog has no such endpoint any more" in finding["message"]
     assert "did you mean /endpoints/ee?" in finding["hint"]
 

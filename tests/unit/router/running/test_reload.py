@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import Counter
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from catalog.load import CatalogWatcher, load
-from router.errors import ConfigError
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Plan
 from router.running.reload import BackgroundReloader, Reloader
@@ -38,14 +36,25 @@ def write(path: Path, base: str | None, content_type: str) -> None:
     path.write_text(json.dumps({"endpoints": {"e": endpoint}}))
 
 
+class Reloads:
+    """A reloader of a catalog file, which has one definition to begin with, or also so many others."""
+
+    def __init__(self, folder: Path, catalog: str = "poll: 10ms", more: int = 0) -> None:
+        self.catalog, self.metrics, self.status = folder / "catalog.json", Metrics(), RouterStatus()
+        self.nudges = Counter[str]()
+        (folder / "router.yaml").write_text(CONFIG.replace("poll: 10ms", catalog))
+        write(self.catalog, None, "a/b")
+        told = json.loads(self.catalog.read_text())
+        told["messagegroups"] = {"g": {"messages": {f"m{number}": {"protocol": "KAFKA"} for number in range(more)}}}
+        self.catalog.write_text(json.dumps(told))
+        settings = load_settings(folder / "router.yaml", {})
+        active = Plan(load([self.catalog]), settings)
+        self.reloader = Reloader(settings, active, self.metrics, self.status, lambda: self.nudges.update(["an event"]))
+
+
 def test_a_catalog_that_waits_takes_effect_when_it_is_whole(tmp_path: Path) -> None:
-    catalog = tmp_path / "catalog.json"
-    (tmp_path / "router.yaml").write_text(CONFIG)
-    write(catalog, None, "a/b")
-    settings = load_settings(tmp_path / "router.yaml", {})
-    active = Plan(load([catalog]), settings)
-    metrics, status = Metrics(), RouterStatus()
-    reloader = Reloader(settings, active, metrics, status)
+    reloads = Reloads(tmp_path)
+    catalog, reloader = reloads.catalog, reloads.reloader
     plans: list[Plan] = []
 
     def polled(web_asked: int) -> bool:
@@ -67,16 +76,9 @@ def test_a_catalog_that_waits_takes_effect_when_it_is_whole(tmp_path: Path) -> N
 
 
 def test_a_catalog_that_shrank_waits_for_a_second_look_and_says_so(tmp_path: Path) -> None:
-    catalog = tmp_path / "catalog.json"
-    (tmp_path / "router.yaml").write_text(CONFIG)
-    write(catalog, None, "a/b")
-    told = json.loads(catalog.read_text())
-    told["messagegroups"] = {"g": {"messages": {f"m{number}": {"protocol": "KAFKA"} for number in range(9)}}}
-    catalog.write_text(json.dumps(told))
-    settings = load_settings(tmp_path / "router.yaml", {})
-    metrics, status = Metrics(), RouterStatus()
-    reloader = Reloader(settings, Plan(load([catalog]), settings), metrics, status)
-    write(catalog, None, "a/b")
+    reloads = Reloads(tmp_path, more=9)
+    reloader, status = reloads.reloader, reloads.status
+    write(reloads.catalog, None, "a/b")
     assert reloader.poll() is None
     assert status.check_readiness()[1]["catalog"]["doubted"] == ["the catalog has 1 definitions, down from 10"]
     assert status.count_pending()["doubted"] == 1
@@ -85,13 +87,8 @@ def test_a_catalog_that_shrank_waits_for_a_second_look_and_says_so(tmp_path: Pat
 
 
 def test_a_message_that_says_so_makes_the_router_look(tmp_path: Path) -> None:
-    catalog = tmp_path / "catalog.json"
-    (tmp_path / "router.yaml").write_text(CONFIG.replace("poll: 10ms", "poll: 1h, events: /endpoints/e"))
-    write(catalog, None, "a/b")
-    settings = load_settings(tmp_path / "router.yaml", {})
-    metrics, nudges = Metrics(), Counter[str]()
-    active = Plan(load([catalog]), settings)
-    reloader = Reloader(settings, active, metrics, RouterStatus(), lambda: nudges.update(["nudge"]))
+    reloads = Reloads(tmp_path, "poll: 1h, events: /endpoints/e")
+    catalog, metrics, reloader = reloads.catalog, reloads.metrics, reloads.reloader
     assert (reloader.poll(), reloader.is_due) == (None, False)
     batch = Tally(Counter({("/endpoints/e", "dead-letter", "no-match"): 1}))
     write(catalog, None, "c/d")
@@ -107,7 +104,7 @@ def test_a_message_that_says_so_makes_the_router_look(tmp_path: Path) -> None:
 
     def acknowledged() -> int:
         metrics.acknowledged("/endpoints/e")
-        return nudges.total()
+        return reloads.nudges.total()
 
     wait_until(acknowledged, LIMIT, "a nudge, since a look is due")
     assert reloader.poll() is not None
@@ -116,14 +113,8 @@ def test_a_message_that_says_so_makes_the_router_look(tmp_path: Path) -> None:
 
 
 def test_events_during_a_look_nudge_once_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    catalog = tmp_path / "catalog.json"
-    (tmp_path / "router.yaml").write_text(CONFIG.replace("poll: 10ms", "poll: 1h, events: /endpoints/e"))
-    write(catalog, None, "a/b")
-    settings = load_settings(tmp_path / "router.yaml", {})
-    metrics, nudges = Metrics(), Counter[str]()
-    reloader = Reloader(
-        settings, Plan(load([catalog]), settings), metrics, RouterStatus(), lambda: nudges.update(["an event"])
-    )
+    reloads = Reloads(tmp_path, "poll: 1h, events: /endpoints/e")
+    reloader, metrics, nudges = reloads.reloader, reloads.metrics, reloads.nudges
     begun, goes_on, poll = threading.Event(), threading.Event(), CatalogWatcher.poll
 
     def slow(watcher: CatalogWatcher) -> object:
@@ -133,9 +124,9 @@ def test_events_during_a_look_nudge_once_it_has_ended(tmp_path: Path, monkeypatc
         return found
 
     monkeypatch.setattr(CatalogWatcher, "poll", slow)
-    reloads = BackgroundReloader(reloader, lambda: nudges.update(["the end of a look"]))
+    background = BackgroundReloader(reloader, lambda: nudges.update(["the end of a look"]))
     try:
-        assert reloads.poll() is None
+        assert background.poll() is None
         assert begun.wait(LIMIT)
 
         def due() -> bool:
@@ -150,26 +141,9 @@ def test_events_during_a_look_nudge_once_it_has_ended(tmp_path: Path, monkeypatc
     assert nudges == {"the end of a look": 1}
 
 
-@pytest.mark.parametrize(
-    ("catalog", "says"),
-    [
-        ("events: /endpoints/nobody", "catalog.events: /endpoints/nobody is not a source"),
-        ("events: /endpoints/e, poll: 0", "catalog.poll: cannot be 0 with catalog.events"),
-    ],
-)
-def test_events_come_from_a_source_and_have_a_net(tmp_path: Path, catalog: str, says: str) -> None:
-    (tmp_path / "router.yaml").write_text(CONFIG.replace("poll: 10ms", catalog))
-    with pytest.raises(ConfigError, match=re.escape(says)):
-        load_settings(tmp_path / "router.yaml", {})
-
-
 def test_an_unexpected_fault_of_a_new_catalog_rejects_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    catalog = tmp_path / "catalog.json"
-    (tmp_path / "router.yaml").write_text(CONFIG)
-    write(catalog, None, "a/b")
-    settings = load_settings(tmp_path / "router.yaml", {})
-    metrics, status = Metrics(), RouterStatus()
-    reloader = Reloader(settings, Plan(load([catalog]), settings), metrics, status)
+    reloads = Reloads(tmp_path)
+    reloader, metrics = reloads.reloader, reloads.metrics
 
     def fail(*_: object, **__: object) -> None:
         raise TypeError("unhashable")

@@ -9,9 +9,9 @@ from router.running.monitoring import Monitoring
 from router.running.service import Service
 from router.spark.session import Stopping
 from router.state.state import Accounts, StateFolder
-from router.watching.metrics import Metrics, StatusCollector
+from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
-from tests.unit.router.realtime.test_checks import ORDERS, SETTLED, plan
+from tests.unit.router.realtime.test_checks import ORDERS, plan
 
 KEY = ("/endpoints/a", "routed", "")
 
@@ -41,19 +41,3 @@ def test_counts_go_on_where_they_were_from_the_first_look_at_them(tmp_path: Path
         pass
     kept = Accounts(state.database).of(query)
     assert (kept.taken, kept.judged, list(kept.records), list(kept.delivered)) == (7, 7, [KEY], [("bus", KEY[0])])
-
-
-def test_a_plan_is_announced_with_what_reading_its_catalog_found() -> None:
-    broken = {"base": "#/nowhere", **SETTLED, "envelopemetadata": {"type": {"value": "order", "type": "nothing"}}}
-    compiled = plan({"a": ORDERS}, broken)
-    metrics, status = Metrics(), RouterStatus()
-    Monitoring(metrics, status, 0, Overview(compiled.settings, metrics, status, None)).show_plan(
-        compiled, ["/endpoints/a"]
-    )
-    metrics.registry.register(StatusCollector(status))
-    values = metrics.registry.get_sample_value
-    found = [finding.severity for finding in compiled.catalog.findings]
-    for severity in ("error", "warning"):
-        assert values("xrouter_catalog_findings", {"severity": severity}) == found.count(severity)
-    assert found and values("xrouter_catalog_definitions") == len(compiled.catalog.definitions)
-    assert values("xrouter_catalog_info", {"epoch": compiled.epoch}) == 1

@@ -116,6 +116,7 @@ def _write(folder: str, start: int) -> int:
     return sum(map(ids.is_unknown, map(str, range(2000))))
 
 
+@pytest.mark.slow
 def test_many_processes_read_and_write_one_folder(tmp_path: Path) -> None:
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
         counts = list(pool.map(_write, [str(tmp_path / "lake")] * 4, range(4)))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from catalog.load import load
-from catalog.model import Catalog, Definition, Property
+from catalog.model import Catalog
 from router.matching.records import RecordMatcher
 from tests.support.cases import seeds
 from tests.support.corpora import CORPORA
@@ -80,14 +80,6 @@ def test_random_catalogs_meet_every_outcome() -> None:
     wanted = {"routed", "batch", "no-match", "ambiguous", "schema-violation"}
     wanted |= {"invalid-cloudevent", "undecodable", "unmappable"}
     assert wanted <= {outcome for outcome, count in met.items() if count >= 5}, met
-
-
-def test_a_kafka_partition_filters_when_hops_do() -> None:
-    third = Definition("/m/3", "/m", protocol="KAFKA", protocoloptions=(Property("partition", "integer", 3),))
-    catalog = Catalog({third.xid: third})
-    lines = [json.dumps({"protocol": "KAFKA", "native": {"partition": number}}) for number in (3, 4)]
-    assert agree(catalog, lines) == {"routed": 2}
-    assert agree(catalog, lines, hop_by_hop=True) == {"routed": 1, "no-match": 1}
 
 
 @pytest.mark.slow

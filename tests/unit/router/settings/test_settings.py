@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from router.errors import ConfigError
 from router.settings import KafkaSink, Settings, TableSink, load_settings, plain_options, settings_from_dict
+from router.settings.checks import iter_executor_warnings, iter_inbox_faults
+from router.settings.model import find_certificates
 from router.settings.sinks.messages import JsonLinesSink
+from router.sources import make_inbox_client
 from tests.support.cases import read_cases
 from tests.support.settings_pages import make_settings_reference as reference
 
@@ -124,7 +128,9 @@ def test_references(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", read_cases(CASES / "faults.yaml"), ids=lambda case: case["fault"])
 def test_faults_name_file_key_and_remedy_and_no_secret(tmp_path: Path, case: dict[str, Any]) -> None:
-    error = fault(tmp_path, case["settings"], **{"P": "hush", **case.get("env", {})})
+    told = case["settings"]
+    text = told if isinstance(told, str) else yaml.safe_dump(told)
+    error = fault(tmp_path, text, **{"P": "hush", **case.get("env", {})})
     assert any(case["fault"] in line for line in (*error.problems, str(error))), error.problems
     assert "hush" not in str(error) and (str(tmp_path / "router.yaml") in error.message or case.get("env"))
 
@@ -145,15 +151,21 @@ def test_missing_file(tmp_path: Path) -> None:
         load_settings(tmp_path / "none.yaml", {})
 
 
-def test_kafka_dead_letter_topics_have_no_definition(tmp_path: Path) -> None:
-    text = "sinks: {e: {type: jsonl}, k: {type: kafka, bootstrap_servers: k, topic: 'd.{%s}'}}\n"
-    text += "routes: [{to: e}]\ndead_letters: {sinks: k}"
-    assert load(tmp_path, text % "reason").dead_letters.sinks == ("k",)
-    assert "unknown {messagegroup}" in fault(tmp_path, text % "messagegroup").message
-    shared = text.replace("to: e", "to: k")
-    assert load(tmp_path, shared % "endpointid").routes[0].to == ("k",)
-    assert "unknown {type}" in fault(tmp_path, shared % "type").message
-    assert "unknown {reason}" in fault(tmp_path, shared % "reason").message
+@pytest.mark.parametrize(("to", "name"), [("e", "reason"), ("k", "endpointid")])
+def test_templates_of_dead_letter_topics_have_names_of_their_own(tmp_path: Path, to: str, name: str) -> None:
+    sinks = f"sinks: {{e: {{type: jsonl}}, k: {{type: kafka, bootstrap_servers: k, topic: 'd.{{{name}}}'}}}}\n"
+    assert load(tmp_path, f"{sinks}routes: [{{to: {to}}}]\ndead_letters: {{sinks: k}}").dead_letters.sinks == ("k",)
+
+
+def test_real_time_mode_has_its_topic_which_batches_may_read_out(tmp_path: Path) -> None:
+    text = "trigger: %s\nrealtime: {rest: rest}\nroutes: [{to: bus}]\n"
+    text += "sinks: {bus: {type: kafka, bootstrap_servers: b, topic: out}}"
+    settings = load(tmp_path, text % "realtime")
+    assert settings.is_real_time and settings.realtime is not None
+    assert (settings.realtime.rest, settings.realtime.checkpoint) == ("rest", timedelta(minutes=1))
+    assert settings.between_batches == Settings.model_fields["trigger"].default
+    settings = load(tmp_path, text % "1s")
+    assert not settings.is_real_time and settings.between_batches == timedelta(seconds=1)
 
 
 def test_reference_documents_every_option() -> None:
@@ -193,3 +205,92 @@ def test_yaml_that_multiplies_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_yaml_that_is_too_deep_is_refused(tmp_path: Path) -> None:
     assert "too many levels" in str(fault(tmp_path, "a: " + "[" * 5000 + "]" * 5000))
+
+
+# Logins and certificates in the settings: what contradicts itself is refused by name, and no secret is told.
+
+
+SINK = "sinks: {k: {type: kafka, bootstrap_servers: k, topic: t, %s}, e: {type: jsonl}}\nroutes: [{to: e}]"
+INBOX = "inbox: {kafka: {bootstrap_servers: k, topic: t, %s}}"
+
+
+def test_files_of_logins_are_found_beside_the_settings(tmp_path: Path) -> None:
+    login = "username: u, password: '${P}', sasl: oauthbearer, token_endpoint: 'https://i/t', token_ca: i.pem"
+    login += ", tls: {ca: c.pem}"
+    file = tmp_path / "router.yaml"
+    file.write_text(f"{SINK % login}\n{INBOX % login}")
+    settings = load_settings(file, {"P": "hush"})
+    sink, inbox = settings.sinks["k"], settings.inbox.kafka
+    assert isinstance(sink, KafkaSink) and inbox is not None
+    for client in (sink.cluster(), make_inbox_client(inbox)):
+        assert client.login is not None and client.login.password == "hush"
+        assert (client.ca, client.login.token_ca) == (str(tmp_path / "c.pem"), str(tmp_path / "i.pem"))
+        assert "hush" not in repr(client)
+    assert "hush" not in repr(settings) + str(settings.unresolved)
+
+
+# The certificates that the settings name, by their keys.
+
+
+def test_all_that_are_ours_are_found(tmp_path: Path) -> None:
+    ours = {"cert": "c.pem", "key": "k.pem"}
+    kafka = {"type": "kafka", "bootstrap_servers": "SSL://h:1", "topic": "t"}
+    told = {
+        "catalog": {"source": "c.json", "logins": [{"url": "https://h", "tls": ours}]},
+        "sources": [{"endpoint": "/endpoints/a"}, {"endpoint": "/endpoints/b", "tls": {**ours, "ca": "ca.pem"}}],
+        "sinks": {"bus": {**kafka, "tls": ours}, "dead": {**kafka, "tls": {"ca": "ca.pem"}}},
+        "routes": [{"to": ["bus"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "http": {"tls": {**ours, "cert": "http.pem"}},
+    }
+    found = find_certificates(settings_from_dict(told, {}, tmp_path))
+    assert found == {
+        "catalog.logins.0.tls": tmp_path / "c.pem",
+        "sources.1.tls": tmp_path / "c.pem",
+        "sinks.bus.tls": tmp_path / "c.pem",
+        "http.tls": tmp_path / "http.pem",
+    }
+
+
+# What settings say of a cluster: what executors cannot reach is refused by name, before anything starts.
+
+
+SINKS = """
+sinks:
+  events: {type: table, path: lake/events}
+  bus: {type: kafka, bootstrap_servers: k, topic: t, %s}
+  dead: {type: table, format: parquet, path: dead}
+routes: [{to: [%s]}]
+dead_letters: {sinks: dead}
+"""
+MASTER = "spark: {master: 'spark://h:7077', driver_host: 10.0.0.5, %s}"
+PLAIN = SINKS % ("", "events")
+
+
+def loaded(folder: Path, text: str) -> Settings:
+    file = folder / "router.yaml"
+    file.write_text(text)
+    return load_settings(file, {"P": "hush"})
+
+
+def test_an_inbox_on_this_disk_is_refused(tmp_path: Path) -> None:
+    assert not list(iter_inbox_faults(loaded(tmp_path, PLAIN)))
+    [(key, fault)] = iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: lake"))
+    assert key == "inbox.kafka" and "spark.shared_folders" in fault
+    assert not list(iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: [lake, state]")))
+    [(key, _)] = iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: ., python: ./env/bin/python"))
+    assert key == "spark.python"
+    topic = "\ninbox: {kafka: {bootstrap_servers: k, topic: t}}"
+    assert not list(iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: lake" + topic)))
+
+
+@pytest.mark.parametrize(
+    ("more", "cautioned"),
+    [
+        ("shared_folders: lake", True),
+        ("shared_folders: lake, conf: {spark.authenticate: true}", False),
+        ("shared_folders: lake, conf: {spark.driver.host: 127.0.0.1}", False),
+    ],
+)
+def test_executors_that_nobody_asks_who_they_are(tmp_path: Path, more: str, cautioned: bool) -> None:
+    assert bool(list(iter_executor_warnings(loaded(tmp_path, PLAIN + MASTER % more)))) is cautioned

@@ -26,22 +26,6 @@ def addresses_of(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "protocol", "meet"),
-    [
-        ("a/+", "a/b", "MQTT/5.0", True),
-        ("a/#", "a", "MQTT/3.1.1", True),
-        ("#", "$SYS/x", "MQTT/5.0", False),
-        ("a.*", "a.b", "NATS", True),
-        ("a.>", "a", "NATS", False),
-        ("q", "q", "AMQP/1.0", True),
-        ("q/+", "q/a", "AMQP/1.0", False),
-    ],
-)
-def test_addresses_meet_by_the_rules_of_their_protocol(one: str, other: str, protocol: str, meet: bool) -> None:
-    assert receiving(protocol).addresses_overlap(one, other) is meet
-
-
-@pytest.mark.parametrize(
     ("protocol", "name", "templates", "expected"),
     [
         ("MQTT/5.0", "topic_name", ["{any}", "a/b"], ("#",)),

@@ -44,6 +44,7 @@ def manifest(repository: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_what_is_listed_is_fetched_once(manifest: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jars = fetch_jars(manifest)
     assert jars == [cache_root() / "jars" / JAR, cache_root() / "jars" / ARCHIVE]
@@ -59,6 +60,7 @@ def test_a_damaged_file_is_fetched_again(manifest: Path, repository: Path) -> No
     assert fetch_jars(manifest)[0] == jar and jar.read_bytes() == (repository / JAR).read_bytes()
 
 
+@pytest.mark.slow
 def test_another_file_than_the_list_says_is_refused(manifest: Path) -> None:
     manifest.write_text(json.dumps({JAR: "0" * 64}))
     with pytest.raises(ConnectorError, match=rf"{JAR}: not what this version requires") as failure:
@@ -66,6 +68,7 @@ def test_another_file_than_the_list_says_is_refused(manifest: Path) -> None:
     assert failure.value.exit_code == 7 and not (cache_root() / "jars" / JAR).exists()
 
 
+@pytest.mark.slow
 def test_a_file_that_no_repository_has_is_named_with_the_remedies(manifest: Path) -> None:
     missing = JAR.replace("1.0", "1.1")
     manifest.write_text(json.dumps({missing: "0" * 64}))
@@ -81,6 +84,7 @@ def test_a_cache_that_cannot_be_written(manifest: Path, tmp_path: Path, monkeypa
         fetch_jars(manifest)
 
 
+@pytest.mark.slow
 def test_two_at_once_fetch_once(manifest: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(fetch_jars, [manifest, manifest])
@@ -105,6 +109,7 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     assert cache_root() == tmp_path / "own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("java", "code"), [(None, 7), ("/absent", 10)])
 def test_what_ends_a_start_is_told_in_a_line(
     repository: Path, monkeypatch: pytest.MonkeyPatch, java: str | None, code: int

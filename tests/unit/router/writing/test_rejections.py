@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.model import Catalog, Definition, Endpoint, Property
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.routing import HEADER_RESERVE, Routes, SizeLimits
-from router.settings import settings_from_dict
+from router.settings import KafkaSink, settings_from_dict
+from router.settings.routes import parse_name
 from router.sinks import RejectedRow
-from router.writing.outcomes import SINK_REJECTED, Rejections
+from router.writing.kafka_records import MAX_HEADER_CHARS
+from router.writing.outcomes import SINK_REJECTED, Rejections, format_detail, parse_sinks
+from router.writing.writer import may_exceed_cap
 
 M, E = "/messagegroups/G/messages/M", "/endpoints/E"
 
@@ -53,3 +61,59 @@ def test_a_tally_keeps_its_sum() -> None:
     assert tally.records[(E, ROUTED, "")] == 3
     assert tally.records[(E, DEAD_LETTER, "sink-rejected")] == 2
     assert tally.definitions[E, M] == 3
+
+
+# The detail of a refused record names the sinks that lack it, whatever they are called and whatever they said.
+
+
+NAMES = st.text(alphabet="ab-_.:;% ", min_size=1, max_size=12)
+REASONS = st.one_of(st.text(max_size=40), st.just("no; sink other: never"), st.just("x" * 6_000))
+
+
+@given(st.dictionaries(NAMES, REASONS, min_size=1, max_size=12))
+def test_names_are_read_back_and_fit_into_a_header(reasons: dict[str, str]) -> None:
+    detail = format_detail(reasons)
+    assert parse_sinks(detail) == tuple(reasons)
+    assert len(detail) <= MAX_HEADER_CHARS
+
+
+def test_other_details_name_no_sink() -> None:
+    assert parse_sinks("70000 bytes of key and data; a sink of its route accepts 67232") == ()
+    assert parse_sinks("") == ()
+
+
+# Which templates of Kafka topics have to be counted, as far as the catalog tells.
+
+
+TYPED = Property("type", "string", "t")
+
+
+def catalog(*attributes: Property) -> Catalog:
+    definitions = {f"/m/{n}": Definition(f"/m/{n}", "/m", envelopemetadata=attributes) for n in range(3)}
+    return Catalog(definitions, endpoints={f"/endpoints/{n}": Endpoint(f"/endpoints/{n}") for n in range(2)})
+
+
+@pytest.mark.parametrize(
+    ("template", "most", "counted"),
+    [
+        ("fixed", 1, False),
+        ("{messagegroup}.{messageid}", 3, False),
+        ("{messageid}", 2, True),
+        ("{endpointid}", 2, False),
+        ("{endpoint}.{message}", 5, True),
+        ("{endpoint}.{message}", 6, False),
+        ("{type}", 3, False),
+        ("{attributes.type}", 2, True),
+        ("{context.plant}", 10_000, True),
+        ("{subject}", 10_000, True),
+    ],
+)
+def test_only_what_the_catalog_does_not_bound_is_counted(template: str, most: int, counted: bool) -> None:
+    sink = KafkaSink(type="kafka", bootstrap_servers="b", topic=template, max_destinations=most)
+    assert may_exceed_cap(sink, parse_name(template), catalog(TYPED)) is counted
+
+
+@pytest.mark.parametrize("prop", [Property("type", "string", "t.{x}"), Property("type", "string")])
+def test_an_attribute_that_one_definition_leaves_open_is_counted(prop: Property) -> None:
+    sink = KafkaSink(type="kafka", bootstrap_servers="b", topic="{type}")
+    assert may_exceed_cap(sink, parse_name("{type}"), catalog(prop))
