@@ -60,7 +60,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     with ExitStack() as ending:
         for broker in (started.kafka, started.mqtt, started.amqp, started.nats):
             ending.callback(broker.kill)
-            broker.launch()
+            broker.start()
         create_topics(started.kafka.bootstrap, TOPICS, 2)
         yield started
 

@@ -56,8 +56,7 @@ def secured_brokers(folder: Path, authority: Authority, seed: Path) -> Iterator[
     nats = NatsServer(folder / "nats", tls=tls, authorization={"users": [{"nkey": user.public}]})
     with ExitStack() as stack:
         for broker in (kafka, qpid, mqtt, nats):
-            stack.callback(broker.stop)
-            broker.launch()
+            stack.enter_context(broker)
         create_topics(kafka.bootstrap, ["beds", "out"])
         (port,) = free_ports(1)
         queues = queue_name(), queue_name()

@@ -6,11 +6,7 @@ Run as a script, this file is a gateway process that gets killed.
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -184,23 +180,6 @@ def test_a_body_needs_a_length_and_an_end(gateway: HttpGateway, tmp_path: Path) 
     assert stored(tmp_path / "inbox") == []
 
 
-def test_a_full_inbox_is_503_and_then_works_again(tmp_path: Path) -> None:
-    limits = InboxLimits(max_bytes=3000, min_free_bytes=0)
-    inbox = Inbox(tmp_path, partitions=1, limits=limits)
-    gateway = HttpGateway(ROUTES, inbox, SETTINGS, counters=Counts())
-    gateway.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False, timeout=SECONDS) as client:
-            answers = [client.post("/events", content=b"x" * 500) for _ in range(6)]
-            assert answers[0].status_code == 202 and answers[-1].status_code == 503
-            assert answers[-1].headers["retry-after"] == "5"
-            assert str(tmp_path) not in answers[-1].text
-            assert len(stored(tmp_path)) == sum(answer.status_code == 202 for answer in answers)
-    finally:
-        gateway.stop(grace=1)
-        inbox.close()
-
-
 @pytest.mark.parametrize(
     ("error", "status"), [(InboxRowError("no row"), 400), (InboxFull("/var/x is full"), 503), (OSError("/var/x"), 503)]
 )
@@ -298,58 +277,6 @@ def test_routes_compare_raw_paths_and_the_first_wins() -> None:
     assert found.find_route("POST", "/plants/8") == RouteMatch(None, ("PUT",))
 
 
-def test_what_was_answered_202_survives_sigkill(tmp_path: Path) -> None:
-    acknowledged: list[bytes] = []
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for run in range(3):
-        command = [sys.executable, __file__, str(tmp_path / "inbox")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT) as process:
-            assert process.stdout is not None
-            port = int(process.stdout.readline())
-            try:
-                acknowledged += load(port, run, process)
-            finally:
-                process.kill()
-    Inbox(tmp_path / "inbox", limits=FREE).close()
-    found = [form["body"] for form in stored(tmp_path / "inbox")]
-    assert len(acknowledged) >= 150
-    assert set(acknowledged) <= set(found) and len(found) == len(set(found))
-
-
-def load(port: int, run: int, process: subprocess.Popen[bytes]) -> list[bytes]:
-    """Post from four threads and kill the gateway right after the fiftieth 202; return what was acknowledged."""
-    acknowledged: list[bytes] = []
-    lock = threading.Lock()
-
-    def post(name: int) -> None:
-        with httpx.Client(timeout=SECONDS, trust_env=False) as client:
-            for number in range(10_000):
-                body = b"%d-%d-%d" % (run, name, number)
-                try:
-                    answer = client.post(f"http://127.0.0.1:{port}/store/{number % 7}", content=body)
-                except httpx.TransportError:
-                    return
-                assert answer.status_code == 202
-                with lock:
-                    acknowledged.append(body)
-                    if len(acknowledged) == 50:
-                        process.kill()
-
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(post, name) for name in range(4)]:
-            done.result(SECONDS)
-    return acknowledged
-
-
-def serve(path: Path) -> None:
-    """Host a gateway until killed; its port is the first line on standard output."""
-    gateway = HttpGateway(ROUTES, Inbox(path, limits=FREE), SETTINGS, counters=Counts())
-    gateway.start()
-    sys.stdout.write(json.dumps(gateway.port) + "\n")
-    sys.stdout.flush()
-    threading.Event().wait()
-
-
 def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) -> None:
     catalog = {
         "endpoints": {
@@ -379,7 +306,3 @@ def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) 
             assert fault_counts()["gateway"] == before + 1
         finally:
             intake.close()
-
-
-if __name__ == "__main__":
-    serve(Path(sys.argv[1]))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support import plain
 from tests.support.cases import FOLDER
 from tests.support.mqtt import Client, Mosquitto
 from tests.support.router import RouterProcess
@@ -24,24 +24,11 @@ def configure(router: RouterProcess, uri: str) -> None:
     address = "mqtt://broker.example.com:1883"
     assert address in text
     (folder / "sparkplug.xreg.yaml").write_text(text.replace(address, uri))
-    router.configure(
-        {
-            "catalog": {"source": str(folder / "sparkplug.xreg.yaml"), "network": False},
-            "sources": [{"endpoint": "/endpoints/sparkplug"}],
-            "match": {"validate": "always"},
-            "sinks": {
-                "typed": {
-                    "type": "table",
-                    "layout": "definition",
-                    "table": "{messageid}",
-                    "path": str(router.folder / "typed"),
-                },
-                "dead": {"type": "jsonl", "path": str(router.folder / "dead")},
-            },
-            "routes": [{"to": ["typed"]}],
-            "dead_letters": {"sinks": ["dead"]},
-        }
-    )
+    sinks = plain.tables(router.folder, "typed", layout="definition", table="{messageid}")
+    sinks |= plain.lines(router.folder, "dead")
+    told = plain.routed(folder / "sparkplug.xreg.yaml", sinks, match={"validate": "always"})
+    told["catalog"]["network"] = False
+    router.configure({**told, "sources": [{"endpoint": "/endpoints/sparkplug"}]})
 
 
 def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -76,17 +63,8 @@ def test_sessions_of_edge_nodes_become_typed_tables(router: RouterProcess, tmp_p
         assert router.total("xrouter_records_total") == total
         assert router.stop() == 0, router.log[-3000:]
 
-    counts = {
-        "NBIRTH": 2,
-        "NDATA": 2,
-        "NDEATH": 2,
-        "NCMD": 1,
-        "DBIRTH": 2,
-        "DDATA": 2,
-        "DDEATH": 2,
-        "DCMD": 1,
-        "STATE": 1,
-    }
+    twice = ("NBIRTH", "NDATA", "NDEATH", "DBIRTH", "DDATA", "DDEATH")
+    counts = {**dict.fromkeys(twice, 2), "NCMD": 1, "DCMD": 1, "STATE": 1}
     assert {kind: len(rows(router.folder, kind)) for kind in counts} == counts
 
     (birth, _) = sorted(rows(router.folder, "NBIRTH"), key=lambda row: str(row["context"]))
@@ -106,7 +84,5 @@ def test_sessions_of_edge_nodes_become_typed_tables(router: RouterProcess, tmp_p
     (state,) = rows(router.folder, "STATE")
     assert state["payload"] == {"online": True, "timestamp": 1700000000000}
 
-    letters = [
-        json.loads(line) for file in (router.folder / "dead").rglob("*.jsonl") for line in file.read_text().splitlines()
-    ]
+    letters = plain.lines_of(router.folder / "dead")
     assert sorted(each["reason"] for each in letters) == ["no-match", "schema-violation"]

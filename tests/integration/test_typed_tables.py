@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support import workshop
+from tests.support import plain, workshop
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.tables import by_delta, by_duckdb, sql_type
@@ -56,20 +56,10 @@ class Plant:
 def plant(router: RouterProcess) -> Plant:
     folder, (port,) = router.folder, free_ports(1)
     (folder / "workshop.json").write_text(workshop.catalog(grown=False))
-    router.configure(
-        {
-            "catalog": {"source": str(folder / "workshop.json"), "poll": "200ms", "network": False},
-            "sources": [{"endpoint": "/endpoints/workshop"}],
-            "sinks": {
-                "typed": {"type": "table", "layout": "definition", "path": str(folder / "typed")},
-                "wide": {"type": "table", "path": str(folder / "wide")},
-                "dead": {"type": "jsonl", "path": str(folder / "dead")},
-            },
-            "routes": [{"to": ["typed", "wide"]}],
-            "dead_letters": {"sinks": ["dead"]},
-            "http": {"port": port},
-        }
-    )
+    sinks = plain.tables(folder, "typed", layout="definition") | plain.tables(folder, "wide")
+    told = plain.routed(folder / "workshop.json", sinks | plain.lines(folder, "dead"), http={"port": port})
+    told["catalog"] |= {"poll": "200ms", "network": False}
+    router.configure({**told, "sources": [{"endpoint": "/endpoints/workshop"}]})
     router.start()
     return Plant(router, folder, f"http://127.0.0.1:{port}")
 

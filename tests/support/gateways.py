@@ -168,7 +168,7 @@ class Peer(ABC):
 
     def start(self) -> None:
         """Start the broker, whose channels a gateway can then subscribe to."""
-        self.broker.launch()
+        self.broker.start()
 
     @abstractmethod
     def address(self, name: str) -> str:

@@ -77,22 +77,11 @@ class QpidBroker(BrokerProcess):
     def title(self) -> str:
         return f"Qpid on port {self.port}"
 
-    def start(self) -> None:
-        """Start the broker and return when it answers.
-
-        Raises:
-            BrokerFailed: it ended, or does not answer within the limit.
-        """
-        self.launch()
-
-    def _command(self) -> list[str]:
-        return self._java()
-
     def _ready(self) -> bool:
         # The port listens before the virtual host has recovered its messages; only the log says when it has.
         return READY_MARK in self.log.read_bytes()[self._started_at :]
 
-    def _java(self) -> list[str]:
+    def _command(self) -> list[str]:
         jars = fetch_jars(QPID_PINS)
         classpath = os.pathsep.join(map(str, jars))
         work = self._folder / "work"
@@ -126,12 +115,8 @@ class QpidBroker(BrokerProcess):
 
 def _run_one(options: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        broker = QpidBroker(Path(folder) / "qpid", start=options)
-        broker.start()
-        try:
+        with QpidBroker(Path(folder) / "qpid", start=options) as broker:
             BlockingConnection(broker.uri, timeout=READY_LIMIT_SECONDS).close()
-        finally:
-            broker.stop()
 
 
 def make_certificates(folder: Path) -> Certificates:
@@ -168,12 +153,8 @@ def amqp_for_tests(folder: Path) -> Iterator[str]:
             raise BrokerFailed(f"no AMQP broker answers as {GIVEN_VARIABLE} says; correct or unset it") from error
         yield given
         return
-    broker = QpidBroker(folder)
-    broker.start()
-    try:
+    with QpidBroker(folder) as broker:
         yield broker.uri
-    finally:
-        broker.stop()
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ from catalog.load import build_catalog
 from catalog.record import Record
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
+from tests.support.plain import event
 from tests.support.router import RouterProcess
 
 SHOP: Final = "/endpoints/shop"
@@ -30,11 +31,6 @@ SENT: Final = 1_767_323_045_123_456
 MENDABLE: Final = ("no-candidates", "no-match", "ambiguous", "schema-violation", "unmappable", "sink-rejected")
 LASTING: Final = ("invalid-cloudevent", "undecodable", "oversized")
 COMMAND_SECONDS: Final = 240.0
-
-
-def event(kind: str, **more: Any) -> dict[str, Any]:
-    """Return a definition of events of one type."""
-    return {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": kind}}, **more}
 
 
 def catalog(*, mended: bool) -> dict[str, Any]:

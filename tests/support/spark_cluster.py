@@ -120,7 +120,7 @@ class SparkCluster:
             self.workers.append(_Daemon(work, "worker.Worker", *options, host=f"127.0.0.{number + 2}"))
         with ThreadPoolExecutor() as pool:
             # Workers ask again until the master is there.
-            list(pool.map(_Daemon.launch, (self._master, *self.workers)))
+            list(pool.map(_Daemon.start, (self._master, *self.workers)))
         wait_until(lambda: self._master.state()["aliveworkers"] == self._count, LIMIT, "the workers of the master")
 
     def stop(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -72,9 +71,7 @@ class EdgeNode:
         wait_until(self._client.is_connected, SECONDS, "the edge node to connect")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # The loop goes first: it would connect again.
         self._client.loop_stop()
         place: Any = self._client.socket()

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import httpx
 
+from tests.support import plain
 from tests.support import schemas as typed_bodies
 from tests.support.cases import read_cases
 
@@ -56,14 +57,9 @@ def catalog(*, grown: bool) -> str:
         }
         for case in cases()
     }
-    endpoint = {
-        "usage": ["consumer"],
-        "protocol": "HTTP",
-        "protocoloptions": {"options": {"path": PATH, "method": "POST"}},
-        "messagegroups": [f"/messagegroups/{GROUP}"],
-    }
-    group = {"envelope": "CloudEvents/1.0", "messages": messages}
-    document = {"specversion": "1.0-rc2", "endpoints": {"workshop": endpoint}, "messagegroups": {GROUP: group}}
+    endpoint = plain.endpoint("HTTP", {"path": PATH, "method": "POST"}, GROUP)
+    document = plain.catalog({"workshop": endpoint}, **{GROUP: messages})
+    document["messagegroups"][GROUP]["envelope"] = "CloudEvents/1.0"
     return json.dumps(document)
 
 
