@@ -71,7 +71,7 @@ def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: 
     document["messagegroups"]["orders"]["messages"]["framed"] = framed
     # Numbers of this one are past their column.
     number = {"type": "object", "properties": {"n": {"type": "integer"}}}
-    document["messagegroups"]["G"]["messages"]["huge"] = shop.event(
+    document["messagegroups"]["G"]["messages"]["huge"] = plain.event(
         "huge", dataschemaformat="JsonSchema/draft-07", dataschema=number
     )
     (folder / "catalog.json").write_text(json.dumps(document))

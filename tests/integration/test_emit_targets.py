@@ -53,7 +53,7 @@ def test_records_arrive_as_they_were_made(
     tmp_path: Path, broker: Broker, protocol: str, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The place is in the target, or the endpoint says it."""
-    rows, written = Rows(), []
+    rows, written = Rows(), list[dict[str, Any]]()
     with broker(tmp_path / "broker", rows) as (uri, address):
         for place, target in (("elsewhere", f"{uri}/{address}"), (address, uri)):
             endpoint = plain.endpoint(protocol, {option: place}, "g")

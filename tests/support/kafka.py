@@ -71,10 +71,10 @@ def produce(
     )
     count, times, places = 0, iter(timestamps), iter(partitions)
     for key, value, headers in records:
-        where = {"partition": next(places, -1), "timestamp": next(times, 0)}
+        place, moment = next(places, -1), next(times, 0)
         while True:
             try:
-                producer.produce(topic, value, key, headers=list(headers), on_delivery=delivered, **where)
+                producer.produce(topic, value, key, place, delivered, timestamp=moment, headers=list(headers))
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -22,7 +22,7 @@ from catalog.load import build_catalog
 from catalog.record import Record
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
-from tests.support.plain import event
+from tests.support import plain
 from tests.support.router import RouterProcess
 
 SHOP: Final = "/endpoints/shop"
@@ -38,10 +38,10 @@ def catalog(*, mended: bool) -> dict[str, Any]:
     schema = {"type": "object"} if mended else {"type": "object", "required": ["n", "price"]}
     made: dict[str, Any] = {"type": {"value": "native"}}
     messages = {
-        "good": event("good"),
-        "picky": event("picky"),
-        "twin": event("twin"),
-        "checked": event("checked", dataschemaformat="JsonSchema/draft-07", dataschema=schema),
+        "good": plain.event("good"),
+        "picky": plain.event("picky"),
+        "twin": plain.event("twin"),
+        "checked": plain.event("checked", dataschemaformat="JsonSchema/draft-07", dataschema=schema),
         "native": {
             "envelope": "CloudEvents/1.0",
             "envelopemetadata": made if mended else {**made, "subject": {"value": "{nobody}", "type": "uritemplate"}},
@@ -49,7 +49,7 @@ def catalog(*, mended: bool) -> dict[str, Any]:
             "protocoloptions": {"path": {"value": "/native", "type": "string"}},
         },
     }
-    messages.update({"late": event("late")} if mended else {"brother": event("twin")})
+    messages.update({"late": plain.event("late")} if mended else {"brother": plain.event("twin")})
 
     def endpoint(path: str, *groups: str) -> dict[str, Any]:
         return {
