@@ -7,7 +7,6 @@ HTTP has no client of the router's: there the same server answers 202 without st
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import tempfile
@@ -40,7 +39,7 @@ from bindings.nats.publisher import NatsPublisher
 from bindings.parts import InboxRow, Part
 from bindings.sending import Outbound
 from tests.benchmarks.http_load import Load, load
-from tests.benchmarks.machine import machine
+from tests.benchmarks.machine import machine, options, say
 from tests.support.amqp import amqp_message, queue_name
 from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer
@@ -291,19 +290,16 @@ def http(folder: Path, count: int, *, keep: bool) -> tuple[Load, float]:
 
 def main() -> None:
     """Run the benchmark and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["mqtt", "amqp", "nats", "http"], help="one protocol instead of all")
-    chosen = parser.parse_args()
+    only = ("", "mqtt, amqp, nats or http instead of all")
+    chosen = options(__doc__, messages=20_000, rounds=3, only=only)
     lines = [machine(), "protocol    gateway /s    dropping /s    ratio", "-" * 48]
     with tempfile.TemporaryDirectory(prefix="xrouter-bench-") as name:
         for kind in (Mqtt, Amqp, Nats):
-            if chosen.only in (None, kind.__name__.lower()):
+            if chosen.only in ("", kind.__name__.lower()):
                 lines.append(_brokered(kind, Path(name), chosen.messages, chosen.rounds))
-        if chosen.only in (None, "http"):
+        if chosen.only in ("", "http"):
             lines += _served(Path(name), max(32, chosen.messages // 2), chosen.rounds)
-    print("\n".join(lines))  # noqa: T201
+    say("\n".join(lines))
 
 
 def _brokered(kind: type[Mqtt] | type[Amqp] | type[Nats], folder: Path, messages: int, rounds: int) -> str:

@@ -11,6 +11,8 @@ from typing import Any, Final
 from tests.support import plain
 
 GROUPS: Final = 5
+MEASURED: Final[dict[str, Any]] = {"conf": {"spark.driver.extraJavaOptions": ""}}
+"""Settings of Spark with the best code, where tests have a JVM that lives shortly."""
 Headers = list[tuple[str, bytes | None]]
 
 
