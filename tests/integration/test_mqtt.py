@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as paho
 import pytest
 
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayLimits
@@ -98,6 +99,21 @@ def test_covered_subscriptions_bring_a_message_once(broker: Mosquitto, protocol:
         found = [(row.endpoint, row.body) for row in rows.wait(4)]
     one, two = "/endpoints/one", "/endpoints/two"
     assert found == [(one, b"1"), (one, b"1"), (two, b"2"), (one, b"end")]
+
+
+def test_nolocal_is_asked_of_the_broker(broker: Mosquitto, monkeypatch: pytest.MonkeyPatch) -> None:
+    subscribe = paho.Client.subscribe
+    asked: list[bool] = []
+
+    def noted(self: paho.Client, topic: str, options: Any, properties: Any) -> Any:
+        asked.append(options.noLocal)
+        return subscribe(self, topic, options=options, properties=properties)
+
+    monkeypatch.setattr(paho.Client, "subscribe", noted)
+    for wanted in (True, False):
+        with running(broker.uri, {E: "echo/#"}, Rows(), options={"nolocal": wanted}):
+            pass
+    assert asked == [True, False]
 
 
 def test_overlapping_subscriptions_bring_a_message_once(broker: Mosquitto) -> None:

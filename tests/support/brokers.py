@@ -46,6 +46,7 @@ advertised.listeners=PLAINTEXT://{host}:{port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 metadata.max.idle.interval.ms=10000
+log.cleaner.backoff.ms=500
 """
 
 LOGGING: Final = """\
