@@ -20,6 +20,7 @@ from router.watching.metrics import Metrics
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 from tests.integration.test_match_equals_run import source
+from tests.support import plain
 from tests.support.evaluating import evaluated, single_write, tallies_of
 from tests.support.generation import ENDPOINT
 from tests.support.processes import KeptOutcomes
@@ -29,28 +30,25 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 FAILED = "2026-01-02T03:04:05.000006+00:00"
-BROKER = {"type": "kafka", "bootstrap_servers": "broker:9092"}
-ONE: dict[str, Any] = {
-    "sinks": {"bus": {**BROKER, "topic": "out"}, "dead": {**BROKER, "topic": "dead", "max_message_bytes": 65_536}},
-    "routes": [{"to": ["bus"]}],
-    "dead_letters": {"sinks": ["dead"]},
-}
+BUS = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "out"}
+ONE: dict[str, Any] = {"bus": {}, "dead": {"topic": "dead", "max_message_bytes": 65_536}}
 SEVERAL: dict[str, Any] = {
-    "sinks": {
-        "bus": {**BROKER, "topic": "out.{messagegroup}", "key": "{messageid}-{subject|none}-{endpointid}"},
-        "bare": {**BROKER, "topic": "bare", "lineage": False, "key": "{context.a}"},
-        "dead": {**BROKER, "topic": "dead.{reason}"},
-    },
-    "routes": [{"when": {"attributes": {"type": "*1*"}}, "to": ["bare"]}, {"to": ["bus"]}],
-    "dead_letters": {"sinks": ["dead"]},
+    "bus": {"topic": "out.{messagegroup}", "key": "{messageid}-{subject|none}-{endpointid}"},
+    "bare": {"topic": "bare", "lineage": False, "key": "{context.a}"},
+    "dead": {"topic": "dead.{reason}"},
 }
-TIES = {**ONE, "match": {"ambiguous": "first"}}
-RELATED = {**ONE}
-UNTRACED = {**ONE, "sinks": {**ONE["sinks"], "bus": {**BROKER, "topic": "out", "lineage": False}}}
+UNTRACED = {**ONE, "bus": {"lineage": False}}
+TIES, RELATED = {**ONE}, {**ONE}
 
 
-def plan_of(catalog: Catalog, settings: dict[str, Any], folder: Path) -> Plan:
-    return Plan(catalog, settings_from_dict({"sources": [{"endpoint": ENDPOINT}], **settings}, {}, folder))
+def plan_of(catalog: Catalog, sinks: dict[str, Any], folder: Path) -> Plan:
+    told: dict[str, Any] = {"sources": [{"endpoint": ENDPOINT}]}
+    if sinks is SEVERAL:
+        told["routes"] = [{"when": {"attributes": {"type": "*1*"}}, "to": ["bare"]}, {"to": ["bus"]}]
+    if sinks is TIES:
+        told["match"] = {"ambiguous": "first"}
+    settings = plain.routed(Path("catalog.json"), {name: BUS | each for name, each in sinks.items()}, **told)
+    return Plan(catalog, settings_from_dict(settings, {}, folder))
 
 
 def related(catalog: Catalog) -> Catalog:
