@@ -26,6 +26,7 @@ from router.matching.schema_validation import Validation
 from router.settings import settings_from_dict
 from router.watching.metrics import Metrics
 from router.writing.writer import BatchWriter
+from tests.support import plain
 from tests.support.evaluating import (
     KAFKA_SCHEMA,
     RECEIVED,
@@ -146,14 +147,8 @@ def is_record(line: str) -> bool:
 
 
 def plan_of(catalog: Catalog, folder: Path, validation: Validation = "ambiguous") -> Plan:
-    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
-    told = {
-        "sources": [{"endpoint": ENDPOINT}],
-        "sinks": sinks,
-        "routes": [{"to": ["bus"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "match": {"validate": validation},
-    }
+    sinks = plain.topics("broker:9092", bus="bus", dead="dead")
+    told = plain.routed(folder, sinks, sources=[{"endpoint": ENDPOINT}], match={"validate": validation})
     return Plan(catalog, settings_from_dict(told, {}, folder))
 
 

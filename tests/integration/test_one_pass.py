@@ -31,24 +31,27 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 FAILED = "2026-01-02T03:04:05.000006+00:00"
 BUS = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "out"}
-ONE: dict[str, Any] = {"bus": {}, "dead": {"topic": "dead", "max_message_bytes": 65_536}}
-SEVERAL: dict[str, Any] = {
-    "bus": {"topic": "out.{messagegroup}", "key": "{messageid}-{subject|none}-{endpointid}"},
-    "bare": {"topic": "bare", "lineage": False, "key": "{context.a}"},
-    "dead": {"topic": "dead.{reason}"},
-}
-UNTRACED = {**ONE, "bus": {"lineage": False}}
-TIES, RELATED = {**ONE}, {**ONE}
+DEAD = {"topic": "dead", "max_message_bytes": 65_536}
 
 
-def plan_of(catalog: Catalog, sinks: dict[str, Any], folder: Path) -> Plan:
-    told: dict[str, Any] = {"sources": [{"endpoint": ENDPOINT}]}
-    if sinks is SEVERAL:
-        told["routes"] = [{"when": {"attributes": {"type": "*1*"}}, "to": ["bare"]}, {"to": ["bus"]}]
-    if sinks is TIES:
-        told["match"] = {"ambiguous": "first"}
-    settings = plain.routed(Path("catalog.json"), {name: BUS | each for name, each in sinks.items()}, **told)
-    return Plan(catalog, settings_from_dict(settings, {}, folder))
+def to_topics(**sinks: dict[str, Any]) -> dict[str, Any]:
+    """Return settings whose sinks are topics."""
+    return plain.routed(Path("catalog.json"), {name: BUS | each for name, each in sinks.items()})
+
+
+ONE = to_topics(bus={}, dead=DEAD)
+SEVERAL = to_topics(
+    bus={"topic": "out.{messagegroup}", "key": "{messageid}-{subject|none}-{endpointid}"},
+    bare={"topic": "bare", "lineage": False, "key": "{context.a}"},
+    dead={"topic": "dead.{reason}"},
+) | {"routes": [{"when": {"attributes": {"type": "*1*"}}, "to": ["bare"]}, {"to": ["bus"]}]}
+TIES = {**ONE, "match": {"ambiguous": "first"}}
+RELATED = {**ONE}
+UNTRACED = to_topics(bus={"lineage": False}, dead=DEAD)
+
+
+def plan_of(catalog: Catalog, settings: dict[str, Any], folder: Path) -> Plan:
+    return Plan(catalog, settings_from_dict({"sources": [{"endpoint": ENDPOINT}], **settings}, {}, folder))
 
 
 def related(catalog: Catalog) -> Catalog:

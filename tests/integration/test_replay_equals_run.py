@@ -27,6 +27,7 @@ from router.settings import settings_from_dict
 from router.watching.metrics import Metrics
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
+from tests.support import plain
 from tests.support.evaluating import KAFKA_SCHEMA, evaluated, inbox_row, kafka_row
 from tests.support.processes import KeptOutcomes
 
@@ -135,22 +136,14 @@ def catalog(protocols: Sequence[str], *, mended: bool) -> Catalog:
 
 def plan_of(folder: Path, catalog: Catalog) -> Plan:
     """Return the plan that sends every event to Kafka, in both modes, and to a table."""
-    kafka = {"type": "kafka", "bootstrap_servers": "broker:9092"}
-    told = {
-        "sources": [
-            {"endpoint": each.xid, **({"addresses": ["in"]} if each.protocol not in ("KAFKA", "HTTP") else {})}
-            for each in catalog.endpoints.values()
-        ],
-        "sinks": {
-            "binary": {**kafka, "topic": "binary.{messageid}", "mode": "binary"},
-            "structured": {**kafka, "topic": "structured", "mode": "structured"},
-            "lake": {"type": "table", "path": str(folder / "lake")},
-            "dead": {"type": "jsonl", "path": str(folder / "dead")},
-        },
-        "routes": [{"to": ["binary", "structured", "lake"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "state": str(folder / "state"),
-    }
+    sources = [
+        {"endpoint": each.xid, **({"addresses": ["in"]} if each.protocol not in ("KAFKA", "HTTP") else {})}
+        for each in catalog.endpoints.values()
+    ]
+    sinks = plain.topics("broker:9092", binary="binary.{messageid}", structured="structured")
+    sinks = {name: {**each, "mode": name} for name, each in sinks.items()}
+    sinks |= plain.tables(folder, "lake") | plain.lines(folder, "dead")
+    told = plain.routed(folder, sinks, sources=sources, state=str(folder / "state"))
     return Plan(catalog, settings_from_dict(told, {}, folder))
 
 

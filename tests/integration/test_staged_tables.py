@@ -23,6 +23,7 @@ from router.writing.outcomes import Outcomes
 from router.writing.staging import BatchId, collect_results
 from tests.integration.test_match_equals_run import source
 from tests.integration.test_one_pass import plan_of
+from tests.support import plain
 from tests.support.tables import by_delta, by_duckdb
 
 if TYPE_CHECKING:
@@ -35,14 +36,8 @@ FAILED = "2026-01-02T03:04:05.000006+00:00"
 def loaded_plan(spark: SparkSession, folder: Path, kind: Kind, seed: int, **more: Any) -> tuple[LoadedPlan, DataFrame]:
     """A plan whose sinks are tables in the folder, and rows for it."""
     catalog, lines, frame = source(spark, kind, seed, envelopeoptions={"mode": "structured"})
-    lake = {"type": "table", "path": str(folder / "lake")}
-    told = {
-        "sinks": {"lake": lake | more.pop("lake", {}), "dead": {"type": "table", "path": str(folder / "dead")}},
-        "routes": [{"to": ["lake"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        **more,
-    }
-    plan = plan_of(catalog, told, folder)
+    sinks = plain.tables(folder, "lake", **more.pop("lake", {})) | plain.tables(folder, "dead")
+    plan = plan_of(catalog, plain.routed(folder, sinks, **more), folder)
     return PlanCache(spark, None, plan, Metrics()).current(), frame(lines).repartition(2)
 
 

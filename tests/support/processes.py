@@ -309,14 +309,11 @@ def leave(
 ) -> dict[str, list[Sent]]:
     """Return what leaves for Kafka or HTTP records, all of one protocol, by mode; every event must be routed."""
     protocol = records[0].protocol
-    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name, "mode": name} for name in MODES}
-    sinks["dead"] = {**sinks["binary"], "topic": "dead"}
-    told = {
-        "sources": [{"endpoint": ENDPOINT}],
-        "sinks": sinks,
-        "routes": [{"to": list(MODES)}],
-        "dead_letters": {"sinks": ["dead"]},
-    }
+    broker = {"type": "kafka", "bootstrap_servers": "broker:9092"}
+    sinks = {name: {**broker, "topic": name, "mode": name} for name in MODES}
+    sinks["dead"] = {**broker, "topic": "dead"}
+    routes = {"routes": [{"to": list(MODES)}], "dead_letters": {"sinks": ["dead"]}}
+    told = {"sources": [{"endpoint": ENDPOINT}], "sinks": sinks, **routes}
     plan = Plan(catalog or any_event(protocol), settings_from_dict(told, {}, folder))
     kafka = protocol == "KAFKA"
     rows = [kafka_row(each, at) if kafka else inbox_row(each, at) for at, each in enumerate(records)]
