@@ -174,7 +174,7 @@ def test_https_with_and_without_client_certificates(
 ) -> None:
     authority, pair = certified
     ours, stranger = authority.sign("sender"), Authority(tmp_path, "strangers").sign("sender")
-    tls = {"tls_certificate": pair.certificate, "tls_key": pair.key}
+    tls: dict[str, Any] = {"tls_certificate": pair.certificate, "tls_key": pair.key}
     with (
         serving(ROUTES, store, access=ACCESS, **tls) as plain,
         serving(ROUTES, store, tls_clients=authority.certificate, **tls) as mutual,
@@ -195,7 +195,11 @@ def test_https_with_and_without_client_certificates(
 
 def test_authorities_that_cannot_be_read_are_named(certified: tuple[Authority, Pair], tmp_path: Path) -> None:
     _, pair = certified
-    tls = {"tls_certificate": pair.certificate, "tls_key": pair.key, "tls_clients": tmp_path / "none.pem"}
+    tls: dict[str, Any] = {
+        "tls_certificate": pair.certificate,
+        "tls_key": pair.key,
+        "tls_clients": tmp_path / "none.pem",
+    }
     for told, settings in ((r"none\.pem", tls), ("both", {"tls_clients": pair.certificate})):
         with pytest.raises(GatewayError, match=told), serving(ROUTES, Rows(), **settings):
             pass

@@ -210,7 +210,7 @@ def test_http_with_tls(tmp_path: Path, mode: str, version: str | None) -> None:
     authority = Authority(tmp_path / "tls")
     pair = authority.sign("server", alternatives="DNS:localhost,IP:127.0.0.1")
     rows = Rows()
-    tls = {"tls_certificate": pair.certificate, "tls_key": pair.key}
+    tls: dict[str, Any] = {"tls_certificate": pair.certificate, "tls_key": pair.key}
     with serving([HttpRoute(E, "/in/{type}")], rows, **tls) as gateway:
         told = {"type": "http", "url": f"https://localhost:{gateway.port}/in/{{type}}", "mode": mode, "timeout": "10s"}
         told |= {"version": version} if version else {}
