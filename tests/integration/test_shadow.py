@@ -77,7 +77,9 @@ def catalogs(bootstrap: str, topic: str) -> tuple[Tree, Tree]:
         tree = parse_text(path.name, path.read_bytes()).tree
         for name in old:
             old[name] |= tree.get(name, {})
-        kafka = (each for each in tree["endpoints"].values() if each.get("protocol", "").upper().startswith("KAFKA"))
+        kafka = (
+            each for each in tree.get("endpoints", {}).values() if each.get("protocol", "").upper().startswith("KAFKA")
+        )
         groups += [group.rpartition("/")[2] for each in kafka for group in each.get("messagegroups", ())]
     old["endpoints"] = {"all": plain.endpoint("KAFKA", {"topic": topic}, *dict.fromkeys(groups), uri=bootstrap)}
     new = copy.deepcopy(old)
