@@ -118,12 +118,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 @pytest.fixture(scope="module")
 def apicurio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
     """A real schema registry, with nothing in it but what the tests of a module register."""
-    registry = Apicurio(tmp_path_factory.mktemp("apicurio"))
-    registry.start()
-    try:
+    with Apicurio(tmp_path_factory.mktemp("apicurio")) as registry:
         yield registry
-    finally:
-        registry.stop()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ Each size is loaded several times in one process; the median counts, and the fir
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import statistics
@@ -18,10 +17,10 @@ from typing import TypeVar
 
 from catalog.load import load
 from router.matching.records import RecordMatcher
+from tests.benchmarks.machine import options, say
 from tests.support.large_catalog import large_catalog
 
 T = TypeVar("T")
-SIZES = (10, 100, 1_000, 10_000)
 RECORD = json.dumps(
     {
         "endpoint": "/endpoints/kafka",
@@ -33,10 +32,7 @@ RECORD = json.dumps(
 
 def main() -> None:
     """Run the benchmark and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, rounds=3, sizes=[10, 100, 1_000, 10_000])
     lines = ["definitions    load s   compile s     sum s   first sum s", "-" * 56]
     with tempfile.TemporaryDirectory(prefix="xrouter-bench-") as folder:
         for size in chosen.sizes:
@@ -44,8 +40,8 @@ def main() -> None:
             path.write_text(json.dumps(large_catalog(size)), encoding="utf-8")
             lines.append(_line(path, size, chosen.rounds))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print("\n".join(lines))  # noqa: T201
-    print(f"peak memory of the process {peak:,.0f} MiB")  # noqa: T201
+    say("\n".join(lines))
+    say(f"peak memory of the process {peak:,.0f} MiB")
 
 
 def _line(path: Path, size: int, rounds: int) -> str:

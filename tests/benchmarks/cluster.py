@@ -7,7 +7,6 @@ processes warm up, the clock and the processor time of each of them are read, an
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.benchmarks.machine import machine
-from tests.support import load
+from tests.benchmarks.machine import machine, options, say
+from tests.support import load, plain
 from tests.support.brokers import KafkaBroker
 from tests.support.kafka import create_topics, produce
 from tests.support.processes import below, processor_seconds
@@ -45,23 +44,15 @@ class Spent:
 
 def main() -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--executors", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--records", type=int, default=200_000)
-    parser.add_argument("--warm", type=int, default=60_000)
-    parser.add_argument("--definitions", type=int, default=1_500)
-    chosen = parser.parse_args()
-    sys.stdout.write(f"{chosen.records} records, {chosen.definitions} definitions; {machine()}\n")
+    chosen = options(__doc__, executors=[1, 2], records=200_000, warm=60_000, definitions=1_500)
+    say(f"{chosen.records} records, {chosen.definitions} definitions; {machine()}")
     for count in chosen.executors:
         with tempfile.TemporaryDirectory() as folder:
-            sys.stdout.write(_figures(count, _measured(count, chosen, Path(folder))) + "\n")
-            sys.stdout.flush()
+            say(_figures(count, _measured(count, chosen, Path(folder))))
 
 
 def _measured(count: int, chosen: argparse.Namespace, folder: Path) -> Spent:
-    broker = KafkaBroker(folder / "kafka", heap="768m")
-    broker.start()
-    try:
+    with KafkaBroker(folder / "kafka", heap="768m") as broker:
         create_topics(broker.bootstrap, ["in", "out"], PARTITIONS)
         produce(broker.bootstrap, "in", load.records(chosen.warm + chosen.records, chosen.definitions))
         with spark_cluster(folder / "cluster", count) as cluster:
@@ -77,29 +68,16 @@ def _measured(count: int, chosen: argparse.Namespace, folder: Path) -> Spent:
                 return _spent(router, parts, chosen.warm + chosen.records).since(before)
             finally:
                 router.stop()
-    finally:
-        broker.stop()
 
 
 def _settings(broker: KafkaBroker, cluster: SparkCluster, folder: Path, definitions: int) -> dict[str, Any]:
-    bus = {"type": "kafka", "bootstrap_servers": broker.bootstrap}
     catalog = load.write_catalog(folder / "catalog.json", load.catalog(definitions, topic="in"))
     # The best code here, where tests want a quick start.
     best = {"spark.driver.extraJavaOptions": "", "spark.executor.extraJavaOptions": "-XX:+UseSerialGC"}
     spark = cluster.settings(folder / "lake")
-    return {
-        "catalog": {"source": str(catalog)},
-        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": broker.bootstrap}],
-        "sinks": {
-            "bus": {**bus, "topic": "out"},
-            "events": {"type": "table", "path": str(folder / "lake" / "events")},
-            "letters": {"type": "table", "path": str(folder / "lake" / "letters")},
-        },
-        "routes": [{"to": ["bus", "events"]}],
-        "dead_letters": {"sinks": ["letters"]},
-        "max_records_per_batch": BATCH,
-        "spark": {**spark, "conf": {**spark["conf"], **best}},
-    }
+    spark["conf"] |= best
+    sinks = plain.topics(broker.bootstrap, bus="out") | plain.tables(folder / "lake", "events", "dead")
+    return load.settings(broker.bootstrap, catalog, sinks, max_records_per_batch=BATCH, spark=spark)
 
 
 def _spent(router: RouterProcess, parts: dict[str, Callable[[], Sequence[int]]], records: int) -> Spent:

@@ -15,31 +15,25 @@ of records for each definition, and of dead letters.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
-from router.settings import settings_from_dict
-from router.spark.session import open_spark_session
 from router.state.state import StateFolder
 from tests.benchmarks import kafka_passthrough, spark_by_hand, spark_filters
-from tests.benchmarks.machine import machine, say
-from tests.benchmarks.streams import Cost, Run, Streams, Way, running
-from tests.support import load
-from tests.support.brokers import kafka_for_tests
+from tests.benchmarks.machine import machine, options, say
+from tests.benchmarks.streams import Cost, Streams, Way, broker, in_batches, plan_of, session, to_kafka
+from tests.support import load, plain
 from tests.support.kafka import create_topics, produce, read_all
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 PARTITIONS: Final = 4
 PEERS: Final = "peers"
@@ -71,16 +65,8 @@ class Bench:
         create_topics(self._bootstrap, [topic, out, dead], PARTITIONS)
         produce(self._bootstrap, topic, load.records(records, definitions))
         catalog = load.write_catalog(self._folder / f"{topic}.json", load.catalog(definitions, topic=topic))
-        sink = {"type": "kafka", "bootstrap_servers": self._bootstrap}
-        told = {
-            "catalog": {"source": str(catalog)},
-            "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": self._bootstrap}],
-            "sinks": {"bus": {**sink, "topic": out}, "dead": {**sink, "topic": dead}},
-            "routes": [{"to": ["bus"]}],
-            "dead_letters": {"sinks": ["dead"]},
-            "state": str(self._folder / "state"),
-        }
-        return Plan(load_catalog([catalog]), settings_from_dict(told, os.environ, self._folder))
+        sinks = plain.topics(self._bootstrap, bus=out, dead=dead)
+        return plan_of(self._folder, load.settings(self._bootstrap, catalog, sinks))
 
     def routed(self, spark: SparkSession, state: StateFolder, topic: str, plan: Plan) -> Variant:
         """Through the router's pipeline."""
@@ -92,12 +78,9 @@ class Bench:
 
     def bare(self, variant: Variant) -> Variant:
         """A copy of the same topic by Spark alone."""
-
-        def copied(rows: DataFrame) -> DataFrame:
-            return kafka_passthrough.copied(rows, variant.out)
-
-        name = f"bare, {variant.topic}"
-        return replace(variant, name=name, run=partial(self._stream, copied), reading={})
+        copied = partial(kafka_passthrough.copied, topic=variant.out)
+        run = partial(to_kafka, self._bootstrap, copied)
+        return replace(variant, name=f"bare, {variant.topic}", run=run, reading={})
 
     def by_hand(self, spark: SparkSession) -> list[Variant]:
         """The programs that one writes without a router."""
@@ -105,14 +88,14 @@ class Bench:
         read = spark_by_hand.read_off(load.catalog(chosen.peer_definitions, topic=PEERS))
         variants = []
         for name, style, started in (
-            ("case-when", spark_by_hand.case_when, self._stream),
-            ("filters", spark_filters.filters, self._batches),
+            ("case-when", spark_by_hand.case_when, to_kafka),
+            ("filters", spark_filters.filters, in_batches),
         ):
             if name not in chosen.peers:
                 continue
             out, dead = _sent(name)
             create_topics(self._bootstrap, [out, dead], PARTITIONS)
-            run = partial(started, style(read, out, dead))
+            run = partial(started, self._bootstrap, style(read, out, dead))
             records, batch = chosen.peer_records, chosen.peer_batch
             variants.append(Variant(PEERS, run, {}, f"by hand, {name}", records, batch, out, dead))
         return variants
@@ -122,19 +105,6 @@ class Bench:
         events = (message.header("xrouter-message") or "" for message in read_all(self._bootstrap, variant.out))
         return Counter(events) + Counter(dead=len(read_all(self._bootstrap, variant.dead)))
 
-    def _stream(self, records: Callable[[DataFrame], DataFrame]) -> Run:
-        return lambda rows, path: (
-            records(rows).writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", self._bootstrap).option("checkpointLocation", path)
-        )  # fmt: skip
-
-    def _batches(self, records: Callable[[DataFrame], DataFrame]) -> Run:
-        def write(rows: DataFrame, _: int) -> None:
-            records(rows).write.format("kafka").option("kafka.bootstrap.servers", self._bootstrap).save()
-            rows.sparkSession.catalog.clearCache()
-
-        return lambda rows, path: rows.writeStream.foreachBatch(write).option("checkpointLocation", path)
-
 
 def _sent(topic: str) -> tuple[str, str]:
     return f"{topic}-out", f"{topic}-dead"
@@ -142,25 +112,18 @@ def _sent(topic: str) -> tuple[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--definitions", type=int, nargs="*", default=[10, 100, 1_000, 10_000])
-    parser.add_argument("--records", type=int, default=300_000, help="of each catalog")
-    parser.add_argument("--batch", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm", type=int, default=4, help="rounds before those that count")
-    parser.add_argument("--peers", nargs="*", default=["case-when", "filters"], help="none leaves them out")
-    parser.add_argument("--peer-definitions", type=int, default=1_500)
-    parser.add_argument("--peer-records", type=int, default=100_000)
-    parser.add_argument("--peer-batch", type=int, default=50_000)
-    parser.add_argument("--peer-rounds", type=int, default=1)
-    chosen = parser.parse_args(arguments)
+    of_sizes = {"definitions": [10, 100, 1_000, 10_000], "records": (300_000, "of each catalog"), "batch": 100_000}
+    of_rounds = {"rounds": 3, "warm": (4, "rounds before those that count")}
+    of_peers = {"peers": (["case-when", "filters"], "none leaves them out"), "peer_definitions": 1_500}
+    of_peers |= {"peer_records": 100_000, "peer_batch": 50_000, "peer_rounds": 1}
+    chosen = options(__doc__, arguments, **of_sizes, **of_rounds, **of_peers)
     say(machine())
-    with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
-        _measure(chosen, Path(folder), bootstrap)
+    with broker() as (folder, bootstrap):
+        _measure(chosen, folder, bootstrap)
 
 
 def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
-    bench, others = Bench(folder, bootstrap, chosen), running()
+    bench = Bench(folder, bootstrap, chosen)
     plans = {
         f"{count}-definitions": bench.fill(f"{count}-definitions", count, chosen.records)
         for count in chosen.definitions
@@ -169,11 +132,7 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
         plans[PEERS] = bench.fill(PEERS, chosen.peer_definitions, chosen.peer_records)
     first = next(iter(plans.values()))
     configure_logs(first.settings.log)
-    with (
-        StateFolder.open(folder / "state") as state,
-        open_spark_session(first.settings, state.root, first.sources) as spark,
-    ):
-        streams = Streams(spark, bootstrap, folder, others)
+    with session(folder, bootstrap, first) as (spark, state, streams):
         routed = {topic: bench.routed(spark, state, topic, plan) for topic, plan in plans.items()}
         sizes = [variant for topic, variant in routed.items() if topic != PEERS]
         costs: dict[str, list[Cost]] = {}

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,9 +25,9 @@ import yaml
 from confluent_kafka.admin import AdminClient
 
 from router.spark.connectors import fetch_jars
-from tests.benchmarks.machine import machine, say
-from tests.support import load
-from tests.support.brokers import kafka_for_tests
+from tests.benchmarks.machine import machine, options, say
+from tests.benchmarks.streams import broker
+from tests.support import load, plain
 from tests.support.kafka import create_topics, produce
 from tests.support.ports import free_ports
 from tests.support.processes import below, processor_seconds
@@ -88,23 +87,9 @@ def ways(folder: Path, bootstrap: str, catalog: Path, chosen: list[str]) -> dict
 
 def start_router(out: Path, log: IO[str], bootstrap: str, catalog: Path) -> subprocess.Popen[bytes]:
     """Start the router over the topic, with tables as the others have them."""
-    settings = {
-        "catalog": {"source": str(catalog)},
-        "sources": [{"endpoint": f"/endpoints/{TOPIC}", "bootstrap_servers": bootstrap}],
-        "sinks": {
-            "typed": {
-                "type": "table",
-                "path": f"{out}/messagegroups",
-                "layout": "definition",
-                "table": "{messagegroup}",
-            },
-            "dead": {"type": "table", "path": f"{out}/dead"},
-        },
-        "routes": [{"to": ["typed"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "metrics": {"port": free_ports(1)[0]},
-        "state": f"{out}/state",
-    }
+    sinks = plain.tables(out, "messagegroups", layout="definition", table="{messagegroup}") | plain.tables(out, "dead")
+    more = {"metrics": {"port": free_ports(1)[0]}, "state": f"{out}/state"}
+    settings = load.settings(bootstrap, catalog, sinks, **more)
     (out / "router.yaml").write_text(yaml.safe_dump(settings))
     command = [sys.executable, "-m", "xrouter", "run", str(out / "router.yaml"), "--once"]
     return subprocess.Popen(command, cwd=HERE.parents[1], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -137,16 +122,12 @@ def rows_of(out: Path) -> dict[str, int]:
 
 def main() -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--definitions", type=int, nargs="*", default=[50, 1_500])
-    parser.add_argument("--sparks", nargs="*", default=["3.5", INSTALLED])
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a program is stopped")
-    chosen = parser.parse_args()
+    limit = (300.0, "seconds after which a program is stopped")
+    chosen = options(__doc__, records=1_000_000, definitions=[50, 1_500], sparks=["3.5", INSTALLED], limit=limit)
     say(machine())
-    with tempfile.TemporaryDirectory() as name, kafka_for_tests(Path(name) / "kafka") as bootstrap:
+    with broker() as (folder, bootstrap):
         for definitions in chosen.definitions:
-            _measure_all(Path(name) / str(definitions), bootstrap, definitions, chosen)
+            _measure_all(folder / str(definitions), bootstrap, definitions, chosen)
 
 
 def _measure_all(folder: Path, bootstrap: str, definitions: int, chosen: argparse.Namespace) -> None:

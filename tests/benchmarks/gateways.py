@@ -7,7 +7,6 @@ HTTP has no client of the router's: there the same server answers 202 without st
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import tempfile
@@ -35,12 +34,13 @@ from bindings.inbox.format import iter_frames, map_segment
 from bindings.inbox.log import Inbox
 from bindings.inbox.space import InboxLimits
 from bindings.mqtt.gateway import MqttGateway
+from bindings.mqtt.publisher import MqttPublisher
 from bindings.nats.gateway import NatsGateway
 from bindings.nats.publisher import NatsPublisher
 from bindings.parts import InboxRow, Part
-from bindings.sending import Outbound
+from bindings.sending import Outbound, Publisher
 from tests.benchmarks.http_load import Load, load
-from tests.benchmarks.machine import machine
+from tests.benchmarks.machine import machine, options, say
 from tests.support.amqp import amqp_message, queue_name
 from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer
@@ -86,6 +86,13 @@ def stored(folder: Path, count: int, make: Callable[[RowStore, Counts], Gateway]
     return counts.rate()
 
 
+def publish(publisher: Publisher, address: str, prefix: str, count: int) -> None:
+    """Send events by a publisher of ours, and close it."""
+    parts = tuple(Part(f"{prefix}{name}", text.encode()) for name, text in ATTRIBUTES.items())
+    publisher.send([Outbound(address, parts, BODY, "", str(number)) for number in range(count)])
+    publisher.close()
+
+
 class Mqtt:
     """MQTT 5: a persistent session collects the backlog while nobody is there."""
 
@@ -104,17 +111,10 @@ class Mqtt:
         assert done.wait(20)
         client.disconnect()
         client.loop_stop()
-        sender = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-        sender.max_inflight_messages_set(500)
-        sender.connect("127.0.0.1", self._broker.port)
-        sender.loop_start()
-        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-        properties.UserProperty = list(ATTRIBUTES.items())
-        sent = [sender.publish("bench", BODY, qos=1, properties=properties) for _ in range(count)]
-        for each in sent:
-            each.wait_for_publish(SECONDS)
-        sender.disconnect()
-        sender.loop_stop()
+        publisher = MqttPublisher(
+            Connection((self._broker.uri,)), protocol="MQTT/5.0", client_id="bench-sender", timeout=SECONDS
+        )
+        publish(publisher, "bench", "user_properties.", count)
 
     def drop(self, count: int) -> float:
         """Receive and drop."""
@@ -218,10 +218,8 @@ class Nats:
             await client.close()
 
         asyncio.run(made())
-        headers = tuple(Part(f"headers.ce-{name}", text.encode()) for name, text in ATTRIBUTES.items())
         publisher = NatsPublisher(Connection((self._server.uri,)), sink="bench", timeout=30, stream=True)
-        publisher.send([Outbound(f"bench{self._round}", headers, BODY, "", str(n)) for n in range(count)])
-        publisher.close()
+        publish(publisher, f"bench{self._round}", "headers.ce-", count)
 
     def drop(self, count: int) -> float:
         """Receive and drop."""
@@ -291,19 +289,16 @@ def http(folder: Path, count: int, *, keep: bool) -> tuple[Load, float]:
 
 def main() -> None:
     """Run the benchmark and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["mqtt", "amqp", "nats", "http"], help="one protocol instead of all")
-    chosen = parser.parse_args()
+    only = ("", "mqtt, amqp, nats or http instead of all")
+    chosen = options(__doc__, messages=20_000, rounds=3, only=only)
     lines = [machine(), "protocol    gateway /s    dropping /s    ratio", "-" * 48]
     with tempfile.TemporaryDirectory(prefix="xrouter-bench-") as name:
         for kind in (Mqtt, Amqp, Nats):
-            if chosen.only in (None, kind.__name__.lower()):
+            if chosen.only in ("", kind.__name__.lower()):
                 lines.append(_brokered(kind, Path(name), chosen.messages, chosen.rounds))
-        if chosen.only in (None, "http"):
+        if chosen.only in ("", "http"):
             lines += _served(Path(name), max(32, chosen.messages // 2), chosen.rounds)
-    print("\n".join(lines))  # noqa: T201
+    say("\n".join(lines))
 
 
 def _brokered(kind: type[Mqtt] | type[Amqp] | type[Nats], folder: Path, messages: int, rounds: int) -> str:

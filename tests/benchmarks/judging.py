@@ -14,7 +14,6 @@ all kinds take turns.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -46,8 +45,9 @@ from router.evaluation.plan import TOPIC_PREFIX, Evaluator, Plan
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.routing import Routes, SizeLimits
-from router.settings import settings_from_dict
-from tests.benchmarks.machine import machine
+from router.settings import Settings, settings_from_dict
+from tests.benchmarks.machine import machine, options, say
+from tests.support import plain
 from tests.support.evaluating import outcome_lists
 from tests.support.schemas import confluent, known_ids
 
@@ -81,32 +81,25 @@ def definition(number: int, protocol: str, *, event: bool) -> Definition:
     )
 
 
-def judge_of(protocol: str, *, event: bool) -> Evaluator:
-    """Return what judges rows of one endpoint with the definitions."""
-    definitions = [definition(number, protocol, event=event) for number in range(DEFINITIONS)]
+def judge_of(protocol: str, definitions: Sequence[Definition]) -> Evaluator:
+    """Return what judges rows of one endpoint with these definitions."""
     xids = tuple(each.xid for each in definitions)
     endpoint = Endpoint(
         ENDPOINT,
         usage=("consumer",),
         protocol=protocol,
-        uris=(f"{BINDINGS[protocol].sending.family}://localhost",),
+        uris=(f"{BINDINGS[protocol].sending.family}://localhost:9092",),
         options=dict.fromkeys(("topic", "node", "subject"), "in"),
         candidates=xids,
     )
-    sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
-    settings = settings_from_dict(
-        {
-            "catalog": {"source": "bench.json"},
-            "sources": [{"endpoint": ENDPOINT}],
-            "sinks": {"bus": sink},
-            "routes": [{"to": ["bus"]}],
-            "dead_letters": {"sinks": ["bus"]},
-        },
-        {},
-        Path(),
-    )
+    settings = _settings(sources=[{"endpoint": ENDPOINT}])
     catalog = Catalog({each.xid: each for each in definitions}, {GROUP: xids}, {ENDPOINT: endpoint})
     return Plan(catalog, settings).evaluator
+
+
+def _settings(**more: Any) -> Settings:
+    sinks = plain.topics("localhost:9092", bus="out", dead="dead")
+    return settings_from_dict(plain.routed(Path("bench.json"), sinks, **more), {}, Path())
 
 
 def _attributes(chosen: Random, number: int) -> dict[str, str]:
@@ -272,9 +265,7 @@ def framed_judge(*, registered: bool) -> Evaluator:
     frames = FrameSettings("confluent", known_ids(known) if registered else None)
     builder.add_definitions(f"{TOPIC_PREFIX}bench", [xid], frames)
     matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), "always", builder.tie_breaker())
-    sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
-    routed = {"sinks": {"bus": sink}, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["bus"]}}
-    settings = settings_from_dict(routed, {}, Path())
+    settings = _settings()
     outputs = OutputBuilder(matcher, Routes(settings), SizeLimits(settings))
     return Evaluator(matcher, outputs, {f"{TOPIC_PREFIX}bench": 0}, 2**30)
 
@@ -332,10 +323,10 @@ def benches() -> list[Bench]:
     """Return all kinds, and the first one left to the exact codec."""
     made: list[Bench] = []
     for name, protocol, event, make in KINDS:
-        made.append(Bench(name, judge_of(protocol, event=event), rows_of(protocol, make, Random(7))))
-    name, protocol, event, make = KINDS[0]
-    odd = rows_of(protocol, make, Random(7), odd=True)
-    made.append(Bench(f"{name}, odd", judge_of(protocol, event=event), odd))
+        definitions = [definition(number, protocol, event=event) for number in range(DEFINITIONS)]
+        made.append(Bench(name, judge_of(protocol, definitions), rows_of(protocol, make, Random(7))))
+    name, protocol, _, make = KINDS[0]
+    made.append(Bench(f"{name}, odd", made[0].judge, rows_of(protocol, make, Random(7), odd=True)))
     made.append(Bench("Avro, unresolved", framed_judge(registered=False), framed_rows("same", Random(7)), "kafka"))
     for version in VERSIONS:
         rows = framed_rows(version, Random(7))
@@ -355,9 +346,7 @@ def report(measured: Sequence[Bench], rounds: int) -> str:
 
 def main() -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    rounds: int = parser.parse_args().rounds
+    rounds: int = options(__doc__, rounds=15).rounds
     pa.set_cpu_count(1)
     measured = benches()
     for each in measured:
@@ -365,7 +354,7 @@ def main() -> None:
     for _ in range(rounds):
         for each in measured:
             each.round()
-    print(report(measured, rounds))  # noqa: T201
+    say(report(measured, rounds))
 
 
 if __name__ == "__main__":

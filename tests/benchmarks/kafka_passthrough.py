@@ -19,20 +19,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import statistics
-import sys
-import tempfile
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
-
 from catalog.load import freeze_for_gc
-from catalog.load import load as load_catalog
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanCache, SharedParts
 from router.batches.splitting import Splitting
@@ -41,17 +33,14 @@ from router.logs import configure_logs
 from router.machine import BatchSizing
 from router.reading.generations import begin
 from router.reading.streams import records_of_batch
-from router.settings import Settings, settings_from_dict
 from router.sources import make_source_client
-from router.spark.session import open_spark_session
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
-from tests.benchmarks.machine import machine
-from tests.benchmarks.streams import Cost, Run, Streams, Way, running
-from tests.support import load
-from tests.support.brokers import kafka_for_tests
-from tests.support.kafka import produce
+from tests.benchmarks.machine import machine, options, say
+from tests.benchmarks.streams import Cost, Run, Way, broker, in_batches, plan_of, session, to_kafka
+from tests.support import load, plain
+from tests.support.kafka import create_topics, produce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,19 +75,11 @@ class Bench:
 
     def bare(self) -> Run:
         """Kafka to Kafka by Spark alone."""
-        return lambda rows, path: (
-            copied(rows, "out").writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", self._bootstrap).option("checkpointLocation", path)
-        )  # fmt: skip
+        return to_kafka(self._bootstrap, partial(copied, topic="out"))
 
     def bare_in_batch(self) -> Run:
         """The same, written from foreachBatch."""
-
-        def write(rows: DataFrame, _: int) -> None:
-            out = copied(rows, "out").write.format("kafka")
-            out.option("kafka.bootstrap.servers", self._bootstrap).save()
-
-        return lambda rows, path: rows.writeStream.foreachBatch(write).option("checkpointLocation", path)
+        return in_batches(self._bootstrap, partial(copied, topic="out"))
 
     def routed(self, *, lineage: bool = True) -> Run:
         """Through the router's pipeline: matched, mapped, with dead letters and all."""
@@ -128,37 +109,26 @@ def copied(rows: DataFrame, topic: str) -> DataFrame:
 
 def main() -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--records", type=int, default=500_000)
-    parser.add_argument("--definitions", type=int, default=1_500)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--master", help="that of Spark; unset is the router's own default")
-    parser.add_argument("--warm", type=int, default=2, help="rounds before those that count")
-    chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
-        _measure(chosen, Path(folder), bootstrap)
+    warm, master = (2, "rounds before those that count"), ("", "that of Spark; unset is the router's own default")
+    chosen = options(__doc__, records=500_000, definitions=1_500, rounds=5, master=master, warm=warm)
+    with broker() as (folder, bootstrap):
+        _measure(chosen, folder, bootstrap)
 
 
 def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for topic in ("in", "out", "dead"):
-        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    create_topics(bootstrap, ["in", "out", "dead"], PARTITIONS)
     path = load.write_catalog(folder / "catalog.json", load.catalog(chosen.definitions, topic="in"))
-    loaded = load_catalog([path])
-    spark_settings = {} if chosen.master is None else {"spark": {"master": chosen.master}}
-    plans = [
-        Plan(loaded, _settings(path, bootstrap, folder, spark_settings, lineage=lineage)) for lineage in (True, False)
-    ]
-    settings = plans[0].settings
-    configure_logs(settings.log)
+    more = {"spark": {"master": chosen.master}} if chosen.master else {}
+    sinks = plain.topics(bootstrap, bus="out", dead="dead")
+    plan, without = (
+        plan_of(folder, load.settings(bootstrap, path, {**sinks, "bus": {**sinks["bus"], "lineage": lineage}}, **more))
+        for lineage in (True, False)
+    )
+    configure_logs(plan.settings.log)
     records = load.records(chosen.records, chosen.definitions)
     produce(bootstrap, "in", itertools.islice(records, SMALL * SMALL_BATCHES))
-    others = running()
-    with (
-        StateFolder.open(folder / "state") as state,
-        open_spark_session(settings, state.root, plans[0].sources) as spark,
-    ):
-        bench = Bench(spark, state, bootstrap, plans[0], plans[1], "in")
+    with session(folder, bootstrap, plan) as (spark, state, streams):
+        bench = Bench(spark, state, bootstrap, plan, without, "in")
         variants = {
             "bare": Way("in", bench.bare, {}),
             "bare, read alike": Way("in", bench.bare, bench.reading),
@@ -166,7 +136,6 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
             "routed": Way("in", bench.routed, bench.reading),
             "routed, no lineage": Way("in", partial(bench.routed, lineage=False), bench.reading),
         }
-        streams = Streams(spark, bootstrap, folder, others)
         batches = {name: streams.each_batch(each, SMALL).seconds for name, each in variants.items()}
         produce(bootstrap, "in", records)
         costs: dict[str, list[Cost]] = {name: [] for name in variants}
@@ -177,23 +146,6 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
                     for name, cost in taken.items():
                         costs[name].append(cost)
     _report(costs, batches, chosen)
-
-
-def _settings(catalog: Path, bootstrap: str, folder: Path, more: Mapping[str, object], *, lineage: bool) -> Settings:
-    sink = {"type": "kafka", "bootstrap_servers": bootstrap}
-    return settings_from_dict(
-        {
-            "catalog": {"source": str(catalog)},
-            "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
-            "sinks": {"bus": {**sink, "topic": "out", "lineage": lineage}, "dead": {**sink, "topic": "dead"}},
-            "routes": [{"to": ["bus"]}],
-            "dead_letters": {"sinks": ["dead"]},
-            "state": str(folder / "state"),
-            **more,
-        },
-        os.environ,
-        folder,
-    )
 
 
 def _report(costs: dict[str, list[Cost]], batches: dict[str, float], chosen: argparse.Namespace) -> None:
@@ -211,7 +163,7 @@ def _report(costs: dict[str, list[Cost]], batches: dict[str, float], chosen: arg
         out.append(f"{line}, workers {workers:.1f}, compiler {compiler:.1f}   seconds: {rounds}")
     small = ", ".join(f"{name} {value:.2f} s" for name, value in batches.items())
     out.append(f"batches of {SMALL}: {small}")
-    sys.stdout.write("\n".join(out) + "\n")
+    say("\n".join(out))
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -27,13 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from confluent_kafka import Producer
 
-from catalog.load import load as load_catalog
-from router.evaluation.plan import Plan
-from router.settings import settings_from_dict
 from router.spark.session import open_spark_session
-from tests.benchmarks.machine import machine, say
-from tests.support import load
-from tests.support.brokers import kafka_for_tests
+from tests.benchmarks.machine import machine, options, say
+from tests.benchmarks.streams import broker, plan_of, to_kafka
+from tests.support import load, plain
 from tests.support.kafka import create_topics, ends, read_all
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -65,19 +60,12 @@ class Bench:
         """Return the settings of a router that takes the topic of a way and sends to its others."""
         catalog = load.catalog(self._chosen.definitions, topic=f"{way}-in")
         path = load.write_catalog(self._folder / f"{way}.json", catalog)
-        sink = {"type": "kafka", "bootstrap_servers": self.bootstrap}
-        master = {"master": f"local[{self._chosen.partitions + 1}]"} if trigger == ROUTED else {}
-        return {
-            "catalog": {"source": str(path)},
-            "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": self.bootstrap}],
-            "sinks": {"bus": {**sink, "topic": f"{way}-out"}, "dead": {**sink, "topic": f"{way}-dead"}},
-            "routes": [{"to": ["bus"]}],
-            "dead_letters": {"sinks": ["dead"]},
-            "trigger": trigger,
-            **({"realtime": {"rest": f"{way}-rest"}} if trigger == ROUTED else {}),
-            # Not the short-lived JVM of the tests: this one is measured.
-            "spark": {**master, "conf": {"spark.driver.extraJavaOptions": ""}},
-        }
+        more: dict[str, Any] = {"trigger": trigger, "spark": load.MEASURED}
+        if trigger == ROUTED:
+            more["realtime"] = {"rest": f"{way}-rest"}
+            more["spark"] = {**load.MEASURED, "master": f"local[{self._chosen.partitions + 1}]"}
+        sinks = plain.topics(self.bootstrap, bus=f"{way}-out", dead=f"{way}-dead")
+        return load.settings(self.bootstrap, path, sinks, **more)
 
     @contextmanager
     def routed(self, way: str, trigger: str) -> Iterator[None]:
@@ -96,10 +84,10 @@ class Bench:
 
         rows = spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.bootstrap)
         rows = rows.option("subscribe", f"{way}-in").option("includeHeaders", "true")
-        copied = rows.load().select(F.lit(f"{way}-out").alias("topic"), "key", "value", "headers")
-        writer = copied.writeStream.format("kafka").option("kafka.bootstrap.servers", self.bootstrap)
-        writer = writer.option("checkpointLocation", str(self._folder / way)).outputMode("update")
-        query = writer.trigger(**trigger).start()
+        run = to_kafka(
+            self.bootstrap, lambda rows: rows.select(F.lit(f"{way}-out").alias("topic"), "key", "value", "headers")
+        )
+        query = run(rows.load(), str(self._folder / way)).outputMode("update").trigger(**trigger).start()
         try:
             yield
         finally:
@@ -183,32 +171,31 @@ class Bench:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rates", type=int, nargs="+", default=[1_000, 5_000])
-    parser.add_argument("--triggers", nargs="*", default=["500ms", "0", ROUTED])
-    parser.add_argument("--seconds", type=int, default=40)
-    parser.add_argument("--warm", type=int, default=10, help="seconds of each phase that do not count")
-    parser.add_argument("--compiled", type=int, default=COMPILED, help="seconds of each way before its first phase")
-    parser.add_argument("--definitions", type=int, default=1_500)
-    parser.add_argument("--partitions", type=int, default=2)
-    parser.add_argument("--no-bare", action="store_true", help="leave Spark's own out")
-    chosen = parser.parse_args(arguments)
+    chosen = options(
+        __doc__,
+        arguments,
+        rates=[1_000, 5_000],
+        triggers=["500ms", "0", ROUTED],
+        seconds=40,
+        warm=(10, "seconds of each phase that do not count"),
+        compiled=(COMPILED, "seconds of each way before its first phase"),
+        definitions=1_500,
+        partitions=2,
+        no_bare=(False, "leave Spark's own out"),
+    )
     names = "".join(f"{name:>9}" for name in ("p50 ms", "p90", "p99", "most"))
     say(f"{machine()}\n{'way':24}{'records/s':>10}{'counted':>10}{names}")
-    with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
-        bench = Bench(Path(folder), bootstrap, chosen)
+    with broker() as (folder, bootstrap):
+        bench = Bench(folder, bootstrap, chosen)
         for trigger in chosen.triggers:
             bench.measure(f"routed-{trigger}", partial(bench.routed, trigger=trigger))
         if not chosen.no_bare:
-            _measure_bare(bench, Path(folder))
+            _measure_bare(bench, folder)
 
 
 def _measure_bare(bench: Bench, folder: Path) -> None:
-    settings = settings_from_dict(
-        {**bench.settings("bare", "0"), "state": str(folder / "bare-state")}, os.environ, folder
-    )
-    sources = Plan(load_catalog([folder / "bare.json"]), settings).sources
-    with open_spark_session(settings, folder / "bare-state", sources) as spark:
+    plan = plan_of(folder, bench.settings("bare", "0"))
+    with open_spark_session(plan.settings, folder / "state", plan.sources) as spark:
         bench.measure("bare", partial(bench.bare, spark, processingTime="0 seconds"))
         bench.measure("bare-real-time", partial(bench.bare, spark, realTime=REAL_TIME))
 

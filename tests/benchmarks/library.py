@@ -6,7 +6,6 @@ record is matched in turn with different values, so that no cache knows its text
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import xrouter
-from tests.benchmarks.machine import machine, say
+from tests.benchmarks.machine import machine, options, say
 
 DEFINITIONS: Final = 1_500
 _TEMPLATES: Final = {
@@ -83,11 +82,7 @@ def import_seconds(rounds: int = 5) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--definitions", type=int, default=DEFINITIONS)
-    parser.add_argument("--records", type=int, default=500, help="of each kind")
-    parser.add_argument("--rounds", type=int, default=5)
-    chosen = parser.parse_args(arguments)
+    chosen = options(__doc__, arguments, definitions=DEFINITIONS, records=(500, "of each kind"), rounds=5)
     say(machine())
     say(f"import xrouter: {import_seconds():.3f} s")
     started = time.perf_counter()

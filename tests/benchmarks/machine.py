@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +41,21 @@ def java() -> str:
         return "no Java"
     found = re.search(r'version "([^"]+)"', done.stderr)
     return f"Java {found[1]}" if found else "an unknown Java"
+
+
+def options(doc: str | None, arguments: Sequence[str] | None = None, **known: Any) -> argparse.Namespace:
+    """Return what a command line says. Of each option its default is *known*, or that and a word about it."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    for name, told in known.items():
+        default, about = told if isinstance(told, tuple) else (told, None)
+        flag = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(flag, action="store_true", help=about)
+        elif isinstance(default, list):
+            parser.add_argument(flag, type=type(default[0]), nargs="*", default=default, help=about)
+        else:
+            parser.add_argument(flag, type=type(default), default=default, help=about)
+    return parser.parse_args(arguments)
 
 
 def say(text: str) -> None:

@@ -11,7 +11,6 @@ given, which other work disturbs less.
 
 from __future__ import annotations
 
-import argparse
 import os
 import pickle
 import random
@@ -31,16 +30,14 @@ import pyarrow as pa
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from router.errors import ConnectorError
-from router.evaluation.plan import Plan
 from router.matching.channels import ChannelBuilder
 from router.matching.index.classes import BatchColumns, IntArray, SplitColumn
 from router.matching.index.index import MatchIndex
 from router.matching.winners import WinnerChooser
-from router.settings import settings_from_dict
 from tests.benchmarks import event_ruler
-from tests.benchmarks.machine import machine
+from tests.benchmarks.judging import judge_of
+from tests.benchmarks.machine import machine, options, say
 
-SIZES: Final = (10, 100, 1_000, 1_500, 10_000)
 BATCH: Final = 20_000
 GROUP: Final = "/messagegroups/Bench"
 ENDPOINT: Final = "/endpoints/bench"
@@ -218,30 +215,7 @@ class Bench:
 
 def judge_bytes(size: int) -> int:
     """Return the pickled size of what workers are sent for that many definitions: all that a plan compiles into."""
-    catalog = catalog_of(size)
-    endpoint = Endpoint(
-        ENDPOINT,
-        usage=("consumer",),
-        protocol="KAFKA",
-        uris=("kafka://localhost:9092",),
-        options={"topic": "bench"},
-        candidates=tuple(catalog.definitions),
-    )
-    sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
-    settings = settings_from_dict(
-        {
-            "catalog": {"source": "bench.json"},
-            "sources": [{"endpoint": ENDPOINT}],
-            "sinks": {"bus": sink},
-            "routes": [{"to": ["bus"]}],
-            "dead_letters": {"sinks": ["bus"]},
-        },
-        {},
-        Path(),
-    )
-    return len(
-        pickle.dumps(Plan(Catalog(catalog.definitions, catalog.groups, {ENDPOINT: endpoint}), settings).evaluator)
-    )
+    return len(pickle.dumps(judge_of("KAFKA", [definition(number) for number in range(size)])))
 
 
 def time_event_ruler(benches: Sequence[Bench], rounds: int, rows: int) -> None:
@@ -278,14 +252,9 @@ def report(benches: Sequence[Bench], rounds: int, rows: int) -> str:
 
 def main() -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batches", type=int, default=10)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--ruler-rounds", type=int, default=5)
-    parser.add_argument("--ruler-rows", type=int, default=4_000)
-    parser.add_argument("--no-ruler", action="store_true", help="leave event-ruler out, which needs a JDK")
-    chosen = parser.parse_args()
+    no_ruler = (False, "leave event-ruler out, which needs a JDK")
+    sizes = [10, 100, 1_000, 1_500, 10_000]
+    chosen = options(__doc__, rounds=7, batches=10, sizes=sizes, ruler_rounds=5, ruler_rows=4_000, no_ruler=no_ruler)
     pa.set_cpu_count(1)
     benches = [Bench(size, chosen.batches) for size in chosen.sizes]
     for bench in benches:
@@ -298,7 +267,7 @@ def main() -> None:
             time_event_ruler(benches, chosen.ruler_rounds, chosen.ruler_rows)
         except (ConnectorError, event_ruler.EventRulerFailed) as error:
             raise SystemExit(str(error)) from error
-    print(report(benches, chosen.rounds, min(chosen.ruler_rows, BATCH)))  # noqa: T201
+    say(report(benches, chosen.rounds, min(chosen.ruler_rows, BATCH)))
 
 
 if __name__ == "__main__":

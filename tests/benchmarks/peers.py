@@ -28,7 +28,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import venv
 from collections import Counter
@@ -45,9 +44,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from bindings.private_files import hold_lock
 from router.errors import ConnectorError
 from router.spark.connectors import cache_root, fetch_jars, find_java
-from tests.benchmarks.machine import machine, say
-from tests.support import load
-from tests.support.brokers import kafka_for_tests
+from tests.benchmarks.machine import machine, options, say
+from tests.benchmarks.streams import broker
+from tests.support import load, plain
 from tests.support.code_lines import code_lines_of
 from tests.support.kafka import create_topics, iter_all, produce
 from tests.support.ports import free_ports
@@ -122,16 +121,9 @@ def router() -> Contestant:
 
 
 def router_settings(task: Task) -> dict[str, Any]:
-    sink = {"type": "kafka", "bootstrap_servers": task.bootstrap}
-    return {
-        "catalog": {"source": str(task.catalog)},
-        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": task.bootstrap}],
-        "sinks": {"bus": {**sink, "topic": f"{task.out}{{messagegroup}}"}, "dead": {**sink, "topic": task.dead}},
-        "routes": [{"to": ["bus"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "metrics": {"port": free_ports(1)[0]},
-        "state": str(task.folder / "state"),
-    }
+    sinks = plain.topics(task.bootstrap, bus=f"{task.out}{{messagegroup}}", dead=task.dead)
+    more = {"metrics": {"port": free_ports(1)[0]}, "state": str(task.folder / "state")}
+    return load.settings(task.bootstrap, task.catalog, sinks, **more)
 
 
 def streams() -> Contestant:
@@ -483,39 +475,18 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(rows)
 
 
-LACKS: Final = """\
-| | xrouter | Kafka Streams | Quix Streams | PySpark, CASE WHEN |
-|---|---|---|---|---|
-| a catalog is read | any | of this shape | of this shape | of this shape, into branches |
-| a changed catalog without a restart; a batch ends with the one it began with | yes | - | - | - |
-| inheritance between definitions | yes | - | - | - |
-| of several definitions of one type | the most specific, or `ambiguous` | the last | the last | the first |
-| all attributes and options of all types, required or not | yes | - | - | - |
-| CloudEvents in structured mode | yes | - | - | - |
-| bodies validated against schemas | yes | - | - | - |
-| dead letters with a reason | nine reasons | two | two | two |
-| the nearest definition, and what differs from it | yes | - | - | - |
-| dead letters listed, and sent again after a repair | yes | - | - | - |
-| a record that the broker refuses | a dead letter | the program ends | the program ends | the query ends |
-| the catalog's epoch on each record | yes | a constant | a constant | a constant |
-| MQTT, AMQP, NATS and HTTP beside Kafka; tables and files | yes | by Connect | some | tables and files |
-| a record explained (`match`), a catalog checked, metrics for each definition | yes | - | - | - |
-| from broker to broker | batches, or real-time mode | record by record | record by record | batches |
-| exactly once from Kafka to Kafka | - (at least once) | a setting | a setting | - (at least once) |
-| state, windows and joins | - | yes | yes | yes |"""
-"""What each has as it was measured; the last rows are what the router has not, or not alone."""
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--records", type=int, default=300_000, help="of a round")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm", type=int, default=2, help="rounds before those that count")
-    parser.add_argument("--definitions", type=int, nargs="+", default=[50, 200, 1_500], help="ascending")
-    parser.add_argument("--peers", nargs="*", choices=[*KINDS][1:], default=[*KINDS][1:], help="none leaves them out")
-    parser.add_argument("--limit", type=float, default=100, help="seconds after which a peer is stopped")
-    chosen = parser.parse_args(arguments)
+    chosen = options(
+        __doc__,
+        arguments,
+        records=(300_000, "of a round"),
+        rounds=3,
+        warm=(2, "rounds before those that count"),
+        definitions=([50, 200, 1_500], "ascending"),
+        peers=([*KINDS][1:], "none leaves them out"),
+        limit=(100.0, "seconds after which a peer is stopped"),
+    )
     began, waiting = time.monotonic(), os.getloadavg()[0]
     contestants: dict[str, Contestant] = {}
     for kind in ("router", *chosen.peers):
@@ -523,11 +494,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             contestants[kind] = KINDS[kind]()
         except PeerMissing as missing:
             say(f"left out: {missing}")
-    with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
-        results = Bench(Path(folder), bootstrap, chosen).run(contestants)
+    with broker() as (folder, bootstrap):
+        results = Bench(folder, bootstrap, chosen).run(contestants)
     size = f"{chosen.records:,} records a round, {chosen.warm} rounds to warm up, medians of {chosen.rounds}"
     lasted = f"load before: {waiting:.1f}; {time.monotonic() - began:.0f} s in all"
-    say(f"\n{machine()}; {size}; {lasted}\n\n{table(results)}\n\n{LACKS}")
+    say(f"\n{machine()}; {size}; {lasted}\n\n{table(results)}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ default, the import is not. CPU seconds are those of the server's process alone,
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import resource
@@ -24,6 +23,7 @@ import httpx
 
 from registry.core.requests import RegistryRequest
 from registry.http.server import RegistryServer, RegistrySettings, open_service
+from tests.benchmarks.machine import options, say
 from tests.support.large_catalog import large_catalog
 
 _VERSIONS: Final = (20, 320, 1_000)
@@ -33,15 +33,11 @@ _GROUP: Final = 20
 
 def main() -> None:
     """Run the benchmark and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--definitions", type=int, default=10_000)
-    parser.add_argument("--messages", type=int, default=50_000)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, requests=1000, definitions=10_000, messages=50_000)
     with tempfile.TemporaryDirectory(prefix="xrouter-bench-") as folder:
         for line in _serving(Path(folder), chosen.requests, chosen.messages):
-            print(line, flush=True)  # noqa: T201
-        print(_import(Path(folder), chosen.definitions))  # noqa: T201
+            say(line)
+        say(_import(Path(folder), chosen.definitions))
 
 
 def _import(folder: Path, size: int) -> str:

@@ -8,7 +8,6 @@ take turns, so that what else the machine does meets both alike.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -37,7 +36,7 @@ from router.sinks.jsonlines import (
     render_letter_lines,
     wide_to_json_line,
 )
-from tests.benchmarks.machine import machine
+from tests.benchmarks.machine import machine, options, say
 
 ROWS: Final = 10_000
 LINES: Final = 2_000
@@ -203,9 +202,7 @@ def cpu(work: Callable[[], Any]) -> float:
 
 def main() -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
+    rounds = options(__doc__, rounds=7).rounds
     pa.set_cpu_count(1)
     cases = [*rendering("KAFKA", "kafka", kafka_rows()), *lines(), *payloads()]
     for protocol in PREFIXES:
@@ -217,7 +214,7 @@ def main() -> None:
         one, all_ = (min(pair[at] for pair in pairs) for at in (0, 1))
         shown = f"{one:8.2f} {all_:8.2f} {one / all_:6.1f}" if each is not None else f"{'':8} {all_:8.2f}"
         table.append(f"{name:50} {shown}")
-    print("\n".join(table))  # noqa: T201
+    say("\n".join(table))
 
 
 if __name__ == "__main__":

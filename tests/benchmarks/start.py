@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from tests.benchmarks.machine import machine, say
-from tests.support import load
-from tests.support.brokers import kafka_for_tests
+from tests.benchmarks.machine import machine, options, say
+from tests.benchmarks.streams import broker
+from tests.support import load, plain
 from tests.support.kafka import create_topics, ends
 from tests.support.processes import below
 from tests.support.router import RouterProcess
@@ -31,18 +30,13 @@ BROKER_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 
 def main() -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--definitions", type=int, nargs="+", default=[1_500])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--log", action="store_true", help="print the log of each router")
-    parser.add_argument("--trigger", default="0")
-    chosen = parser.parse_args()
+    log = (False, "print the log of each router")
+    chosen = options(__doc__, definitions=[1_500], rounds=3, log=log, trigger="0")
     say(machine())
-    with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
+    with broker() as (folder, bootstrap):
         for definitions in chosen.definitions:
             for number in range(chosen.rounds):
-                name = f"start-{definitions}-{number}"
-                _round(Path(folder), bootstrap, name, definitions, chosen)
+                _round(folder, bootstrap, f"start-{definitions}-{number}", definitions, chosen)
 
 
 def _round(folder: Path, bootstrap: str, name: str, definitions: int, chosen: argparse.Namespace) -> None:
@@ -104,19 +98,9 @@ def _send(bootstrap: str, topic: str, start: int, definitions: int) -> None:
 
 def _settings(folder: Path, bootstrap: str, topic: str, definitions: int, trigger: str) -> dict[str, Any]:
     path = load.write_catalog(folder / f"{topic}.json", load.catalog(definitions, topic=f"{topic}-in"))
-    sink = {"type": "kafka", "bootstrap_servers": bootstrap}
-    return {
-        "catalog": {"source": str(path)},
-        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
-        "sinks": {"bus": {**sink, "topic": f"{topic}-out"}, "dead": {**sink, "topic": f"{topic}-dead"}},
-        "routes": [{"to": ["bus"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "start": "earliest",
-        "trigger": trigger,
-        "log": {"level": "debug"},
-        # Not the short-lived JVM of the tests: this one is measured.
-        "spark": {"conf": {"spark.driver.extraJavaOptions": ""}},
-    }
+    sinks = plain.topics(bootstrap, bus=f"{topic}-out", dead=f"{topic}-dead")
+    more = {"start": "earliest", "trigger": trigger, "log": {"level": "debug"}, "spark": load.MEASURED}
+    return load.settings(bootstrap, path, sinks, **more)
 
 
 if __name__ == "__main__":

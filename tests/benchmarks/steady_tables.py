@@ -12,8 +12,6 @@ import argparse
 import itertools
 import json
 import os
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -24,8 +22,9 @@ import duckdb
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from tests.benchmarks.machine import machine
-from tests.support.brokers import kafka_for_tests
+from tests.benchmarks.machine import machine, options, say
+from tests.benchmarks.streams import broker
+from tests.support import load, plain
 from tests.support.kafka import create_topics
 from tests.support.processes import below
 from tests.support.router import RouterProcess
@@ -49,45 +48,23 @@ _FIELDS: Final = {
 def catalog(definitions: int, bootstrap: str, topic: str = TOPIC) -> dict[str, Any]:
     """Return a catalog of CloudEvents, told apart by type, each with a JSON Schema of eight members."""
     messages = {
-        f"reading{number}": {
-            "envelope": "CloudEvents/1.0",
-            "envelopemetadata": {"type": {"value": f"reading.{number}"}},
-            "dataschemaformat": "JSONSchema/draft-07",
-            "dataschema": {"type": "object", "properties": _FIELDS, "required": ["n"]},
-        }
+        f"reading{number}": plain.event(
+            f"reading.{number}",
+            dataschemaformat="JSONSchema/draft-07",
+            dataschema={"type": "object", "properties": _FIELDS, "required": ["n"]},
+        )
         for number in range(definitions)
     }
-    endpoint = {
-        "usage": ["consumer"],
-        "protocol": "KAFKA",
-        "protocoloptions": {"endpoints": [{"uri": bootstrap}], "options": {"topic": topic}},
-        "messagegroups": ["/messagegroups/readings"],
-    }
-    return {
-        "specversion": "1.0-rc2",
-        "endpoints": {"hall": endpoint},
-        "messagegroups": {"readings": {"messages": messages}},
-    }
-
-
-def write(path: Path, content: dict[str, Any]) -> Path:
-    """Write a catalog, and return where it is."""
-    path.write_text(json.dumps(content))
-    return path
+    hall = plain.endpoint("KAFKA", {"topic": topic}, "readings", uri=bootstrap)
+    return plain.catalog({"hall": hall}, readings=messages)
 
 
 def record(number: int, definitions: int) -> tuple[None, bytes, list[tuple[str, bytes | None]]]:
     """Return key, value and headers of a record."""
     body = {"n": number, "level": number / 8, "unit": "mm", "ok": number % 2 == 0, "at": "2026-01-02T03:04:05.678Z"}
     body |= {"tags": ["a", "b"], "place": {"hall": "north", "row": number % 9}, "note": None}
-    headers: list[tuple[str, bytes | None]] = [
-        ("ce_specversion", b"1.0"),
-        ("ce_id", b"%d" % number),
-        ("ce_type", b"reading.%d" % (number % definitions)),
-        ("ce_source", b"/hall"),
-        ("content-type", b"application/json"),
-    ]
-    return None, json.dumps(body).encode(), headers
+    headers = plain.kafka_headers(f"reading.{number % definitions}", number, "/hall", plain.JSON)
+    return None, json.dumps(body).encode(), list(headers)
 
 
 def records(count: int, definitions: int) -> Iterator[tuple[None, bytes, list[tuple[str, bytes | None]]]]:
@@ -128,33 +105,17 @@ class Sender(threading.Thread):
 
 def main() -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tables", type=int, default=50)
-    parser.add_argument("--rate", type=int, default=5_000)
-    parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--looks", type=int, default=0)
-    chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
+    chosen = options(__doc__, tables=50, rate=5_000, seconds=60, looks=0)
+    with broker() as (folder, bootstrap):
         create_topics(bootstrap, [TOPIC], partitions=4)
-        _measure(chosen, Path(folder), bootstrap)
+        _measure(chosen, folder, bootstrap)
 
 
 def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
-    write(folder / "catalog.json", catalog(chosen.tables, bootstrap))
-    settings = {
-        "catalog": {"source": str(folder / "catalog.json")},
-        "sources": [{"endpoint": "/endpoints/hall"}],
-        "sinks": {
-            "lake": {"type": "table", "layout": "definition", "path": str(folder / "lake")},
-            "dead": {"type": "table", "path": str(folder / "dead")},
-        },
-        "routes": [{"to": ["lake"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "trigger": "500ms",
-        # Not the short-lived JVM of the tests: this one is measured.
-        "spark": {"conf": {"spark.driver.extraJavaOptions": ""}},
-    }
-    router = RouterProcess(folder / "router", settings)
+    document = plain.write(folder, catalog(chosen.tables, bootstrap))
+    sinks = plain.tables(folder, "lake", layout="definition") | plain.tables(folder, "dead")
+    more = {"sources": [{"endpoint": "/endpoints/hall"}], "trigger": "500ms", "spark": load.MEASURED}
+    router = RouterProcess(folder / "router", plain.routed(document, sinks, **more))
     router.start()
     try:
         sender = Sender(bootstrap, chosen.tables, chosen.rate, chosen.seconds)
@@ -205,11 +166,10 @@ class Looks:
         )
         batches, took = count - self._batches[0], seconds - self._batches[1]
         self._batches = (count, seconds)
-        sys.stdout.write(
+        say(
             f"{now - self._began:5.0f} s: {memory:.0f} MiB, {descriptors} descriptors; {live} files in tables, "
-            f"{kept} with replaced ones, {entries} entries; {batches:.0f} batches of {took / max(1, batches):.2f} s\n"
+            f"{kept} with replaced ones, {entries} entries; {batches:.0f} batches of {took / max(1, batches):.2f} s"
         )
-        sys.stdout.flush()
 
 
 def _resident(pid: int) -> int:
@@ -256,7 +216,7 @@ def _report(
         f"caught up {caught_up:.1f} s after the last record",
         f"sent {sent}, rows found in files {found[0]}, distinct {found[1]}",
     ]
-    sys.stdout.write("\n".join(lines) + "\n")
+    say("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import os
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from catalog.load import load as load_catalog
+from router.evaluation.plan import Plan
+from router.settings import settings_from_dict
+from router.spark.session import open_spark_session
+from router.state.state import StateFolder
+from tests.support.brokers import kafka_for_tests
 from tests.support.processes import below, command_of, processor_seconds, thread_seconds
 
 if TYPE_CHECKING:
@@ -104,6 +112,49 @@ class Streams:
         pids = below(os.getpid(), self._others)
         workers = processor_seconds(pid for pid in pids if _WORKER in command_of(pid))
         return processor_seconds(pids), workers, sum(thread_seconds(pids, name) for name in _COMPILERS)
+
+
+@contextmanager
+def broker() -> Iterator[tuple[Path, str]]:
+    """Yield a folder, and the servers of a broker, for the time of the block."""
+    with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
+        yield Path(folder), bootstrap
+
+
+def plan_of(folder: Path, settings: Mapping[str, Any]) -> Plan:
+    """Return the plan of a router with its state below a folder."""
+    told = {**settings, "state": str(folder / "state")}
+    source = Path(told["catalog"]["source"])
+    return Plan(load_catalog([source]), settings_from_dict(told, os.environ, folder))
+
+
+@contextmanager
+def session(folder: Path, bootstrap: str, plan: Plan) -> Iterator[tuple[SparkSession, StateFolder, Streams]]:
+    """Yield a session as a router with this plan has it, its state, and what reads topics."""
+    others = running()
+    with (
+        StateFolder.open(folder / "state") as state,
+        open_spark_session(plan.settings, state.root, plan.sources) as spark,
+    ):
+        yield spark, state, Streams(spark, bootstrap, folder, others)
+
+
+def to_kafka(bootstrap: str, records: Callable[[DataFrame], DataFrame]) -> Run:
+    """Return what writes to Kafka by Spark alone."""
+    return lambda rows, path: (
+        records(rows).writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap).option("checkpointLocation", path)
+    )  # fmt: skip
+
+
+def in_batches(bootstrap: str, records: Callable[[DataFrame], DataFrame]) -> Run:
+    """Return the same, written from foreachBatch."""
+
+    def write(rows: DataFrame, _: int) -> None:
+        records(rows).write.format("kafka").option("kafka.bootstrap.servers", bootstrap).save()
+        rows.sparkSession.catalog.clearCache()
+
+    return lambda rows, path: rows.writeStream.foreachBatch(write).option("checkpointLocation", path)
 
 
 def running() -> set[int]:

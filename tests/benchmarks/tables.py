@@ -11,37 +11,28 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import statistics
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from deltalake import DeltaTable
 
-from catalog.load import load as load_catalog
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanCache, SharedParts
 from router.evaluation.plan import Plan
 from router.reading.generations import begin
-from router.settings import settings_from_dict
 from router.sources import make_source_client
-from router.spark.session import open_spark_session
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from tests.benchmarks import spark_delta, steady_tables
-from tests.benchmarks.machine import machine
-from tests.benchmarks.streams import Cost, Run, Streams, Way, running
-from tests.support import load
-from tests.support.brokers import kafka_for_tests
-from tests.support.kafka import produce
+from tests.benchmarks.machine import machine, options, say
+from tests.benchmarks.streams import Cost, Run, Way, broker, plan_of, session
+from tests.support import load, plain
+from tests.support.kafka import create_topics, produce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,28 +97,18 @@ class Bench:
 
 def main() -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--records", type=int, default=300_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
-        _measure(chosen, Path(folder), bootstrap)
+    chosen = options(__doc__, records=300_000, rounds=3)
+    with broker() as (folder, bootstrap):
+        _measure(chosen, folder, bootstrap)
 
 
 def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for topic in (PLANT, steady_tables.TOPIC):
-        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    create_topics(bootstrap, [PLANT, steady_tables.TOPIC], PARTITIONS)
     plans = _plans(folder, bootstrap)
-    one, others = plans["one"], running()
     records = load.records(chosen.records, DEFINITIONS)
     produce(bootstrap, PLANT, itertools.islice(records, SMALL * SMALL_BATCHES))
-    with (
-        StateFolder.open(folder / "state") as state,
-        open_spark_session(one.settings, state.root, one.sources) as spark,
-    ):
+    with session(folder, bootstrap, plans["one"]) as (spark, state, streams):
         bench = Bench(spark, state, folder, plans)
-        streams = Streams(spark, bootstrap, folder, others)
         small = {name: streams.each_batch(each, SMALL) for name, each in bench.small().items()}
         produce(bootstrap, PLANT, records)
         produce(bootstrap, steady_tables.TOPIC, steady_tables.records(chosen.records, TABLES))
@@ -149,24 +130,15 @@ def _plans(folder: Path, bootstrap: str) -> dict[str, Plan]:
     readings = load.write_catalog(folder / "readings.json", steady_tables.catalog(TABLES, bootstrap))
 
     def plan(catalog: Path, endpoint: str, sinks: Mapping[str, Any]) -> Plan:
-        told = {
-            "catalog": {"source": str(catalog)},
-            "sources": [{"endpoint": f"/endpoints/{endpoint}", "bootstrap_servers": bootstrap}],
-            "sinks": {**sinks, "dead": {"type": "table", "path": str(folder / f"dead-{'-'.join(sinks)}")}},
-            "routes": [{"to": list(sinks)}],
-            "dead_letters": {"sinks": ["dead"]},
-            "state": str(folder / "state"),
-            "spark": {"conf": spark_delta.delta_conf()},
-        }
-        return Plan(load_catalog([catalog]), settings_from_dict(told, os.environ, folder))
-
-    def table(name: str, **more: str) -> dict[str, str]:
-        return {"type": "table", "path": str(folder / name), **more}
+        dead = plain.tables(folder / "-".join(sinks), "dead")
+        sources = [{"endpoint": f"/endpoints/{endpoint}", "bootstrap_servers": bootstrap}]
+        conf = {"conf": spark_delta.delta_conf()}
+        return plan_of(folder, load.settings(bootstrap, catalog, {**sinks, **dead}, sources=sources, spark=conf))
 
     return {
-        "one": plan(plant, PLANT, {"one": table("one")}),
-        "three": plan(plant, PLANT, {"first": table("first"), "second": table("second")}),
-        "many": plan(readings, "hall", {"many": table("many", layout="definition")}),
+        "one": plan(plant, PLANT, plain.tables(folder, "one")),
+        "three": plan(plant, PLANT, plain.tables(folder, "first", "second")),
+        "many": plan(readings, "hall", plain.tables(folder, "many", layout="definition")),
     }
 
 
@@ -189,7 +161,7 @@ def _report(chosen: argparse.Namespace, rounds: Rounds, small: Mapping[str, Cost
         out.append(f"{name:26} {figures}   seconds: {each}")
     out.append(f"batches of {SMALL}, median, and mean processor time:")
     out += [f"{name:26} {cost.seconds:.2f} s, {cost.cpu:.2f} s" for name, cost in small.items()]
-    sys.stdout.write("\n".join(out) + "\n")
+    say("\n".join(out))
 
 
 if __name__ == "__main__":

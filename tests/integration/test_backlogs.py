@@ -33,7 +33,7 @@ from router.watching.backlogs import Backlog
 from router.watching.metrics import Metrics
 from router.watching.status import AWAY_SECONDS, RouterStatus
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load, shop
+from tests.support import load, plain, shop
 from tests.support.brokers import KafkaBroker
 from tests.support.kafka import create_topics, produce
 from tests.support.waiting import wait_until
@@ -55,14 +55,9 @@ def committed(generation: Generation, offset: dict[str, Any], batch: int = 0) ->
 
 def kafka_plan(folder: Path, bootstrap: str, topic: str, **source: Any) -> Plan:
     catalog = load.write_catalog(folder / "catalog.json", load.catalog(3, topic=topic))
-    told = {
-        "catalog": {"source": str(catalog)},
-        "sources": [{"endpoint": PLANT, "bootstrap_servers": bootstrap, **source}],
-        "sinks": {name: {"type": "table", "path": str(folder / name)} for name in ("lake", "dead")},
-        "routes": [{"to": ["lake"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "state": str(folder / "state"),
-    }
+    sources = [{"endpoint": PLANT, "bootstrap_servers": bootstrap, **source}]
+    told = load.settings(bootstrap, catalog, plain.tables(folder, "lake", "dead"), sources=sources)
+    told["state"] = str(folder / "state")
     return Plan(load_catalog([str(catalog)]), settings_from_dict(told, {}, folder))
 
 
@@ -102,9 +97,7 @@ def test_topics_say_what_waits_behind_a_position_and_how_old_it_is(kafka: Kafka,
 
 @pytest.mark.full
 def test_a_broker_that_is_away_gives_no_figure_and_one_that_is_back_does(tmp_path: Path, state: StateFolder) -> None:
-    broker = KafkaBroker(tmp_path / "broker")
-    broker.start()
-    try:
+    with KafkaBroker(tmp_path / "broker") as broker:
         create_topics(broker.bootstrap, ["in"])
         produce(broker.bootstrap, "in", load.records(20, 3))
         plan = kafka_plan(tmp_path, broker.bootstrap, "in")
@@ -135,8 +128,6 @@ def test_a_broker_that_is_away_gives_no_figure_and_one_that_is_back_does(tmp_pat
             broker.restart()
             wait_until(lambda: figure("lag_records") == 0, LIMIT, "the broker to answer again")
             assert not any(source in each for each in status.check_readiness()[1]["reasons"])
-    finally:
-        broker.stop()
 
 
 def committed_to(bootstrap: str, group: str, topic: str) -> list[int]:

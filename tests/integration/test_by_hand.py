@@ -15,10 +15,9 @@ from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
 from tests.benchmarks import spark_by_hand, spark_filters
-from tests.integration.test_match_equals_run import KAFKA_SCHEMA
 from tests.integration.test_one_pass import FAILED, ONE
 from tests.support import load
-from tests.support.evaluating import single_write
+from tests.support.evaluating import KAFKA_SCHEMA, single_write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

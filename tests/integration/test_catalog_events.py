@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from catalog.load import load
@@ -17,6 +16,7 @@ from router.settings import Settings
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
+from tests.support import plain
 from tests.support.registry import Registry
 from tests.support.waiting import wait_until
 from tests.support.web import Web, serving
@@ -34,37 +34,24 @@ def web() -> Iterator[Web]:
         yield server
 
 
-def typed(kind: str) -> dict[str, Any]:
-    return {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": kind}}}
-
-
 def endpoint(path: str, messages: dict[str, Any]) -> dict[str, Any]:
-    options = {"endpoints": [{"uri": f"http://127.0.0.1{path}"}]}
-    held = {"usage": ["consumer"], "protocol": "HTTP", "envelope": "CloudEvents/1.0", "protocoloptions": options}
-    return {**held, "messages": messages}
+    return {**plain.endpoint("HTTP", {}, uri=f"http://127.0.0.1{path}"), "messages": messages}
 
 
 def post(port: int, path: str, kind: str) -> None:
-    headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/r", "ce-type": kind}
-    assert httpx.post(f"http://127.0.0.1:{port}{path}", headers=headers, timeout=LIMIT).is_success
+    plain.post(port, path, b"", **plain.http_headers(kind))
 
 
 def catalog_of() -> dict[str, Any]:
     """Return a registry's tree with a channel of data, and one of the registry's own change events."""
-    updated = {"updated": typed(UPDATED)}
-    return {"endpoints": {"data": endpoint("/data", {"one": typed("one")}), "changes": endpoint("/changes", updated)}}
+    updated = {"updated": plain.event(UPDATED)}
+    return {"endpoints": {"data": endpoint("/data", plain.events("one")), "changes": endpoint("/changes", updated)}}
 
 
 def settings(url: str, folder: Path, port: int) -> dict[str, Any]:
-    sinks = {name: {"type": "jsonl", "path": str(folder / name)} for name in ("out", "dead")}
-    return {
-        "catalog": {"source": url, "poll": "1h", "events": CHANGES},
-        "sources": [{"endpoint": "/endpoints/data"}, {"endpoint": CHANGES}],
-        "sinks": sinks,
-        "routes": [{"to": ["out"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "http": {"port": port},
-    }
+    sources = [{"endpoint": "/endpoints/data"}, {"endpoint": CHANGES}]
+    told = plain.routed(folder, plain.lines(folder, "out", "dead"), sources=sources, http={"port": port})
+    return {**told, "catalog": {"source": url, "poll": "1h", "events": CHANGES}}
 
 
 def test_an_event_that_a_gateway_takes_makes_the_router_look(tmp_path: Path, web: Web) -> None:
@@ -79,7 +66,7 @@ def test_an_event_that_a_gateway_takes_makes_the_router_look(tmp_path: Path, web
         try:
             intake.receive_for_plan(plan)
             for number in range(3):
-                tree["endpoints"]["data"]["messages"][f"new{number}"] = typed(f"new{number}")
+                tree["endpoints"]["data"]["messages"][f"new{number}"] = plain.event(f"new{number}")
                 post(intake.http_port or 0, "/changes", UPDATED)
                 found = wait_until(reloads.poll, AT_ONCE, "the changed catalog")
                 assert f"/endpoints/data/messages/new{number}" in found.catalog.definitions

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load
+from tests.support import load, plain
 from tests.support.kafka import ends, produce, read_all
 from tests.support.router import RouterProcess
 from tests.support.spark_cluster import SparkCluster, spark_cluster
@@ -43,22 +43,17 @@ def settings(cluster: SparkCluster, kafka: Kafka, router: RouterProcess, topics:
     source, out, dead = topics
     lake = router.folder / "lake"
     catalog = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(DEFINITIONS, topic=source))
-    bus = {"type": "kafka", "bootstrap_servers": kafka.bootstrap}
-    return {
-        "catalog": {"source": str(catalog)},
-        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": kafka.bootstrap}],
-        "sinks": {
-            "bus": {**bus, "topic": out},
-            "dead": {**bus, "topic": dead},
-            "events": {"type": "table", "path": str(lake / "events")},
-            "letters": {"type": "table", "path": str(lake / "letters")},
-        },
-        "routes": [{"to": ["bus", "events"]}],
-        "dead_letters": {"sinks": ["dead", "letters"]},
-        "max_records_per_batch": 1_000,
+    sinks = plain.topics(kafka.bootstrap, bus=out, dead=dead) | plain.tables(lake, "events", "letters")
+    return load.settings(
+        kafka.bootstrap,
+        catalog,
+        sinks,
+        routes=[{"to": ["bus", "events"]}],
+        dead_letters={"sinks": ["dead", "letters"]},
+        max_records_per_batch=1_000,
         # No record passes the driver: Spark refuses it more than a share of a batch.
-        "spark": cluster.settings(lake, spark__driver__maxResultSize="100k"),
-    }
+        spark=cluster.settings(lake, spark__driver__maxResultSize="100k"),
+    )
 
 
 def in_topic(kafka: Kafka, *topics: str) -> Counter[int]:

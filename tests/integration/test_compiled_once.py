@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +17,7 @@ from router.sources import INBOX
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.writing.staging import BatchId
-from tests.integration.test_match_equals_run import KAFKA_MEMBERS, KAFKA_SCHEMA, catalog_for, kafka_row, lines_of
+from tests.integration.test_match_equals_run import source
 from tests.integration.test_one_pass import ONE, UNTRACED
 from tests.integration.test_one_pass import plan_of as kafka_plan_of
 from tests.support.evaluating import single_write
@@ -59,13 +58,12 @@ def test_nothing_is_compiled_from_the_third_batch_on(spark: SparkSession, state:
 def test_nothing_is_compiled_for_one_write_from_the_third_batch_on(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    catalog = catalog_for(7, "KAFKA")
-    lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
+    catalog, lines, frame = source(spark, "kafka", 7)
     plan = kafka_plan_of(catalog, settings, tmp_path)
     counts = []
-    columns = single_write(spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA), "kafka", plan)
+    columns = single_write(frame(lines), "kafka", plan)
     for number in range(5):
-        rows = spark.createDataFrame([kafka_row(line) for line in lines[number:]], KAFKA_SCHEMA)
+        rows = frame(lines[number:])
         before = compiled(spark)
         columns.to_records(rows, f"2026-01-02T03:04:05.00000{number}+00:00").toArrow()
         counts.append(compiled(spark) - before)
@@ -78,11 +76,8 @@ def test_nothing_is_compiled_for_one_write_from_the_third_batch_on(
 def test_an_attempt_of_one_write_asks_the_jvm_three_times(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = catalog_for(7, "KAFKA")
-    plan = kafka_plan_of(catalog, ONE, tmp_path)
-    rows = spark.createDataFrame(
-        [kafka_row(line) for line in lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)], KAFKA_SCHEMA
-    )
+    catalog, lines, frame = source(spark, "kafka", 7)
+    plan, rows = kafka_plan_of(catalog, ONE, tmp_path), frame(lines)
     columns = single_write(rows, "kafka", plan)
     asked: list[str] = []
     send = ClientServerConnection.send_command
@@ -101,12 +96,11 @@ def test_an_attempt_of_one_write_asks_the_jvm_three_times(
 def test_a_changed_catalog_is_prepared_beside_the_batches(
     spark: SparkSession, tmp_path: Path, state: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = catalog_for(7, "KAFKA")
+    catalog, lines, frame = source(spark, "kafka", 7)
     kept = list(catalog.definitions)[:-1]
     changed = replace(catalog, definitions={xid: catalog.definitions[xid] for xid in kept}, epoch="changed")
     first, second = (kafka_plan_of(each, ONE, tmp_path) for each in (catalog, changed))
-    lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
-    rows = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
+    rows = frame(lines)
     plans, attempts = PlanCache(spark, state.batches, first, Metrics()), count()
 
     def attempt() -> int:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import nats
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -23,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from proton import ConnectionException, Message
 from proton.utils import BlockingConnection
 
-from tests.support import composed
+from tests.support import composed, plain
 from tests.support.composed import PASSWORDS, USER, ComposedKafka, ComposedMosquitto, ComposedNats, ComposedQpid
 from tests.support.deployed import COMPOSE
 from tests.support.kafka import create_topics, ends, produce, read_all
@@ -34,6 +33,8 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 SECONDS: Final = 300.0
+TYPE: Final = "Contoso.Sensors.Temperature"
+SENSORS: Final = "/plants/7/sensors"
 DATA: Final = b'{"degrees": 21.50}'
 TOPICS: Final = ("plant.telemetry", "events.Contoso.Sensors", "events.Contoso.Alarms", "dead-letters")
 
@@ -60,7 +61,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     with ExitStack() as ending:
         for broker in (started.kafka, started.mqtt, started.amqp, started.nats):
             ending.callback(broker.kill)
-            broker.launch()
+            broker.start()
         create_topics(started.kafka.bootstrap, TOPICS, 2)
         yield started
 
@@ -98,34 +99,32 @@ def connect_amqp(broker: ComposedQpid, password: str) -> BlockingConnection:
     return BlockingConnection(broker.uri, timeout=SECONDS, user=USER, password=password, allow_insecure_mechs=True)
 
 
-def attributes(protocol: str) -> dict[str, str]:
-    """A reading of a sensor that is named for the protocol it came by."""
-    source = f"/plants/7/sensors/{protocol}"
-    return {"specversion": "1.0", "id": protocol, "type": "Contoso.Sensors.Temperature", "source": source}
+def reading(protocol: str) -> dict[str, str]:
+    """Return the attributes of a sensor that is named for the protocol it came by."""
+    return plain.attributes(TYPE, protocol, f"{SENSORS}/{protocol}")
 
 
 def send(brokers: Brokers, http: int) -> None:
     """One message through each protocol: four readings, and an alarm by HTTP."""
-    headers = [(f"ce_{name}", text.encode()) for name, text in attributes("kafka").items()]
-    produce(brokers.kafka.bootstrap, TOPICS[0], [(None, DATA, [*headers, ("content-type", b"application/json")])])
+    headers = plain.kafka_headers(TYPE, "kafka", f"{SENSORS}/kafka", plain.JSON)
+    produce(brokers.kafka.bootstrap, TOPICS[0], [(None, DATA, headers)])
     with Client(brokers.mqtt.uri, **login("MQTT")) as client:
-        told = list(attributes("mqtt").items())
+        told = list(reading("mqtt").items())
         client.send("plants/7", DATA, UserProperty=told, ContentType="application/json")
     connection = connect_amqp(brokers.amqp, PASSWORDS["PASSWORD_AMQP"])
     try:
-        told_amqp = {f"cloudEvents:{name}": text for name, text in attributes("amqp").items()}
+        told_amqp = {f"cloudEvents:{name}": text for name, text in reading("amqp").items()}
         message = Message(body=DATA, inferred=True, content_type="application/json", properties=told_amqp, durable=True)
         connection.create_sender("plant.telemetry").send(message)
     finally:
         connection.close()
     asyncio.run(send_nats(brokers.nats.uri))
-    answer = httpx.post(f"http://127.0.0.1:{http}/plants/7/alarms", json={"alarm": "hot"}, timeout=SECONDS)
-    assert answer.status_code == 202
+    plain.post(http, "/plants/7/alarms", {"alarm": "hot"})
 
 
 async def send_nats(uri: str) -> None:
     client = await nats.connect(uri, user=USER, password=PASSWORDS["PASSWORD_NATS"])
-    headers = {f"ce-{name}": text for name, text in attributes("nats").items()}
+    headers = {f"ce-{name}": text for name, text in reading("nats").items()}
     await client.publish("plants.7", DATA, headers={**headers, "content-type": "application/json"})
     await client.close()
 
@@ -147,7 +146,7 @@ def test_one_message_through_each_protocol(brokers: Brokers, router: RouterProce
         wait_until(lambda: arrived() >= 5 and board.messages, SECONDS, lambda: f"five events\n{router.log[-4000:]}")
     assert router.stop() == 0, router.log[-3000:]
     readings = {record.header("ce_source"): record.value for record in read_all(kafka, "events.Contoso.Sensors")}
-    assert readings == {attributes(name)["source"]: DATA for name in ("kafka", "mqtt", "amqp", "nats")}
+    assert readings == {f"{SENSORS}/{name}": DATA for name in ("kafka", "mqtt", "amqp", "nats")}
     [alarm] = read_all(kafka, "events.Contoso.Alarms")
     assert json.loads(alarm.header("xrouter-context") or "{}") == {"plant": "7"}
     assert board.messages[0].topic == "alarms/Contoso.Alarms.Raised"

@@ -8,14 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-from confluent_kafka import Producer
-
 from router.spark.connectors import fetch_jars
-from tests.conftest import Kafka, TopicFactory
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 def test_the_four_jars_and_none_that_spark_has() -> None:
@@ -40,17 +36,3 @@ def test_a_machine_without_them_gets_one_line_and_code_7(tmp_path: Path) -> None
     assert len(done.stderr.splitlines()) == 1
     assert "commons-pool2-2.13.1.jar" in done.stderr
     assert "make connectors" in done.stderr
-
-
-@pytest.mark.broker
-@pytest.mark.spark
-def test_spark_reads_a_topic(spark: SparkSession, kafka: Kafka, topic_factory: TopicFactory) -> None:
-    topic = topic_factory("read", partitions=2)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    for number in range(10):
-        producer.produce(topic, b"%d" % number, headers=[("n", b"\xff"), ("n", b"2")])
-    assert producer.flush(60) == 0
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
-    rows = reader.option("subscribe", topic).option("includeHeaders", "true").load().collect()
-    assert {bytes(row.value) for row in rows} == {b"%d" % number for number in range(10)}
-    assert all([(h.key, bytes(h.value)) for h in row.headers] == [("n", b"\xff"), ("n", b"2")] for row in rows)

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from tests.conftest import Kafka, TopicFactory
 from tests.integration.test_relations import catalog_of, events
-from tests.support import load, shop
+from tests.support import load, plain, shop
 from tests.support.kafka import produce
 from tests.support.ports import Authority, free_ports
 from tests.support.prometheus import Prometheus
@@ -63,20 +63,15 @@ def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: 
     """Write a catalog and return settings: pairs, a gateway, a subscription, and what is ambiguous."""
     document = catalog_of(bootstrap, (topics["asks"], topics["answers"]))
     more = shop.catalog(mended=False)
-    news = {
-        "usage": ["subscriber"],
-        "protocol": "HTTP",
-        "protocoloptions": {"endpoints": [{"uri": f"{manager}{PATH}"}]},
-        "messagegroups": ["/messagegroups/G"],
-    }
+    news = plain.endpoint("HTTP", {}, "G", uri=f"{manager}{PATH}", usage="subscriber")
     document["endpoints"] |= {**more["endpoints"], "news": news}
     document["messagegroups"] |= more["messagegroups"]
     # Bodies of this one begin with the id of a schema.
-    framed = {"envelopemetadata": {"type": {"value": "framed"}}, "dataschemaformat": "JsonSchema", "dataschema": {}}
+    framed = plain.event("framed", dataschemaformat="JsonSchema", dataschema={})
     document["messagegroups"]["orders"]["messages"]["framed"] = framed
     # Numbers of this one are past their column.
     number = {"type": "object", "properties": {"n": {"type": "integer"}}}
-    document["messagegroups"]["G"]["messages"]["huge"] = shop.event(
+    document["messagegroups"]["G"]["messages"]["huge"] = plain.event(
         "huge", dataschemaformat="JsonSchema/draft-07", dataschema=number
     )
     (folder / "catalog.json").write_text(json.dumps(document))
@@ -96,8 +91,8 @@ def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: 
         "sources": [*sources, {"endpoint": "/endpoints/news", "subscription": subscription}],
         "match": {"ambiguous": "first"},
         "sinks": {
-            **{name: {"type": "table", "path": str(folder / name)} for name in ("lake", "dead", "pairs")},
-            "typed": {"type": "table", "path": str(folder / "typed"), "layout": "definition"},
+            **plain.tables(folder, "lake", "dead", "pairs"),
+            **plain.tables(folder, "typed", layout="definition"),
         },
         "routes": [{"when": {"message": "/messagegroups/G/messages/huge"}, "to": ["typed"]}, {"to": ["lake"]}],
         "dead_letters": {"sinks": ["dead"]},
@@ -109,17 +104,14 @@ def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: 
 
 def in_real_time(bootstrap: str, folder: Path, topics: dict[str, str]) -> dict[str, Any]:
     path = load.write_catalog(folder / "load.json", load.catalog(DEFINITIONS, topic=topics["in"]))
-    sink = {"type": "kafka", "bootstrap_servers": bootstrap}
-    return {
-        "catalog": {"source": str(path)},
-        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
-        "sinks": {"bus": {**sink, "topic": topics["out"]}, "dead": {**sink, "topic": topics["dead"]}},
-        "routes": [{"to": ["bus"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "trigger": "realtime",
-        "realtime": {"rest": topics["rest"], "checkpoint": "5s"},
-        "spark": {"master": "local[2]"},
-    }
+    return load.settings(
+        bootstrap,
+        path,
+        plain.topics(bootstrap, bus=topics["out"], dead=topics["dead"]),
+        trigger="realtime",
+        realtime={"rest": topics["rest"], "checkpoint": "5s"},
+        spark={"master": "local[2]"},
+    )
 
 
 @contextmanager
@@ -146,7 +138,7 @@ def traffic(bootstrap: str, topics: dict[str, str], port: int) -> Iterator[None]
                 for kind in ("good", "twin", "late", "huge"):
                     body = {"n": 2**70 if kind == "huge" else 1, "price": 1}
                     with suppress(httpx.TransportError):
-                        client.post("/shop", json=body, headers=headers_of(kind, number))
+                        client.post("/shop", json=body, headers=plain.http_headers(kind, f"id-{number}"))
                 number += 4
 
     thread = threading.Thread(target=send, daemon=True)
@@ -156,8 +148,3 @@ def traffic(bootstrap: str, topics: dict[str, str], port: int) -> Iterator[None]
     finally:
         over.set()
         thread.join(LIMIT)
-
-
-def headers_of(kind: str, number: int) -> dict[str, str]:
-    event = {"ce-specversion": "1.0", "ce-id": f"id-{number}", "ce-source": "/s", "ce-type": kind}
-    return {**event, "content-type": "application/json"}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import urllib.request
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +17,7 @@ from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import open_stores, read_dead_letters
 from router.settings import Settings, load_settings
 from tests.conftest import Kafka, TopicFactory
+from tests.support import plain, shop
 from tests.support.kafka import create_topics, produce
 from tests.support.letters import letter_id, settings_file
 from tests.support.ports import free_ports
@@ -33,50 +31,24 @@ TABLES = ("delta", "parquet", "lines")
 SINKS = (*TABLES, "bus")
 
 
-def catalog(topic: str) -> dict[str, Any]:
-    """Return a catalog with a Kafka and an HTTP endpoint that expect one event."""
-    order = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "order"}}}
-    options = {"lines": ("KAFKA", {"topic": topic}), "shop": ("HTTP", {"path": "/orders", "method": "POST"})}
-    return {
-        "messagegroups": {"Orders": {"messages": {"order": order}}},
-        "endpoints": {
-            name: {
-                "usage": "consumer",
-                "protocol": protocol,
-                "protocoloptions": {"options": told},
-                "messagegroups": ["/messagegroups/Orders"],
-            }
-            for name, (protocol, told) in options.items()
-        },
-    }
-
-
 def settings(folder: Path, topic: str, bootstrap: str, port: int) -> dict[str, Any]:
     """Return settings of a router whose letters go to all kinds of sinks."""
-    (folder / "c.json").write_text(json.dumps(catalog(topic)))
-    bus = {"type": "kafka", "bootstrap_servers": bootstrap, "max_message_bytes": "64KiB"}
-    return {
-        "catalog": {"source": str(folder / "c.json")},
-        "sources": [{"endpoint": "/endpoints/lines", "bootstrap_servers": bootstrap}, {"endpoint": "/endpoints/shop"}],
-        "http": {"port": port},
-        "sinks": {
-            "events": {"type": "jsonl", "path": str(folder / "events")},
-            "delta": {"type": "table", "path": str(folder / "delta")},
-            "parquet": {"type": "table", "format": "parquet", "path": str(folder / "parquet")},
-            "lines": {"type": "jsonl", "path": str(folder / "lines")},
-            "bus": {**bus, "topic": f"{topic}.dead.{{endpointid}}"},
-        },
-        "routes": [{"to": ["events"]}],
-        "dead_letters": {"sinks": list(SINKS)},
+    endpoints = {
+        "lines": plain.endpoint("KAFKA", {"topic": topic}, "Orders"),
+        "shop": plain.endpoint("HTTP", {"path": "/orders", "method": "POST"}, "Orders"),
     }
-
-
-def post(port: int, body: bytes, content_type: str, **headers: str) -> None:
-    """Send a message over HTTP, which must be taken."""
-    told = {"Content-Type": content_type, **{name.replace("_", "-"): value for name, value in headers.items()}}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/orders", body, told)
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        assert answer.status == 202
+    sinks = plain.lines(folder, "events", "lines") | plain.tables(folder, "delta")
+    sinks |= plain.tables(folder, "parquet", format="parquet")
+    sinks |= plain.topics(bootstrap, bus=f"{topic}.dead.{{endpointid}}")
+    sinks["bus"]["max_message_bytes"] = "64KiB"
+    return plain.routed(
+        plain.write(folder, plain.catalog(endpoints, Orders={"order": plain.event("order")})),
+        sinks,
+        sources=[{"endpoint": "/endpoints/lines", "bootstrap_servers": bootstrap}, {"endpoint": "/endpoints/shop"}],
+        http={"port": port},
+        routes=[{"to": ["events"]}],
+        dead_letters={"sinks": list(SINKS)},
+    )
 
 
 def send(bootstrap: str, topic: str, port: int) -> int:
@@ -92,24 +64,16 @@ def send(bootstrap: str, topic: str, port: int) -> int:
         (b"k4", LARGE, [*head, ("ce_id", b"large")]),
     ]
     produce(bootstrap, topic, records)
-    post(port, b"{not json", "application/cloudevents+json")
-    post(port, batch, "application/cloudevents-batch+json", X_Own="a")
-    post(port, b"\xff\x00", "image/png", ce_specversion="1.0", ce_id="1", ce_source="/a", ce_type="caf%C3%A9")
-    post(port, LARGE, "text/plain", ce_specversion="1.0", ce_id="1", ce_source="/a", ce_type="large")
+    plain.post(port, "/orders", b"{not json", plain.STRUCTURED)
+    plain.post(port, "/orders", batch, plain.BATCH, **{"X-Own": "a"})
+    plain.post(port, "/orders", b"\xff\x00", **plain.http_headers("caf%C3%A9", content="image/png"))
+    plain.post(port, "/orders", LARGE, **plain.http_headers("large", content="text/plain"))
     return 7 + 5
 
 
 def letters_of(config: Path, sink: str) -> dict[str, DeadLetter]:
     """Return the letters in a sink by id."""
     return {letter.id: replace(letter, sink="") for letter in read_dead_letters(load_settings(config), sinks=[sink])}
-
-
-def xrouter(config: Path, *arguments: str) -> str:
-    """Run ``xrouter dead-letters`` as users do; return what it prints."""
-    command = [sys.executable, "-m", "xrouter", "dead-letters", arguments[0], str(config), *arguments[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.full
@@ -212,24 +176,25 @@ def check_newest(settings: Settings, found: dict[str, dict[str, DeadLetter]]) ->
 
 
 def check_commands(router: RouterProcess, letters: dict[str, DeadLetter]) -> None:
-    rows = [json.loads(line) for line in xrouter(router.config, "list", "--format", "json").splitlines()]
+    told = shop.command(router, "dead-letters", "list", "CONFIG", "--format", "json").stdout
+    rows = [json.loads(line) for line in told.splitlines()]
     assert {each["letter"] for each in rows if "letter" in each} == set(letters)
     counts = {each["value"]: each["letters"] for each in rows if each.get("by") == "reason"}
     assert counts == Counter(letter.reason for letter in letters.values())
     large = next(letter for letter in letters.values() if letter.body == LARGE)
-    shown = json.loads(xrouter(router.config, "show", large.id, "--format", "json"))
+    shown = shop.answer(router, "dead-letters", "show", "CONFIG", large.id)
     assert (shown["reason"], shown["body"], shown["native"]) == (large.reason, LARGE.decode(), large.native)
     assert shown["now"][0]["reason"] == large.reason
 
 
 def check_purge(router: RouterProcess, port: int) -> None:
     """Tables lose their letters while the router writes; the topics keep theirs."""
-    told = xrouter(router.config, "purge", "--older", "1ms")
+    told = shop.command(router, "dead-letters", "purge", "CONFIG", "--older", "1ms").stdout
     assert [line.split(":")[0] for line in told.splitlines()] == [*TABLES, "spill"]
     for sink in TABLES:
         assert letters_of(router.config, sink) == {}
     assert len(letters_of(router.config, "bus")) == 10  # the two large ones were files
-    post(port, b"late", "text/plain")
+    plain.post(port, "/orders", b"late", "text/plain")
     wait_until(
         lambda: [len(letters_of(router.config, sink)) for sink in TABLES] == [1, 1, 1], LIMIT, "a new letter everywhere"
     )

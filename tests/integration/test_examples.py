@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 import yaml
 
 from tests.conftest import Kafka
+from tests.support import plain
 from tests.support.deployed import EXAMPLES, EXPECTED, NAMES, sender
 from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer
@@ -52,27 +52,22 @@ def test_what_the_examples_send_becomes_what_they_say(
             sources.append({**source, **{key: place for key, place in places.items() if key in source}})
         senders[name].prepare()
     out = tmp_path / "out"
-    router.configure(
-        {
-            "catalog": {"source": [str(EXAMPLES / name / "catalog.xreg.json") for name in NAMES]},
-            "sources": sources,
-            "sinks": {"out": {"type": "jsonl", "path": str(out)}},
-            "routes": [{"to": ["out"]}],
-            "dead_letters": {"sinks": ["out"]},
-            "match": {"validate": "always"},
-            "start": "latest",
-            "http": {"port": int(brokers["http"].rpartition(":")[2])},
-        }
-    )
+    told = {
+        "match": {"validate": "always"},
+        "start": "latest",
+        "http": {"port": int(brokers["http"].rpartition(":")[2])},
+    }
+    catalogs = {"source": [str(EXAMPLES / name / "catalog.xreg.json") for name in NAMES]}
+    settings = plain.routed(EXAMPLES, plain.lines(out, "out", "dead"), sources=sources, **told)
+    router.configure({**settings, "catalog": catalogs})
     router.start()
     sent = {name: module.send() for name, module in senders.items()}
     assert sent == {name: len(expected) for name, expected in EXPECTED.items()}
     wait_until(lambda: router.total("xrouter_records_total") >= sum(sent.values()), SECONDS, lambda: router.log[-3000:])
     assert router.stop() == 0
-    lines = [json.loads(line) for path in out.rglob("*.jsonl") for line in path.read_text().splitlines()]
     endpoints = {"work": "amqp", "hooks": "http", "orders": "kafka", "plants": "mqtt", "fleet": "nats"}
     found: dict[str, list[str]] = {name: [] for name in NAMES}
-    for line in lines:
+    for line in plain.lines_of(out):
         kind = line["reason"] if "letter" in line else line["cloudevent"]["type"]
         found[endpoints[line["endpoint"].rpartition("/")[2]]].append(kind)
     assert {name: sorted(kinds) for name, kinds in found.items()} == EXPECTED

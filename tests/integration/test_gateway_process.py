@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support import plain
 from tests.support.brokers import KafkaBroker
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
@@ -18,31 +18,18 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 SECONDS = 300.0
-CATALOG = {
-    "endpoints": {
-        "in": {
-            "usage": ["consumer"],
-            "protocol": "HTTP",
-            "protocoloptions": {"options": {"path": "/beds/{bed}"}},
-            "messagegroups": ["/messagegroups/Beds"],
-        }
+
+
+WATERED = plain.event(
+    "bed.watered",
+    protocol="HTTP",
+    protocoloptions={
+        "path": {"value": "/beds/{bed}", "type": "uritemplate"},
+        "headers": [{"name": "x-litres", "value": "{litres}"}],
     },
-    "messagegroups": {
-        "Beds": {
-            "envelope": "CloudEvents/1.0",
-            "messages": {
-                "Watered": {
-                    "protocol": "HTTP",
-                    "protocoloptions": {
-                        "path": {"value": "/beds/{bed}", "type": "uritemplate"},
-                        "headers": [{"name": "x-litres", "value": "{litres}"}],
-                    },
-                    "envelopemetadata": {"type": {"value": "bed.watered"}, "subject": {"value": "{bed}/{litres}"}},
-                }
-            },
-        }
-    },
-}
+)
+WATERED["envelopemetadata"]["subject"] = {"value": "{bed}/{litres}"}
+CATALOG = plain.catalog({"in": plain.endpoint("HTTP", {"path": "/beds/{bed}"}, "Beds")}, Beds={"Watered": WATERED})
 
 
 @pytest.fixture
@@ -59,22 +46,11 @@ def processes(tmp_path: Path) -> Iterator[Callable[..., RouterProcess]]:
         process.end()
 
 
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in sorted(folder.rglob("*.jsonl")) for line in path.read_text().splitlines()]
-
-
 def test_two_gateways_and_a_router_share_a_topic(
     kafka: KafkaBroker, topic_factory: Callable[..., str], processes: Callable[..., RouterProcess], tmp_path: Path
 ) -> None:
-    source = tmp_path / "catalog.json"
-    source.write_text(json.dumps(CATALOG))
-    common = {
-        "catalog": {"source": str(source)},
-        "inbox": {"kafka": {"bootstrap_servers": kafka.bootstrap, "topic": topic_factory("inbox", 2)}},
-        "sinks": {"out": {"type": "jsonl", "path": str(tmp_path / "out")}},
-        "routes": [{"to": ["out"]}],
-        "dead_letters": {"sinks": ["out"]},
-    }
+    inbox = {"kafka": {"bootstrap_servers": kafka.bootstrap, "topic": topic_factory("inbox", 2)}}
+    common = plain.routed(plain.write(tmp_path, CATALOG), plain.lines(tmp_path, "out", "dead"), inbox=inbox)
     ports = free_ports(2)
     gateways = [
         processes(f"gateway{number}", {**common, "http": {"port": port}}, "gateway")
@@ -92,13 +68,13 @@ def test_two_gateways_and_a_router_share_a_topic(
             )
             assert answer.status_code == 202
         assert client.post(f"http://127.0.0.1:{ports[0]}/beds/lost", content=b"\xff").status_code == 202
-    wait_until(lambda: len(lines_of(tmp_path / "out")) >= 41, SECONDS, lambda: f"41 lines\n{router.log[-3000:]}")
-    found = lines_of(tmp_path / "out")
-    routed = [line for line in found if "cloudevent" in line]
+    out, dead = tmp_path / "out", tmp_path / "dead"
+    wait_until(lambda: len(plain.lines_of(out, dead)) >= 41, SECONDS, lambda: f"41 lines\n{router.log[-3000:]}")
+    routed = plain.lines_of(out)
     assert sorted(line["cloudevent"]["subject"] for line in routed) == sorted(f"{n}/{n}" for n in range(40))
     assert {base64.b64decode(line["cloudevent"]["data_base64"]) for line in routed} == {b"\xff\x00"}
     assert len({line["cloudevent"]["id"] for line in routed}) == 40
-    (letter,) = (line for line in found if "cloudevent" not in line)
+    (letter,) = plain.lines_of(dead)
     assert letter["reason"] == "no-match" and base64.b64decode(letter["body"]) == b"\xff"
     for process in (router, *gateways):
         assert process.total("xrouter_catalog_definitions") == process.total("xrouter_catalog_info") == 1
@@ -109,10 +85,8 @@ def test_two_gateways_and_a_router_share_a_topic(
 def test_without_a_topic_there_is_no_gateway_of_its_own(
     processes: Callable[..., RouterProcess], tmp_path: Path
 ) -> None:
-    source = tmp_path / "catalog.json"
-    source.write_text(json.dumps(CATALOG))
-    sinks = {"sinks": {"out": {"type": "jsonl"}}, "routes": [{"to": ["out"]}], "dead_letters": {"sinks": ["out"]}}
-    process = processes("gateway", {"catalog": {"source": str(source)}, **sinks}, "gateway")
+    told = plain.routed(plain.write(tmp_path, CATALOG), plain.lines(tmp_path, "out", "dead"))
+    process = processes("gateway", told, "gateway")
     process.launch()
     assert process.wait() == 3
     assert "inbox.kafka" in process.log and "xrouter run" in process.log

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
-from tests.support.ports import LOOPBACK, free_ports
+from tests.support import plain
+from tests.support.ports import free_ports
 from tests.support.processes import children, program_of
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
-
-CATALOG = {
-    "specversion": "1.0-rc4",
-    "endpoints": {
-        "door": {
-            "usage": ["consumer"],
-            "protocol": "HTTP",
-            "protocoloptions": {"options": {"path": "/events"}},
-            "messagegroups": ["/messagegroups/g"],
-        }
-    },
-    "messagegroups": {
-        "g": {"messages": {"m": {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "made"}}}}}
-    },
-}
-EVENT = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "made"}
 
 
 @pytest.fixture
@@ -44,10 +27,10 @@ def terminal() -> Iterator[None]:
 
 def configured(folder: Path) -> RouterProcess:
     """Return a router that takes events over HTTP, not yet started."""
-    (folder / "catalog.xreg.json").write_text(json.dumps(CATALOG))
+    door = plain.endpoint("HTTP", {"path": "/events"}, "g")
+    source = plain.write(folder, plain.catalog({"door": door}, g={"m": plain.event("made")}))
     [port] = free_ports(1)
-    settings = {"http": {"port": port}, "sinks": {"out": {"type": "jsonl", "path": str(folder / "out")}}}
-    return RouterProcess(folder, {**settings, "routes": [{"to": ["out"]}]})
+    return RouterProcess(folder, plain.routed(source, plain.lines(folder, "out", "dead"), http={"port": port}))
 
 
 @pytest.mark.parametrize("with_jvm", [False, True], ids=["before the JVM", "with the JVM"])
@@ -79,11 +62,11 @@ def test_a_closed_terminal_drains(tmp_path: Path) -> None:
     port = yaml.safe_load(router.config.read_text())["http"]["port"]
     router.start()
     try:
-        httpx.post(f"http://{LOOPBACK}:{port}/events", headers=EVENT, content=b"{}").raise_for_status()
+        plain.post(port, "/events", {}, **plain.http_headers("made"))
         wait_until(lambda: router.total("xrouter_records_total") >= 1, 120, lambda: router.log[-2000:])
         assert router.hang_up() == 0, router.log[-3000:]
         assert "SIGHUP" in router.log and "JVM" not in router.log.partition("SIGHUP")[2]
     finally:
         router.end()
-    [line] = [line for file in (tmp_path / "out").glob("*.jsonl") for line in file.read_text().splitlines()]
-    assert json.loads(line)["cloudevent"]["id"] == "1"
+    [line] = plain.lines_of(tmp_path / "out")
+    assert line["cloudevent"]["id"] == "1"

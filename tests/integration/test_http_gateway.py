@@ -1,18 +1,11 @@
-"""The HTTP gateway with real clients.
-
-Run as a script, this file is a gateway process that gets killed.
-"""
+"""The HTTP gateway with real clients."""
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +14,11 @@ import pytest
 
 from bindings.background import fault_counts
 from bindings.gateways import GatewayError
-from bindings.http.gateway import HttpGateway, HttpGatewayConfig
+from bindings.http.gateway import HttpGateway
 from bindings.http.request import HttpRoute, PathRoutes, RouteMatch, ServerLimits
 from bindings.inbox.log import Inbox
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxFull, InboxLimits, InboxRowError
-from bindings.parts import InboxRow
 from catalog import load as catalog_load
 from router.evaluation.plan import Plan
 from router.intake.intake import Intake, open_local_store
@@ -34,7 +26,8 @@ from router.settings import Settings
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
-from tests.support.gateways import Rows
+from tests.support import plain
+from tests.support.gateways import Rows, client_of, serving
 from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
@@ -44,7 +37,6 @@ ROUTES = [
     HttpRoute("/endpoints/plain", "/events"),
     HttpRoute("/endpoints/store", "/store/{id}", ("POST", "PUT", "GET")),
 ]
-SETTINGS = HttpGatewayConfig(port=0, max_body_bytes=1000, limits=ServerLimits(request_timeout=3.0))
 SECONDS = 300
 
 
@@ -69,17 +61,17 @@ def counts() -> Counts:
 
 @pytest.fixture
 def gateway(tmp_path: Path, counts: Counts) -> Iterator[HttpGateway]:
-    inbox = Inbox(tmp_path / "inbox", limits=FREE)
-    started = HttpGateway(ROUTES, inbox, SETTINGS, counters=counts)
-    started.start()
-    yield started
-    started.stop(grace=1)
-    inbox.close()
+    limits = ServerLimits(request_timeout=3.0)
+    with (
+        closing(Inbox(tmp_path / "inbox", limits=FREE)) as inbox,
+        serving(ROUTES, inbox, counts=counts, max_body_bytes=1000, limits=limits) as started,
+    ):
+        yield started
 
 
 @pytest.fixture
 def client(gateway: HttpGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", timeout=SECONDS, trust_env=False) as made:
+    with client_of(gateway) as made:
         yield made
 
 
@@ -184,53 +176,25 @@ def test_a_body_needs_a_length_and_an_end(gateway: HttpGateway, tmp_path: Path) 
     assert stored(tmp_path / "inbox") == []
 
 
-def test_a_full_inbox_is_503_and_then_works_again(tmp_path: Path) -> None:
-    limits = InboxLimits(max_bytes=3000, min_free_bytes=0)
-    inbox = Inbox(tmp_path, partitions=1, limits=limits)
-    gateway = HttpGateway(ROUTES, inbox, SETTINGS, counters=Counts())
-    gateway.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False, timeout=SECONDS) as client:
-            answers = [client.post("/events", content=b"x" * 500) for _ in range(6)]
-            assert answers[0].status_code == 202 and answers[-1].status_code == 503
-            assert answers[-1].headers["retry-after"] == "5"
-            assert str(tmp_path) not in answers[-1].text
-            assert len(stored(tmp_path)) == sum(answer.status_code == 202 for answer in answers)
-    finally:
-        gateway.stop(grace=1)
-        inbox.close()
-
-
 @pytest.mark.parametrize(
     ("error", "status"), [(InboxRowError("no row"), 400), (InboxFull("/var/x is full"), 503), (OSError("/var/x"), 503)]
 )
 def test_what_the_store_does_not_take_is_answered_without_its_reason(error: Exception, status: int) -> None:
-    class Failing:
-        def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
-            done: Future[None] = Future()
-            if any(row.body == b"bad" for row in rows):
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-            return done
-
-    gateway = HttpGateway(ROUTES, Failing(), HttpGatewayConfig(port=0), counters=Counts())
-    gateway.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False, timeout=SECONDS) as client:
-            for body, expected in ((b"good", 202), (b"bad", status), (b"good", 202)):
-                answer = client.post("/events", content=body)
-                assert answer.status_code == expected and "/var/x" not in answer.text
-    finally:
-        gateway.stop(grace=1)
+    store = Rows()
+    with serving(ROUTES, store) as gateway, client_of(gateway) as client:
+        for store.failing, expected in ((None, 202), (error, status), (None, 202)):
+            answer = client.post("/events", content=b"x")
+            assert answer.status_code == expected and "/var/x" not in answer.text
 
 
 def test_nothing_is_answered_before_the_store_says_so_and_stop_finishes_it() -> None:
     store = Rows(held=True)
-    gateway = HttpGateway(ROUTES, store, HttpGatewayConfig(port=0, max_in_flight=1), counters=Counts())
-    gateway.start()
-    address = f"http://127.0.0.1:{gateway.port}/events"
-    with ThreadPoolExecutor(2) as pool, httpx.Client(timeout=SECONDS, trust_env=False) as client:
+    with (
+        serving(ROUTES, store, max_in_flight=1) as gateway,
+        ThreadPoolExecutor(2) as pool,
+        client_of(gateway) as client,
+    ):
+        address = "/events"
         waiting = pool.submit(client.post, address, content=b"x")
         wait_until(lambda: store.offered, SECONDS, "the row to reach the store")
         assert client.post(address, content=b"y").status_code == 503, "one more than max_in_flight"
@@ -254,32 +218,30 @@ def test_an_error_at_a_request_keeps_no_answer_from_others() -> None:
                 raise ValueError("an error of ours")
 
     store = Rows(held=True)
-    gateway = HttpGateway(ROUTES, store, HttpGatewayConfig(port=0), counters=Failing())
-    gateway.start()
-    address, request = ("127.0.0.1", gateway.port), b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-    try:
-        with (
-            socket.create_connection(address, timeout=SECONDS) as first,
-            socket.create_connection(address, timeout=SECONDS) as second,
-        ):
-            for place, (connection, data) in enumerate(((first, request * 2), (second, request)), 1):
-                connection.sendall(data)
-                wait_until(lambda: store.offered == place, SECONDS, "the row to reach the store")  # noqa: B023
-            store.release()
-            assert [each.recv(12) for each in (first, second)] == [b"HTTP/1.1 202"] * 2
-    finally:
-        gateway.stop(grace=1)
+    request = b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    with (
+        serving(ROUTES, store, counts=Failing()) as gateway,
+        socket.create_connection(("127.0.0.1", gateway.port), timeout=SECONDS) as first,
+        socket.create_connection(("127.0.0.1", gateway.port), timeout=SECONDS) as second,
+    ):
+        for place, (connection, data) in enumerate(((first, request * 2), (second, request)), 1):
+            connection.sendall(data)
+            wait_until(lambda: store.offered == place, SECONDS, "the row to reach the store")  # noqa: B023
+        store.release()
+        assert [each.recv(12) for each in (first, second)] == [b"HTTP/1.1 202"] * 2
 
 
 def test_an_address_in_use_and_a_bad_certificate_are_named(gateway: HttpGateway, tmp_path: Path) -> None:
-    with pytest.raises(GatewayError, match=f"127.0.0.1:{gateway.port}"):
-        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=gateway.port), counters=Counts()).start()
-    (tmp_path / "cert.pem").write_text("no certificate")
-    settings = HttpGatewayConfig(port=0, tls_certificate=tmp_path / "cert.pem", tls_key=tmp_path / "cert.pem")
-    with pytest.raises(GatewayError, match="certificate"):
-        HttpGateway(ROUTES, Rows(), settings, counters=Counts()).start()
-    with pytest.raises(GatewayError, match="both"):
-        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=0, tls_key=tmp_path / "cert.pem"), counters=Counts()).start()
+    pem = tmp_path / "cert.pem"
+    pem.write_text("no certificate")
+    wrong: dict[str, dict[str, Any]] = {
+        f"127.0.0.1:{gateway.port}": {"port": gateway.port},
+        "certificate": {"tls_certificate": pem, "tls_key": pem},
+        "both": {"tls_key": pem},
+    }
+    for told, settings in wrong.items():
+        with pytest.raises(GatewayError, match=told), serving(ROUTES, Rows(), **settings):
+            pass
 
 
 def test_routes_compare_raw_paths_and_the_first_wins() -> None:
@@ -298,69 +260,10 @@ def test_routes_compare_raw_paths_and_the_first_wins() -> None:
     assert found.find_route("POST", "/plants/8") == RouteMatch(None, ("PUT",))
 
 
-def test_what_was_answered_202_survives_sigkill(tmp_path: Path) -> None:
-    acknowledged: list[bytes] = []
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for run in range(3):
-        command = [sys.executable, __file__, str(tmp_path / "inbox")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT) as process:
-            assert process.stdout is not None
-            port = int(process.stdout.readline())
-            try:
-                acknowledged += load(port, run, process)
-            finally:
-                process.kill()
-    Inbox(tmp_path / "inbox", limits=FREE).close()
-    found = [form["body"] for form in stored(tmp_path / "inbox")]
-    assert len(acknowledged) >= 150
-    assert set(acknowledged) <= set(found) and len(found) == len(set(found))
-
-
-def load(port: int, run: int, process: subprocess.Popen[bytes]) -> list[bytes]:
-    """Post from four threads and kill the gateway right after the fiftieth 202; return what was acknowledged."""
-    acknowledged: list[bytes] = []
-    lock = threading.Lock()
-
-    def post(name: int) -> None:
-        with httpx.Client(timeout=SECONDS, trust_env=False) as client:
-            for number in range(10_000):
-                body = b"%d-%d-%d" % (run, name, number)
-                try:
-                    answer = client.post(f"http://127.0.0.1:{port}/store/{number % 7}", content=body)
-                except httpx.TransportError:
-                    return
-                assert answer.status_code == 202
-                with lock:
-                    acknowledged.append(body)
-                    if len(acknowledged) == 50:
-                        process.kill()
-
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(post, name) for name in range(4)]:
-            done.result(SECONDS)
-    return acknowledged
-
-
-def serve(path: Path) -> None:
-    """Host a gateway until killed; its port is the first line on standard output."""
-    gateway = HttpGateway(ROUTES, Inbox(path, limits=FREE), SETTINGS, counters=Counts())
-    gateway.start()
-    sys.stdout.write(json.dumps(gateway.port) + "\n")
-    sys.stdout.flush()
-    threading.Event().wait()
-
-
 def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) -> None:
-    catalog = {
-        "endpoints": {
-            "shop": {"usage": ["consumer"], "protocol": "HTTP", "protocoloptions": {"options": {"path": "/in"}}}
-        }
-    }
-    source = tmp_path / "catalog.json"
-    source.write_text(json.dumps(catalog))
-    out = {"type": "jsonl", "path": str(tmp_path / "out")}
-    given = {"catalog": {"source": str(source)}, "sinks": {"out": out}, "dead_letters": {"sinks": ["out"]}}
-    settings = Settings.model_validate({**given, "routes": [{"to": ["out"]}], "http": {"port": 0}})
+    source = plain.write(tmp_path, plain.catalog({"shop": plain.endpoint("HTTP", {"path": "/in"})}))
+    given = plain.routed(source, plain.lines(tmp_path, "out", "dead"), http={"port": 0})
+    settings = Settings.model_validate(given)
     status = RouterStatus()
     with StateFolder.open(tmp_path / "state") as state:
         intake = Intake(settings, Metrics(), status, lambda: open_local_store(settings, state))
@@ -368,18 +271,14 @@ def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) 
             intake.receive_for_plan(Plan(catalog_load.load([str(source)]), settings))
             port = intake.http_port
             before = fault_counts()["gateway"]
-            assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"1", timeout=SECONDS).status_code == 202
+            plain.post(port, "/in", b"1")
             server = intake._http
             assert server is not None and server._loop is not None
             server._loop.call_soon_threadsafe(server._loop.stop)
             wait_until(lambda: not server.alive, SECONDS, "the end of the server")
             intake.check_state()
             assert intake.http_port == port
-            assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"2", timeout=SECONDS).status_code == 202
+            plain.post(port, "/in", b"2")
             assert fault_counts()["gateway"] == before + 1
         finally:
             intake.close()
-
-
-if __name__ == "__main__":
-    serve(Path(sys.argv[1]))

@@ -18,15 +18,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from bindings.http.gateway import HttpGateway, HttpGatewayConfig
+from bindings.http.gateway import HttpGateway
 from bindings.http.request import Access, HttpRoute, PathRoutes, ServerLimits
 from bindings.http.server import address_group
-from tests.support.gateways import Rows
+from tests.support.gateways import Rows, client_of, serving
 from tests.support.http import POST, REFUSED, TAKEN, WELL_FORMED
-from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -50,15 +48,7 @@ def serve(rows: Rows) -> Iterator[Serve]:
     with contextlib.ExitStack() as stack:
 
         def started(limits: ServerLimits = LIMITS, **settings: Any) -> HttpGateway:
-            gateway = HttpGateway(
-                ROUTES,
-                rows,
-                HttpGatewayConfig(port=0, max_body_bytes=1000, limits=limits, **settings),
-                counters=Counts(),
-            )
-            gateway.start()
-            stack.callback(gateway.stop, 1)
-            return gateway
+            return stack.enter_context(serving(ROUTES, rows, max_body_bytes=1000, limits=limits, **settings))
 
         yield started
 
@@ -194,9 +184,9 @@ def test_the_rest_of_a_refused_body_is_dropped_for_two_seconds(serve: Serve) -> 
 
 def test_connections_that_the_client_closed_are_closed(serve: Serve) -> None:
     gateway = serve(ServerLimits())
-    own = f"127.0.0.1:{gateway.port}"
     for _ in range(50):
-        assert httpx.post(f"http://{own}/events", content=b"x", trust_env=False, timeout=SECONDS).status_code == 202
+        with client_of(gateway) as client:
+            assert client.post("/events", content=b"x").status_code == 202
     wait_until(
         lambda: not held_open(gateway.port), SECONDS, lambda: f"{held_open(gateway.port)} connections to be closed"
     )
@@ -252,11 +242,6 @@ def _is_at(number: int, address: tuple[str, int]) -> bool:
         return False
 
 
-def exchange_from(gateway: HttpGateway, source: str) -> bytes:
-    with connected(gateway, source) as connection:
-        return read_all(connection)
-
-
 @pytest.mark.parametrize("limit", ["max_connections", "max_per_address"])
 def test_a_request_that_waits_is_never_cut_off(serve: Serve, rows: Rows, limit: str) -> None:
     gateway = serve(ServerLimits(**{limit: 2}))
@@ -265,7 +250,7 @@ def test_a_request_that_waits_is_never_cut_off(serve: Serve, rows: Rows, limit: 
         for each in (first, second):
             each.sendall(WELL_FORMED)
         wait_until(lambda: rows.offered == 2, SECONDS, "both rows")
-        assert statuses(exchange_from(gateway, "127.0.0.1")) == [503]
+        assert statuses(exchange(gateway)) == [503]
         rows.release()
         assert [statuses(each.recv(1000)) for each in (first, second)] == [[202], [202]]
 
@@ -290,10 +275,8 @@ def test_unfinished_bodies_make_room_for_others(serve: Serve, rows: Rows) -> Non
         for each in slow:
             each.sendall(POST + b"Content-Length: 900\r\n\r\n" + b"x" * 800)
         for _ in range(20):
-            answer = httpx.post(
-                f"http://127.0.0.1:{gateway.port}/events", content=b"y" * 900, trust_env=False, timeout=SECONDS
-            )
-            assert answer.status_code == 202
+            with client_of(gateway) as client:
+                assert client.post("/events", content=b"y" * 900).status_code == 202
     assert {row.body for row in rows.stored} == {b"y" * 900}
 
 
@@ -344,15 +327,14 @@ def test_no_more_descriptors_is_push_back_and_not_the_end(tmp_path: Path) -> Non
 
 def serve_with_few_files() -> None:
     """Host a gateway that has ten descriptors for its connections, until killed; its port is the first line."""
-    gateway = HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=0), counters=Counts())
-    gateway.start()
-    sys.stdout.write(f"{gateway.port}\n")
-    sys.stdout.flush()
-    first_free = os.dup(0)
-    os.close(first_free)
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + 10, hard))
-    threading.Event().wait()
+    with serving(ROUTES, Rows()) as gateway:
+        sys.stdout.write(f"{gateway.port}\n")
+        sys.stdout.flush()
+        first_free = os.dup(0)
+        os.close(first_free)
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + 10, hard))
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

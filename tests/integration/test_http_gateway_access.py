@@ -15,13 +15,11 @@ import pytest
 from bindings.gateways import GatewayError
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import Access, HttpRoute
-from router.errors import ConfigError
 from router.intake.intake import to_server_config
 from router.settings import load_settings
 from router.settings.checks import iter_security_warnings
-from tests.support.gateways import Rows
+from tests.support.gateways import Rows, client_of, serving
 from tests.support.ports import Authority, Pair
-from tests.support.shop import Counts
 
 SECONDS = 300
 TOKEN, OTHER, PASSWORD, KEY = "tok-5f31", "tok-9a77", "pä:ss word", "key-77c2"
@@ -40,17 +38,13 @@ def store() -> Rows:
 
 @pytest.fixture
 def gateway(store: Rows) -> Iterator[HttpGateway]:
-    started = HttpGateway(
-        ROUTES, store, HttpGatewayConfig(port=0, access=ACCESS, max_body_bytes=1000), counters=Counts()
-    )
-    started.start()
-    yield started
-    started.stop(grace=1)
+    with serving(ROUTES, store, access=ACCESS, max_body_bytes=1000) as started:
+        yield started
 
 
 @pytest.fixture
 def client(gateway: HttpGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", timeout=SECONDS, trust_env=False) as made:
+    with client_of(gateway) as made:
         yield made
 
 
@@ -180,14 +174,11 @@ def test_https_with_and_without_client_certificates(
 ) -> None:
     authority, pair = certified
     ours, stranger = authority.sign("sender"), Authority(tmp_path, "strangers").sign("sender")
-    settings = HttpGatewayConfig(port=0, tls_certificate=pair.certificate, tls_key=pair.key, access=ACCESS)
-    plain = HttpGateway(ROUTES, store, settings, counters=Counts())
-    mutual = HttpGateway(ROUTES, store, HttpGatewayConfig(
-        port=0, tls_certificate=pair.certificate, tls_key=pair.key, tls_clients=authority.certificate
-    ), counters=Counts())  # fmt: skip
-    plain.start()
-    mutual.start()
-    try:
+    tls: dict[str, Any] = {"tls_certificate": pair.certificate, "tls_key": pair.key}
+    with (
+        serving(ROUTES, store, access=ACCESS, **tls) as plain,
+        serving(ROUTES, store, tls_clients=authority.certificate, **tls) as mutual,
+    ):
         with tls_client(plain.port, authority.certificate) as client:
             answer = client.post("/events", headers={"X-Meter-Key": KEY})
             assert (answer.status_code, answer.http_version) == (202, "HTTP/1.1")
@@ -200,19 +191,18 @@ def test_https_with_and_without_client_certificates(
                 with pytest.raises(httpx.TransportError):
                     client.post("/events")
         assert len(store.stored) == 2
-    finally:
-        plain.stop(grace=1)
-        mutual.stop(grace=1)
 
 
 def test_authorities_that_cannot_be_read_are_named(certified: tuple[Authority, Pair], tmp_path: Path) -> None:
     _, pair = certified
-    with pytest.raises(GatewayError, match=r"none\.pem"):
-        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(
-            port=0, tls_certificate=pair.certificate, tls_key=pair.key, tls_clients=tmp_path / "none.pem"
-        ), counters=Counts()).start()  # fmt: skip
-    with pytest.raises(GatewayError, match="both"):
-        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=0, tls_clients=pair.certificate), counters=Counts()).start()
+    tls: dict[str, Any] = {
+        "tls_certificate": pair.certificate,
+        "tls_key": pair.key,
+        "tls_clients": tmp_path / "none.pem",
+    }
+    for told, settings in ((r"none\.pem", tls), ("both", {"tls_clients": pair.certificate})):
+        with pytest.raises(GatewayError, match=told), serving(ROUTES, Rows(), **settings):
+            pass
 
 
 SETTINGS = """
@@ -241,27 +231,3 @@ def test_settings_make_the_gateway(tmp_path: Path) -> None:
     assert (made.tls_certificate, made.tls_clients) == (tmp_path / "c.pem", tmp_path / "ca.pem")
     overridden = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY, "XROUTER_HTTP__AUTH__BASIC__ANN": "other"})
     assert overridden.unresolved["http"]["auth"]["basic"] == {"ann": "${XROUTER_HTTP__AUTH__BASIC__ANN}"}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("http: {auth: {bearer: {a: hush}}}", "http.auth.bearer.a: a secret must not be in plain text"),
-        ("http: {auth: {}}", "http.auth: lets no client in"),
-        ("http: {auth: {api_keys: {a: '${EMPTY}'}}}", "http.auth.api_keys.a: is empty"),
-        ("http: {auth: {basic: {'a:b': '${KEY}'}}}", "cannot contain a colon"),
-        ("http: {tls: {cert: c.pem}}", "http.tls.key: is required"),
-        ("sources: [{endpoint: /endpoints/a, users: [b]}]", "sources.0.users: requires http.auth"),
-        (
-            "http: {auth: {basic: {anna: '${KEY}'}}}\nsources: [{endpoint: /endpoints/a, users: [ana]}]",
-            "sources.0.users: 'ana' not found in http.auth; did you mean anna?",
-        ),
-    ],
-)
-def test_faults_name_key_and_remedy(tmp_path: Path, text: str, expected: str) -> None:
-    file = tmp_path / "router.yaml"
-    file.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        load_settings(file, {"KEY": "hush", "EMPTY": ""})
-    assert any(expected in line for line in (*caught.value.problems, str(caught.value)))
-    assert "hush" not in str(caught.value)

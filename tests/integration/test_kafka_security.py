@@ -16,6 +16,7 @@ from bindings.kafka.store import KafkaStore
 from bindings.parts import InboxRow, Part
 from router.settings import Settings, settings_from_dict
 from router.sources import make_inbox_client
+from tests.support import plain
 from tests.support.kafka import SecuredKafka, create_topics, produce, read_all
 from tests.support.ports import Authority, Pair
 from tests.support.router import RouterProcess
@@ -62,75 +63,44 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     authority = Authority(folder / "authority")
     certificate = authority.sign("tokens", alternatives="IP:127.0.0.1")
     with TokenServer(folder / "tokens", {CLIENT: SECRET}, certificate) as tokens:
-        kafka = SecuredKafka(folder / "kafka", authority, {USER: PASSWORD}, tokens)
-        kafka.start()
-        try:
+        with SecuredKafka(folder / "kafka", authority, {USER: PASSWORD}, tokens) as kafka:
             yield World(kafka, authority, tokens, authority.sign("router"))
-        finally:
-            kafka.stop()
 
 
 def catalog(topics: dict[str, str], out: str, servers: str) -> dict[str, Any]:
     """One endpoint and one definition for each way, and a producer endpoint for what librdkafka sends."""
-    definition = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "{way}"}}}
-    groups: dict[str, Any] = {way: {"messages": {"m": definition}} for way in topics}
-    endpoints: dict[str, Any] = {
-        way: {
-            "usage": ["consumer"],
-            "protocol": "KAFKA",
-            "protocoloptions": {"options": {"topic": topic}},
-            "messagegroups": [f"/messagegroups/{way}"],
-        }
-        for way, topic in topics.items()
-    }
-    endpoints["out"] = {
-        "usage": ["producer"],
-        "protocol": "KAFKA",
-        "protocoloptions": {"endpoints": [{"uri": servers}], "options": {"topic": out}},
-        "messagegroups": [f"/messagegroups/{way}" for way in topics],
-    }
-    return {"messagegroups": groups, "endpoints": endpoints}
+    endpoints = {way: plain.endpoint("KAFKA", {"topic": topic}, way) for way, topic in topics.items()}
+    endpoints["out"] = plain.endpoint("KAFKA", {"topic": out}, *topics, uri=servers, usage="producer")
+    return plain.catalog(endpoints, **{way: {"m": plain.event("{way}")} for way in topics})
 
 
 def settings(world: World, source: Path, topics: dict[str, str], folder: Path) -> dict[str, Any]:
     """Each way is a source, and the sink of the source before it; OAUTHBEARER is that of the producer endpoint too."""
     ways = list(topics)
-    sinks: dict[str, Any] = {
-        f"to-{way}": {
-            "type": "kafka", "bootstrap_servers": world.servers(way), "topic": f"out-{way}", **world.login(way),
-        }
-        for way in ways
-    }  # fmt: skip
-    sinks["out"] = {"type": "kafka", "endpoint": "/endpoints/out", **world.login("oauthbearer")}
-    sinks["dead"] = {"type": "jsonl", "path": str(folder / "dead")}
+    sinks: dict[str, Any] = {"out": {"type": "kafka", "endpoint": "/endpoints/out", **world.login("oauthbearer")}}
+    for way in ways:
+        (topic,) = plain.topics(world.servers(way), out=f"out-{way}").values()
+        sinks[f"to-{way}"] = {**topic, **world.login(way)}
     pairs = list(zip(ways, [*ways[1:], ways[0]], strict=True))
     routes: list[dict[str, Any]] = [
         {"when": {"messagegroup": way}, "to": [f"to-{following}", "out"]} for way, following in pairs[:-1]
     ]
-    return {
-        "catalog": {"source": str(source)},
-        "sources": [
-            {"endpoint": f"/endpoints/{way}", "bootstrap_servers": world.servers(way), **world.login(way)}
-            for way in ways
-        ],
-        "sinks": sinks,
-        "routes": [*routes, {"to": [f"to-{pairs[-1][1]}", "out"]}],
-        "dead_letters": {"sinks": ["dead"]},
-    }
+    sources = [
+        {"endpoint": f"/endpoints/{way}", "bootstrap_servers": world.servers(way), **world.login(way)} for way in ways
+    ]
+    routes.append({"to": [f"to-{pairs[-1][1]}", "out"]})
+    return plain.routed(source, sinks | plain.lines(folder, "dead"), sources=sources, routes=routes)
 
 
 @pytest.mark.full
 def test_every_way_is_source_and_sink(world: World, router: RouterProcess, tmp_path: Path) -> None:
     topics = {way: f"in-{way}" for way in WAYS}
     create_topics(world.kafka.bootstrap, [*topics.values(), *(f"out-{way}" for way in WAYS), "confirmed"])
-    source = tmp_path / "catalog.json"
-    source.write_text(json.dumps(catalog(topics, "confirmed", world.kafka.sasl)))
+    source = plain.write(tmp_path, catalog(topics, "confirmed", world.kafka.sasl))
     router.configure(settings(world, source, topics, tmp_path))
     router.start(environ=ENVIRON)
     for way, topic in topics.items():
-        event = {"specversion": "1.0", "id": way, "source": "/s", "type": f"t.{way}"}
-        headers = [(f"ce_{name}", text.encode()) for name, text in event.items()]
-        produce(world.kafka.bootstrap, topic, [(None, b"x", headers)])
+        produce(world.kafka.bootstrap, topic, [(None, b"x", plain.kafka_headers(f"t.{way}", way))])
 
     def arrived(topic: str) -> list[str]:
         return sorted(str(each.header("ce_id")) for each in read_all(world.kafka.bootstrap, topic))
@@ -156,8 +126,7 @@ def secrets(world: World) -> tuple[str, ...]:
 def test_a_wrong_password_names_the_source_and_not_the_password(
     world: World, router: RouterProcess, tmp_path: Path, way: str
 ) -> None:
-    source = tmp_path / "catalog.json"
-    source.write_text(json.dumps(catalog({way: f"in-{way}"}, "confirmed", world.kafka.sasl)))
+    source = plain.write(tmp_path, catalog({way: f"in-{way}"}, "confirmed", world.kafka.sasl))
     told = settings(world, source, {way: f"in-{way}"}, tmp_path)
     told["sources"][0]["password"] = "${KAFKA_WRONG}"
     router.configure(told)

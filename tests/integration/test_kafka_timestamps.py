@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
@@ -17,6 +16,8 @@ from bindings.kafka.client import KafkaClient
 from bindings.kafka.offsets import KafkaRange, read_ranges
 from router.errors import _java_chain, find_batch_fault, find_permanent_error, is_timestamp_overflow
 from tests.conftest import Kafka
+from tests.support import plain
+from tests.support.kafka import produce
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
@@ -38,59 +39,19 @@ TIMESTAMPS = (
 )
 
 
-def produce(bootstrap: str, topic: str, timestamps: tuple[int, ...], first: int = 0) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
-    faults: list[Any] = []
-    for number, timestamp in enumerate(timestamps, first):
-        headers = {
-            "ce_specversion": "1.0",
-            "ce_id": str(number),
-            "ce_source": "/clock",
-            "ce_type": "tick",
-            "content-type": "application/json",
-        }
-        producer.produce(
-            topic,
-            json.dumps({"number": number}),
-            f"key-{number}",
-            headers=list(headers.items()),
-            timestamp=timestamp,
-            on_delivery=lambda fault, _: faults.append(fault),
-        )
-    assert producer.flush(SECONDS) == 0
-    assert faults == [None] * len(timestamps)
-
-
-def catalog_of(bootstrap: str, topic: str) -> dict[str, Any]:
-    return {
-        "endpoints": {
-            "clock": {
-                "usage": ["consumer"],
-                "protocol": "KAFKA",
-                "protocoloptions": {"endpoints": [{"uri": bootstrap}], "options": {"topic": topic}},
-                "messagegroups": ["/messagegroups/Clock"],
-            }
-        },
-        "messagegroups": {
-            "Clock": {
-                "envelope": "CloudEvents/1.0",
-                "messages": {"Tick": {"envelopemetadata": {"type": {"value": "tick"}}}},
-            }
-        },
-    }
-
-
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    return [
-        json.loads(line) for path in sorted(folder.rglob("*.jsonl")) for line in path.read_bytes().split(b"\n") if line
+def send(bootstrap: str, topic: str, timestamps: tuple[int, ...], first: int = 0) -> None:
+    records = [
+        (b"key-%d" % number, b'{"number": %d}' % number, plain.kafka_headers("tick", number, "/clock", plain.JSON))
+        for number in range(first, first + len(timestamps))
     ]
+    produce(bootstrap, topic, records, timestamps)
 
 
 def test_ranges_read_what_the_brokers_have(
     kafka: Kafka, topic_factory: Callable[..., str], spark: SparkSession
 ) -> None:
     topic = topic_factory("ranges", 1, **ANY_TIME)
-    produce(kafka.bootstrap, topic, TIMESTAMPS)
+    send(kafka.bootstrap, topic, TIMESTAMPS)
     ranges = (KafkaRange(topic, 0, 2, len(TIMESTAMPS)),)
     rows = read_ranges(spark, KafkaClient(kafka.bootstrap), ranges, lossy=False).orderBy("offset").collect()
     assert [row["timestamp"] for row in rows] == list(TIMESTAMPS[2:])
@@ -103,7 +64,7 @@ def test_ranges_read_what_the_brokers_have(
 
 def test_what_is_gone_is_told_or_left_out(kafka: Kafka, topic_factory: Callable[..., str], spark: SparkSession) -> None:
     topic = topic_factory("gone", 1, **ANY_TIME)
-    produce(kafka.bootstrap, topic, TIMESTAMPS)
+    send(kafka.bootstrap, topic, TIMESTAMPS)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.delete_records([TopicPartition(topic, 0, 4)])[TopicPartition(topic, 0)].result(SECONDS)
     read = partial(read_ranges, spark, KafkaClient(kafka.bootstrap), (KafkaRange(topic, 0, 2, len(TIMESTAMPS)),))
@@ -120,7 +81,7 @@ def test_the_error_of_sparks_source_is_known(
     kafka: Kafka, topic_factory: Callable[..., str], spark: SparkSession
 ) -> None:
     topic = topic_factory("unreadable", 1, **ANY_TIME)
-    produce(kafka.bootstrap, topic, (NOW * 1_000_000,))
+    send(kafka.bootstrap, topic, (NOW * 1_000_000,))
     rows = (
         spark.read.format("kafka")
         .options(**KafkaClient(kafka.bootstrap).jvm_options())
@@ -133,54 +94,22 @@ def test_the_error_of_sparks_source_is_known(
         assert is_timestamp_overflow(caught.value), list(_java_chain(caught.value))
 
 
-@pytest.mark.full
-def test_no_timestamp_stops_what_goes_from_topic_to_topic(
-    kafka: Kafka, topic_factory: Callable[..., str], router: RouterProcess, tmp_path: Path
-) -> None:
-    topic, out, dead = topic_factory("clock", 1, **ANY_TIME), topic_factory("out"), topic_factory("dead")
-    source = tmp_path / "catalog.json"
-    source.write_text(json.dumps(catalog_of(kafka.bootstrap, topic)))
-    sinks = {name: {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": name} for name in (out, dead)}
-    router.configure(
-        {
-            "catalog": {"source": str(source)},
-            "sinks": {"out": sinks[out], "dead": sinks[dead]},
-            "routes": [{"to": ["out"]}],
-            "dead_letters": {"sinks": ["dead"]},
-        }
-    )
-    produce(kafka.bootstrap, topic, TIMESTAMPS)
-    router.start()
-    wait_until(
-        lambda: router.total("xrouter_records_total", outcome="routed") >= len(TIMESTAMPS),
-        SECONDS,
-        lambda: router.log[-3000:],
-    )
-    assert router.stop() == 0
-
-
 def test_no_timestamp_stops_a_stream(
     kafka: Kafka, topic_factory: Callable[..., str], router: RouterProcess, tmp_path: Path
 ) -> None:
     topic = topic_factory("clock", 1, **ANY_TIME)
-    source = tmp_path / "catalog.json"
-    source.write_text(json.dumps(catalog_of(kafka.bootstrap, topic)))
-    lake = {"type": "table", "format": "delta", "path": str(tmp_path / "lake")}
-    router.configure(
-        {
-            "catalog": {"source": str(source)},
-            "sinks": {"out": {"type": "jsonl", "path": str(tmp_path / "out")}, "lake": lake},
-            "routes": [{"to": ["out", "lake"]}],
-            "dead_letters": {"sinks": ["out"]},
-        }
-    )
-    produce(kafka.bootstrap, topic, TIMESTAMPS)
+    clock = plain.endpoint("KAFKA", {"topic": topic}, "Clock", uri=kafka.bootstrap)
+    source = plain.write(tmp_path, plain.catalog({"clock": clock}, Clock={"Tick": plain.event("tick")}))
+    sinks = plain.lines(tmp_path, "out", "dead") | plain.tables(tmp_path, "lake")
+    router.configure(plain.routed(source, sinks))
+    send(kafka.bootstrap, topic, TIMESTAMPS)
     router.start()
-    wait_until(lambda: len(lines_of(tmp_path / "out")) >= len(TIMESTAMPS), SECONDS, lambda: router.log[-3000:])
-    produce(kafka.bootstrap, topic, (NOW,), len(TIMESTAMPS))
-    wait_until(lambda: len(lines_of(tmp_path / "out")) > len(TIMESTAMPS), SECONDS, lambda: router.log[-3000:])
+    out = tmp_path / "out"
+    wait_until(lambda: len(plain.lines_of(out)) >= len(TIMESTAMPS), SECONDS, lambda: router.log[-3000:])
+    send(kafka.bootstrap, topic, (NOW,), len(TIMESTAMPS))
+    wait_until(lambda: len(plain.lines_of(out)) > len(TIMESTAMPS), SECONDS, lambda: router.log[-3000:])
     router.stop()
-    lines = lines_of(tmp_path / "out")
+    lines = plain.lines_of(out)
     assert sorted(int(line["cloudevent"]["id"]) for line in lines) == list(range(len(TIMESTAMPS) + 1))
     received = {line["cloudevent"]["id"]: line["received"] for line in lines}
     assert received["0"] == "2023-11-14T22:13:20Z"

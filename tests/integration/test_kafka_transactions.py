@@ -129,7 +129,7 @@ def test_uncommitted_records_on_request_and_what_follows(
 
 def test_a_compacted_topic_with_tombstones(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
     """What compaction removed is no loss; a record without a value is an event without data."""
-    # The broker looks for what it may clean every 15 seconds, and leaves the segment that is written to.
+    # The broker leaves the segment that is written to.
     cleaned = {"segment_ms": 100, "min_cleanable_dirty_ratio": 0.0, "delete_retention_ms": 3_600_000}
     topic = topic_factory("compacted", cleanup_policy="compact", **cleaned)
     router.configure(settings(kafka, router.folder, max_records_per_batch=7))

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -15,22 +16,19 @@ import yaml
 from bindings.inbox.source import SPARK_SCHEMA
 from catalog.load import load
 from router.batches.batch import KeyOrdering, position_sort_key
-from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanCache, SharedParts
 from router.evaluation.plan import Plan
 from router.reading import generations
 from router.settings import settings_from_dict
 from router.sources import INBOX
 from router.state.ledger import HELD, LetterLedger
 from router.state.state import StateFolder
-from router.watching.metrics import Metrics
-from router.watching.status import RouterStatus
 from router.writing.outcomes import parse_sinks
 from tests.conftest import Kafka, TopicFactory
-from tests.support import shop
+from tests.support import plain, shop
 from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import Headers, produce, read_all
 from tests.support.ledger import replayed
+from tests.support.poison import Line
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Webhook
@@ -49,30 +47,15 @@ def test_positions_sort_as_records_arrived() -> None:
     assert position_sort_key("plant-x-3-12") == ("plant-x", (3, 12), -1)
 
 
-def catalog(topic: str, *, mended: bool) -> dict[str, Any]:
-    """Return one Kafka endpoint whose definitions do not know ``late`` before somebody mended them."""
-    messages = {"good": shop.event("good"), **({"late": shop.event("late")} if mended else {})}
-    endpoint = {
-        "usage": "consumer",
-        "protocol": "KAFKA",
-        "protocoloptions": {"options": {"topic": topic}},
-        "messagegroups": ["/messagegroups/G"],
-    }
-    return {"messagegroups": {"G": {"messages": messages}}, "endpoints": {"shop": endpoint}}
-
-
 def put_catalog(folder: Path, topic: str, *, mended: bool) -> None:
-    """Write the catalog at once."""
-    fresh = folder / ".catalog.json"
-    fresh.write_text(json.dumps(catalog(topic, mended=mended)))
-    fresh.replace(folder / "catalog.json")
+    """Write a catalog with one Kafka endpoint; its definitions do not know ``late`` before somebody mended them."""
+    shop_endpoint = plain.endpoint("KAFKA", {"topic": topic}, "G")
+    plain.write(folder, plain.catalog({"shop": shop_endpoint}, G=plain.events("good", *["late"] * mended)))
 
 
 def record(key: str | None, n: int, kind: str = "good") -> tuple[bytes | None, bytes, Headers]:
     """Return an event of Kafka with that key."""
-    told = {"specversion": "1.0", "id": f"{key}-{n}", "source": "/s", "type": kind}
-    headers: Headers = [(f"ce_{name}", value.encode()) for name, value in told.items()]
-    return (None if key is None else key.encode()), b"{}", headers
+    return (None if key is None else key.encode()), b"{}", plain.kafka_headers(kind, f"{key}-{n}")
 
 
 def sent(kafka: Kafka, topic: str) -> list[str]:
@@ -92,19 +75,11 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     source, out = topic_factory("in"), topic_factory("out")
     folder = router.folder
     put_catalog(folder, source, mended=False)
-    router.configure(
-        {
-            "catalog": {"source": str(folder / "catalog.json"), "poll": "200ms"},
-            "sources": [{"endpoint": shop.SHOP, "bootstrap_servers": kafka.bootstrap}],
-            "sinks": {
-                "lake": {"type": "table", "path": str(folder / "lake")},
-                "bus": {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": out},
-                "dead": {"type": "table", "path": str(folder / "dead")},
-            },
-            "routes": [{"to": ["lake", "bus"]}],
-            "dead_letters": {"sinks": ["dead"], "order": "park"},
-        }
-    )
+    sinks = plain.tables(folder, "lake", "dead") | plain.topics(kafka.bootstrap, bus=out)
+    told = plain.routed(folder / "catalog.json", sinks, dead_letters={"sinks": ["dead"], "order": "park"})
+    told["catalog"]["poll"] = "200ms"
+    told["sources"] = [{"endpoint": shop.SHOP, "bootstrap_servers": kafka.bootstrap}]
+    router.configure(told)
     produce(kafka.bootstrap, source, [record("A", 0), record("B", 0), record("A", 1, "late"), record(None, 0)])
     produce(kafka.bootstrap, source, [record("A", 2), record("B", 1), record("A", 3), record(None, 1)])
     # Killed when the letters are written and have not taken their places for good.
@@ -145,21 +120,11 @@ class Died(BaseException):
     """What stands for the end of the process."""
 
 
-class Line:
-    """One query of a router over the inbox, without its stream: batches are handed in."""
-
-    def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, generation: generations.Generation) -> None:
-        self.metrics = Metrics(plan.settings.sinks)
-        plans = PlanCache(spark, state.batches, plan, self.metrics, lambda _: plan)
-        plans.activate(plan)
-        self.pipeline = Pipeline(INBOX, "inbox", generation, SharedParts(state, plans, self.metrics, RouterStatus()))
-
-
 def plan_of(folder: Path, hook: str) -> Plan:
     """Return a plan that sends every event to a folder and to a webhook, and write its settings."""
     shop.write_catalog(folder, mended=False)
     told = shop.settings(folder, hook, state=str(folder / "state"))
-    told["sinks"]["lake"] = {"type": "jsonl", "path": str(folder / "lake")}
+    told["sinks"] |= plain.lines(folder, "lake")
     told["routes"] = [{"to": ["lake", "hook"]}]
     told["dead_letters"] = {"sinks": ["dead"], "order": "park"}
     (folder / "router.yaml").write_text(yaml.safe_dump(told))
@@ -175,12 +140,7 @@ def rows_of(spark: SparkSession, told: str, start: int = 0) -> DataFrame:
         parts = [tuple(part) for part in row.properties]
         body = row.body
         if key.islower():  # in structured mode
-            event = {
-                "specversion": "1.0",
-                "id": f"id-{n}",
-                "source": "/s",
-                "type": "late" if reason != "good" else reason,
-            }
+            event = plain.attributes("late" if reason != "good" else reason, f"id-{n}")
             parts = [("method", b"POST", ""), ("path", b"/shop", "")]
             parts.append(("headers.content-type", b"application/cloudevents+json", ""))
             body = json.dumps({**event, "partitionkey": key.upper()}).encode()
@@ -200,8 +160,7 @@ def letters_of(folder: Path) -> dict[int, tuple[str, ...]]:
 
 def in_lake(folder: Path) -> list[int]:
     """Return the numbers of the events in the folder, in order."""
-    lines = (line for path in sorted((folder / "lake").glob("*.jsonl")) for line in path.read_text().splitlines())
-    return [int(json.loads(line)["cloudevent"]["id"].removeprefix("id-")) for line in lines]
+    return [int(line["cloudevent"]["id"].removeprefix("id-")) for line in plain.lines_of(folder / "lake")]
 
 
 @pytest.mark.spark
@@ -220,7 +179,7 @@ def test_a_batch_that_is_repeated_holds_back_the_same_records(
         rows = rows_of(spark, "A:good B:good b:no-match B:good", 5)
         line = Line(spark, state, plan, generation)
         with monkeypatch.context() as patched, pytest.raises(Died):
-            patched.setattr(line.metrics, "count_written_batch", _die)
+            patched.setattr(line.metrics, "count_written_batch", Mock(side_effect=Died))
             line.pipeline.batch(rows, 1)
         assert letters_of(tmp_path) == {1: (), 3: both, 4: both, 5: both, 7: (), 8: both}
         with LetterLedger.open(tmp_path / "state") as ledger:
@@ -259,7 +218,3 @@ def test_a_batch_waits_for_a_replay_that_is_about_to_free_its_key(tmp_path: Path
             assert not pauses
             assert ordering._find_blocked_keys({"A"}) == {"B": "b1"}
         assert len(pauses) == 2
-
-
-def _die(*_: object, **__: object) -> None:
-    raise Died

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load
+from tests.support import load, plain
 from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import produce
 from tests.support.router import RouterProcess
@@ -34,24 +34,14 @@ def large(start: int, count: int = COUNT) -> Any:
 def configure(router: RouterProcess, bootstrap: str, topic: str, **more: Any) -> None:
     """Write settings with one topic and two tables."""
     catalog = load.write_catalog(router.folder / "catalog.json", load.catalog(DEFINITIONS, topic=topic))
-    tables = {name: {"type": "table", "path": str(router.folder / name)} for name in ("lake", "letters")}
-    router.configure(
-        {
-            "catalog": {"source": str(catalog), "poll": "0"},
-            "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
-            "sinks": tables,
-            "routes": [{"to": ["lake"]}],
-            "dead_letters": {"sinks": ["letters"]},
-            "spark": {"master": "local[1]"},
-            **more,
-        }
-    )
+    tables = plain.tables(router.folder, "lake", "dead")
+    router.configure(load.settings(bootstrap, catalog, tables, spark={"master": "local[1]"}, **more))
 
 
 def numbers(folder: Path) -> Counter[int]:
     """Count the records of both tables by the number in their body."""
     bodies: list[bytes] = []
-    for name, column in (("lake", "data"), ("letters", "body")):
+    for name, column in (("lake", "data"), ("dead", "body")):
         if DeltaTable.is_deltatable(str(folder / name)):
             bodies += DeltaTable(str(folder / name)).to_pyarrow_table(columns=[column])[column].to_pylist()
     return Counter(json.loads(body)["n"] for body in bodies)

@@ -5,49 +5,51 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bindings.events import restore_types, to_json_members
 from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.binding import split_row
 from bindings.protocols import BINDINGS
 from catalog.findings import RecordError
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
-from router.evaluation.evaluator import Kind, TallyAccumulator
-from router.evaluation.outcome_rows import HEADERS_TYPE
+from router.evaluation.evaluator import Kind
 from router.evaluation.plan import Plan
 from router.matching.records import RecordMatcher
 from router.matching.schema_validation import Validation
-from router.rendering.texts import TIME_TEXT
 from router.settings import settings_from_dict
 from router.watching.metrics import Metrics
 from router.writing.writer import BatchWriter
-from tests.support.evaluating import evaluated, single_write, with_events
+from tests.support import plain
+from tests.support.evaluating import (
+    KAFKA_SCHEMA,
+    RECEIVED,
+    evaluated,
+    in_form_of_match,
+    inbox_row,
+    kafka_row,
+    single_write,
+    with_events,
+)
 from tests.support.generation import ENDPOINT, random_catalog, random_record
 from tests.support.reference import Reference
 
 if TYPE_CHECKING:
-    from pyspark import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 EACH = 900
 """Records of one catalog: below the number of dead letters of one batch that are explained."""
-KAFKA_SCHEMA = (
-    f"key binary, value binary, topic string, partition int, offset long, timestamp long, headers {HEADERS_TYPE}"
-)
-KAFKA_MEMBERS = frozenset({"key", "key_base64", "headers"})
-HTTP_MEMBERS = frozenset({"method", "path", "query", "headers"})
-RECEIVED = "2026-01-02T03:04:05.000000Z"
-COLUMNS = ("id", "source", "specversion", "type", "subject", "datacontenttype", "dataschema")
+MEMBERS = {
+    "KAFKA": frozenset({"key", "key_base64", "headers"}),
+    "HTTP": frozenset({"method", "path", "query", "headers"}),
+}
 CORE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 BODIES = (
     "[" * 511 + "]" * 511,
@@ -111,8 +113,9 @@ def make_odd(rng: Random, record: dict[str, Any]) -> None:
         record.pop("body_base64", None)
 
 
-def lines_of(rng: Random, catalog: Catalog, protocol: str, members: frozenset[str]) -> list[str]:
+def lines_of(rng: Random, catalog: Catalog, protocol: str) -> list[str]:
     """Records of one protocol as lines of JSON."""
+    members = MEMBERS[protocol]
     lines: list[str] = []
     while len(lines) < EACH:
         record = random_record(rng, catalog, (protocol,))
@@ -144,14 +147,8 @@ def is_record(line: str) -> bool:
 
 
 def plan_of(catalog: Catalog, folder: Path, validation: Validation = "ambiguous") -> Plan:
-    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
-    told = {
-        "sources": [{"endpoint": ENDPOINT}],
-        "sinks": sinks,
-        "routes": [{"to": ["bus"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "match": {"validate": validation},
-    }
+    sinks = plain.topics("broker:9092", bus="bus", dead="dead")
+    told = plain.routed(folder, sinks, sources=[{"endpoint": ENDPOINT}], match={"validate": validation})
     return Plan(catalog, settings_from_dict(told, {}, folder))
 
 
@@ -174,20 +171,20 @@ def catalog_for(seed: int, protocol: str, **endpoint: Any) -> Catalog:
     return replace(catalog, definitions=fitted, endpoints={ENDPOINT: made})
 
 
-def kafka_row(line: str) -> tuple[Any, ...]:
-    record = parse_record(line)
-    parts = BINDINGS["KAFKA"].split(record.native)
-    headers = [(p.key.removeprefix("headers."), p.value) for p in parts if p.key.startswith("headers.")]
-    key = next((part.value for part in parts if part.key == "key"), None)
-    told = record.native
-    return (key, record.body, told["topic"], told["partition"], told["offset"], told["timestamp"], headers)
+def source(
+    spark: SparkSession, kind: Kind, seed: int, **endpoint: Any
+) -> tuple[Catalog, list[str], Callable[[Sequence[str]], DataFrame]]:
+    """A random catalog, records for it, and what makes rows of a source of some of them."""
+    protocol = "KAFKA" if kind == "kafka" else "HTTP"
+    catalog = catalog_for(seed, protocol, **endpoint)
 
+    def frame(lines: Sequence[str]) -> DataFrame:
+        records = [replace(parse_record(line), endpoint=ENDPOINT) for line in lines]
+        if kind == "kafka":
+            return spark.createDataFrame([kafka_row(each) for each in records], KAFKA_SCHEMA)
+        return spark.createDataFrame([inbox_row(*each[::-1]) for each in enumerate(records)], SPARK_SCHEMA)
 
-def inbox_row(number: int, line: str) -> tuple[Any, ...]:
-    record = parse_record(line)
-    parts = [(part.key, part.value, part.kind) for part in BINDINGS["HTTP"].split(record.native)]
-    received = datetime.fromisoformat(RECEIVED.replace("Z", "+00:00"))
-    return (ENDPOINT, "HTTP", received, parts, record.body, str(number))
+    return catalog, lines_of(Random(seed), catalog, protocol), frame
 
 
 def by_match(catalog: Catalog, lines: list[str], validation: Validation = "ambiguous") -> list[dict[str, Any]]:
@@ -203,45 +200,17 @@ def by_match(catalog: Catalog, lines: list[str], validation: Validation = "ambig
     return told
 
 
-def judged_rows(
-    spark: SparkSession,
-    plan: Plan,
-    rows: Sequence[tuple[Any, ...]],
-    schema: Any,
-    kind: Kind,
-) -> tuple[DataFrame, Accumulator[dict[str, str]]]:
-    frame = spark.createDataFrame(list(rows), schema)
-    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
-    return evaluated(frame, kind, plan.evaluator, tallies), tallies
-
-
 def by_run(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
     """What `run` makes of the same records, in the same order and form."""
-    rows = [
-        {**row, **row["m"], "row": row["raw"]["offset"] if kind == "kafka" else int(row["raw"]["position"])}
-        for row in with_events(outcomes, kind)
-    ]
-    return [form_of(row) for row in sorted(rows, key=lambda row: (row["row"], row["position_in_batch"] or 0))]
-
-
-def form_of(row: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {"row": row["row"], "place": row["position_in_batch"] or 0, "body": row["body"]}
-    if row["reason"] is not None:
-        return told | {
-            "outcome": "dead-letter",
-            "reason": row["reason"],
-            "detail": row["detail"],
-            "nearest": json.loads(row["nearest"] or "[]"),
-        }
-    event = row["event"]
-    attributes = {name: event[name] for name in COLUMNS} | {"time": event[TIME_TEXT]} | dict(event["extensions"])
-    attributes = {name: text for name, text in attributes.items() if text is not None}
-    if row["sent"] is not None:
-        parts = split_row({"topic": "out", "headers": row["sent"]})
-        assert dict(BINDINGS["KAFKA"].read_envelope(parts, None, lambda: False).attributes) == attributes, row
-    event = to_json_members(restore_types(attributes, row["typed"]))
-    told |= {"outcome": "routed", "message": row["message"], "context": dict(row["context"]), "cloudevent": event}
-    return told
+    rows = [{**row, **row["m"]} for row in with_events(outcomes, kind)]
+    told = [in_form_of_match(row) for row in rows]
+    for row, one in zip(rows, told, strict=True):
+        one["row"] = row["raw"]["offset"] if kind == "kafka" else int(row["raw"]["position"])
+        one["place"] = row["position_in_batch"] or 0
+        if row["sent"] is not None:
+            parts = split_row({"topic": "out", "headers": row["sent"]})
+            assert dict(BINDINGS["KAFKA"].read_envelope(parts, None, lambda: False).attributes) == row["attributes"]
+    return sorted(told, key=lambda one: (one["row"], one["place"]))
 
 
 def same(lines: list[str], matched: list[dict[str, Any]], ran: list[dict[str, Any]]) -> set[str]:
@@ -253,42 +222,32 @@ def same(lines: list[str], matched: list[dict[str, Any]], ran: list[dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("seed", "validation"),
+    ("kind", "seed", "validation"),
     [
-        (8, "always"),
-        pytest.param(7, "ambiguous", marks=pytest.mark.full),
-        pytest.param(2, "never", marks=pytest.mark.full),
+        ("kafka", 8, "always"),
+        pytest.param("kafka", 7, "ambiguous", marks=pytest.mark.full),
+        pytest.param("kafka", 2, "never", marks=pytest.mark.full),
+        ("inbox", 4, "ambiguous"),
     ],
 )
-def test_kafka(spark: SparkSession, tmp_path: Path, seed: int, validation: Validation) -> None:
+def test_both_give_the_same_outcomes(
+    spark: SparkSession, tmp_path: Path, kind: Kind, seed: int, validation: Validation
+) -> None:
     options = {"envelopeoptions": {"mode": "structured"}} if seed != 2 else {}
-    catalog = catalog_for(seed, "KAFKA", **options)
-    lines = lines_of(Random(seed), catalog, "KAFKA", KAFKA_MEMBERS)
-    plan = plan_of(catalog, tmp_path, validation)
-    rows = [kafka_row(line) for line in lines]
-    outcomes, _ = judged_rows(spark, plan, rows, KAFKA_SCHEMA, "kafka")
-    met = same(lines, by_match(catalog, lines, validation), by_run(outcomes, "kafka"))
-    assert {"routed", "invalid-cloudevent", "undecodable"} <= met
-    assert met & {"no-match", "ambiguous"} and ("schema-violation" in met) is (validation != "never")
-
-
-def test_http(spark: SparkSession, tmp_path: Path) -> None:
-    catalog = catalog_for(4, "HTTP", envelopeoptions={"mode": "structured"})
-    lines = lines_of(Random(4), catalog, "HTTP", HTTP_MEMBERS)
-    rows = [inbox_row(number, line) for number, line in enumerate(lines)]
-    outcomes, _ = judged_rows(spark, plan_of(catalog, tmp_path), rows, SPARK_SCHEMA, "inbox")
-    met = same(lines, by_match(catalog, lines), by_run(outcomes, "inbox"))
+    catalog, lines, frame = source(spark, kind, seed, **options)
+    outcomes = evaluated(frame(lines), kind, plan_of(catalog, tmp_path, validation).evaluator)
+    met = same(lines, by_match(catalog, lines, validation), by_run(outcomes, kind))
     assert {"routed", "invalid-cloudevent", "undecodable"} <= met
     assert met & {"no-match", "ambiguous"}
+    assert kind == "inbox" or ("schema-violation" in met) is (validation != "never")
 
 
 def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_path: Path) -> None:
-    catalog = catalog_for(1, "KAFKA")
+    catalog, lines, frame = source(spark, "kafka", 1)
     plan = plan_of(catalog, tmp_path)
-    rows = [kafka_row(line) for line in lines_of(Random(1), catalog, "KAFKA", KAFKA_MEMBERS)[:10]]
     assert BatchWriter(plan, Metrics()).is_single_write
-    frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
-    written = single_write(frame, "kafka", plan).to_records(frame, "2026-01-02T03:04:05Z")
+    rows = frame(lines[:10])
+    written = single_write(rows, "kafka", plan).to_records(rows, "2026-01-02T03:04:05Z")
     physical = written._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"\w*(?:EvalPython|InArrow|InPandas)\b", physical)) == 1, physical
     assert "Exchange" not in physical, physical

@@ -10,13 +10,12 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as paho
 import pytest
 
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayLimits
 from bindings.inbox.space import InboxFull
-from bindings.mqtt.client import LinkConnector, LinkOwner, MqttLink
-from bindings.mqtt.gateway import SubscriptionTable
-from bindings.mqtt.messages import MqttDelivery, Version
+from bindings.mqtt.messages import Version
 from bindings.mqtt.publisher import MqttPublisher
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from bindings.sending import Outbound
@@ -89,17 +88,6 @@ def test_every_native_member_arrives(broker: Mosquitto) -> None:
     assert abs(full.received / 1e6 - time.time()) < SECONDS
 
 
-def test_an_old_client_and_an_old_gateway(broker: Mosquitto) -> None:
-    rows = Rows()
-    with running(broker.uri, {E: "old/#"}, rows, protocol="MQTT/3.1.1", client_id="old"):
-        with Client(broker.uri, version="MQTT/3.1.1") as client:
-            client.send("old/a", b"one")
-            client.send("old/b/c", b"", qos=0)
-        first, second = rows.wait(2)
-    assert record_of(first).native == {"topic_name": "old/a", "qos": 1, "retain": False}
-    assert (first.body, first.protocol, second.body) == (b"one", "MQTT/3.1.1", b"")
-
-
 @BOTH
 def test_covered_subscriptions_bring_a_message_once(broker: Mosquitto, protocol: Version) -> None:
     rows = Rows()
@@ -111,6 +99,21 @@ def test_covered_subscriptions_bring_a_message_once(broker: Mosquitto, protocol:
         found = [(row.endpoint, row.body) for row in rows.wait(4)]
     one, two = "/endpoints/one", "/endpoints/two"
     assert found == [(one, b"1"), (one, b"1"), (two, b"2"), (one, b"end")]
+
+
+def test_nolocal_is_asked_of_the_broker(broker: Mosquitto, monkeypatch: pytest.MonkeyPatch) -> None:
+    subscribe = paho.Client.subscribe
+    asked: list[bool] = []
+
+    def noted(self: paho.Client, topic: str, options: Any, properties: Any) -> Any:
+        asked.append(options.noLocal)
+        return subscribe(self, topic, options=options, properties=properties)
+
+    monkeypatch.setattr(paho.Client, "subscribe", noted)
+    for wanted in (True, False):
+        with running(broker.uri, {E: "echo/#"}, Rows(), options={"nolocal": wanted}):
+            pass
+    assert asked == [True, False]
 
 
 def test_overlapping_subscriptions_bring_a_message_once(broker: Mosquitto) -> None:
@@ -167,49 +170,6 @@ def test_other_options_of_a_subscription_are_asked_for_while_it_runs(broker: Mos
             client.send("option/x", b"last")
             rows.wait(3)
     assert rows.bodies() == ["first", "kept", "last"]
-
-
-class Echo(LinkOwner):
-    """The owner of a link that subscribes to what it publishes itself."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-        self.answers = 0
-
-    def on_message(self, _link: MqttLink, delivery: MqttDelivery) -> None:
-        self.bodies.append(delivery.payload)
-
-    def on_subscribed(self, _link: MqttLink, _mid: int, fault: str) -> None:
-        assert not fault
-        self.answers += 1
-
-    def on_published(self, _link: MqttLink, _mid: int, _code: int, fault: str) -> None:
-        assert not fault
-        self.answers += 1
-
-
-@pytest.mark.parametrize("no_local", [True, False])
-def test_no_local_keeps_away_what_the_client_publishes_itself(broker: Mosquitto, no_local: bool) -> None:
-    topic, echo = f"own/{no_local}".lower(), Echo()
-    (request,) = SubscriptionTable([EndpointSubscription(E, "own/+", {"nolocal": no_local})]).requests
-    link = LinkConnector(Connection((broker.uri,)), "MQTT/5.0", f"own-{no_local}", clean=True).open_link(echo)
-
-    def served(count: int) -> bool:
-        link.serve_once(0.05, lambda: True)
-        return echo.answers >= count
-
-    try:
-        wait_until(lambda: served(0) and link.accepted, SECONDS, "the connection")
-        link.subscribe(request, 1)
-        wait_until(lambda: served(1), SECONDS, "the subscription")
-        link.publish(topic, b"mine", 1, False, None)
-        wait_until(lambda: served(2), SECONDS, "the broker to have it")
-        with Client(broker.uri) as client:
-            client.send(topic, b"other")
-            wait_until(lambda: served(2) and b"other" in echo.bodies, SECONDS, "the message of another client")
-    finally:
-        link.close("the test ended")
-    assert echo.bodies == ([b"other"] if no_local else [b"mine", b"other"])
 
 
 def test_a_session_of_other_settings_does_not_hold_it_up(broker: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bindings.inbox.source import SPARK_SCHEMA
 from catalog.model import Catalog, Relation
 from router.evaluation.evaluator import Kind
 from router.evaluation.outputs import EMPTY, sum_tallies
@@ -21,15 +19,8 @@ from router.settings import settings_from_dict
 from router.watching.metrics import Metrics
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
-from tests.integration.test_match_equals_run import (
-    HTTP_MEMBERS,
-    KAFKA_MEMBERS,
-    KAFKA_SCHEMA,
-    catalog_for,
-    inbox_row,
-    kafka_row,
-    lines_of,
-)
+from tests.integration.test_match_equals_run import source
+from tests.support import plain
 from tests.support.evaluating import evaluated, single_write, tallies_of
 from tests.support.generation import ENDPOINT
 from tests.support.processes import KeptOutcomes
@@ -39,24 +30,24 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 FAILED = "2026-01-02T03:04:05.000006+00:00"
-BROKER = {"type": "kafka", "bootstrap_servers": "broker:9092"}
-ONE: dict[str, Any] = {
-    "sinks": {"bus": {**BROKER, "topic": "out"}, "dead": {**BROKER, "topic": "dead", "max_message_bytes": 65_536}},
-    "routes": [{"to": ["bus"]}],
-    "dead_letters": {"sinks": ["dead"]},
-}
-SEVERAL: dict[str, Any] = {
-    "sinks": {
-        "bus": {**BROKER, "topic": "out.{messagegroup}", "key": "{messageid}-{subject|none}-{endpointid}"},
-        "bare": {**BROKER, "topic": "bare", "lineage": False, "key": "{context.a}"},
-        "dead": {**BROKER, "topic": "dead.{reason}"},
-    },
-    "routes": [{"when": {"attributes": {"type": "*1*"}}, "to": ["bare"]}, {"to": ["bus"]}],
-    "dead_letters": {"sinks": ["dead"]},
-}
+BUS = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "out"}
+DEAD = {"topic": "dead", "max_message_bytes": 65_536}
+
+
+def to_topics(**sinks: dict[str, Any]) -> dict[str, Any]:
+    """Return settings whose sinks are topics."""
+    return plain.routed(Path("catalog.json"), {name: BUS | each for name, each in sinks.items()})
+
+
+ONE = to_topics(bus={}, dead=DEAD)
+SEVERAL = to_topics(
+    bus={"topic": "out.{messagegroup}", "key": "{messageid}-{subject|none}-{endpointid}"},
+    bare={"topic": "bare", "lineage": False, "key": "{context.a}"},
+    dead={"topic": "dead.{reason}"},
+) | {"routes": [{"when": {"attributes": {"type": "*1*"}}, "to": ["bare"]}, {"to": ["bus"]}]}
 TIES = {**ONE, "match": {"ambiguous": "first"}}
 RELATED = {**ONE}
-UNTRACED = {**ONE, "sinks": {**ONE["sinks"], "bus": {**BROKER, "topic": "out", "lineage": False}}}
+UNTRACED = to_topics(bus={"lineage": False}, dead=DEAD)
 
 
 def plan_of(catalog: Catalog, settings: dict[str, Any], folder: Path) -> Plan:
@@ -97,16 +88,9 @@ def cells() -> Iterator[Any]:
 def test_one_write_sends_what_several_send(
     spark: SparkSession, tmp_path: Path, kind: Kind, seed: int, settings: dict[str, Any]
 ) -> None:
-    protocol = "KAFKA" if kind == "kafka" else "HTTP"
-    catalog = catalog_for(seed, protocol, envelopeoptions={"mode": "structured"})
-    lines = lines_of(Random(seed), catalog, protocol, KAFKA_MEMBERS if kind == "kafka" else HTTP_MEMBERS)
-    if settings is RELATED:
-        catalog = related(catalog)
-    if kind == "kafka":
-        frame = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
-    else:
-        frame = spark.createDataFrame([inbox_row(number, line) for number, line in enumerate(lines)], SPARK_SCHEMA)
-    plan = plan_of(catalog, settings, tmp_path)
+    catalog, lines, rows_of = source(spark, kind, seed, envelopeoptions={"mode": "structured"})
+    frame = rows_of(lines)
+    plan = plan_of(related(catalog) if settings is RELATED else catalog, settings, tmp_path)
     writer = BatchWriter(plan, Metrics())
     assert writer.is_single_write
     batch = BatchId(kind, "q", "g", 0, FAILED)
@@ -130,16 +114,14 @@ def test_one_write_sends_what_several_send(
 
 
 def test_each_attempt_has_its_own_letters_and_counts(spark: SparkSession, tmp_path: Path) -> None:
-    catalog = catalog_for(7, "KAFKA")
-    lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
+    catalog, lines, rows_of = source(spark, "kafka", 7)
     plan = plan_of(catalog, ONE, tmp_path)
-    frame = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
+    frame = rows_of(lines)
     tallies = tallies_of(frame)
     columns = single_write(frame, "kafka", plan, tallies)
     for count, failed in ((len(lines), "2026-01-02T03:04:05+00:00"), (len(lines) // 2, "2026-01-02T03:04:06+00:00")):
         tallies.value = {}
-        frame = spark.createDataFrame([kafka_row(line) for line in lines[:count]], KAFKA_SCHEMA)
-        records = columns.to_records(frame, failed).toArrow().to_pylist()
+        records = columns.to_records(rows_of(lines[:count]), failed).toArrow().to_pylist()
         headers = [each for row in records for each in row["headers"]]
         letters = [each["value"].decode() for each in headers if each["key"] == "xrouter-failed"]
         tally = sum_tallies(tallies.value.values(), plan.evaluator.matcher.targets)

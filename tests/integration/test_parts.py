@@ -13,7 +13,7 @@ from router.batches import waiting
 from router.reading import generations
 from router.sources import INBOX
 from router.state.state import StateFolder
-from tests.support import shop
+from tests.support import plain, shop
 from tests.support.poison import CROWDS, DIES, RAISES, Line, plan_of, poisoned, rows_of
 from tests.support.web import Webhook
 
@@ -24,10 +24,6 @@ pytestmark = pytest.mark.spark
 COUNT: Final = 12
 WRONG: Final = {5: "no-match"}
 """A dead letter that is nobody's fault."""
-
-
-class Died(BaseException):
-    """What stands for the end of the process."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +37,10 @@ def number(name: str) -> int:
 
 def in_tables(folder: Path) -> dict[str, list[int]]:
     """Return the numbers of the events at each sink that is exactly once, sorted."""
-    lines = [json.loads(line) for path in (folder / "lines").glob("*.jsonl") for line in path.read_text().splitlines()]
     found = {
         "lake": [number(row["id"]) for row in shop.rows_of(folder / "lake")],
         "kinds": [number(row["id"]) for row in shop.rows_of(folder / "kinds" / "G" / "good")],
-        "lines": [number(line["cloudevent"]["id"]) for line in lines],
+        "lines": [number(line["cloudevent"]["id"]) for line in plain.lines_of(folder / "lines")],
     }
     return {name: sorted(numbers) for name, numbers in found.items()}
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
+from tests.support import plain
+from tests.support.kafka import produce
 
 pytestmark = pytest.mark.broker
 SECONDS = 120.0
@@ -21,58 +21,20 @@ NOW = 1_767_323_045_000
 """2026-01-02T03:04:05Z"""
 
 
-def produce(bootstrap: str, topic: str, records: Iterable[tuple[int, str, int]]) -> None:
-    """Send records, each with its partition, type and time."""
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
-    faults: list[Any] = []
-    for partition, kind, timestamp in records:
-        producer.produce(
-            topic,
-            b"{}",
-            headers=[("ce_specversion", "1.0"), ("ce_id", "1"), ("ce_source", "/s"), ("ce_type", kind)],
-            partition=partition,
-            timestamp=timestamp,
-            on_delivery=lambda fault, _: faults.append(fault),
-        )
-    assert producer.flush(SECONDS) == 0
-    assert not any(faults)
-
-
-def catalog_of(bootstrap: str, topic: str, kinds: Iterable[str]) -> dict[str, Any]:
-    return {
-        "endpoints": {
-            "plant": {
-                "usage": ["consumer"],
-                "protocol": "KAFKA",
-                "protocoloptions": {"endpoints": [{"uri": bootstrap}], "options": {"topic": topic}},
-                "messagegroups": ["/messagegroups/Plant"],
-            }
-        },
-        "messagegroups": {
-            "Plant": {
-                "envelope": "CloudEvents/1.0",
-                "messages": {kind: {"envelopemetadata": {"type": {"value": kind}}} for kind in kinds},
-            }
-        },
-    }
+def catalog_of(bootstrap: str, topic: str, kinds: str) -> dict[str, Any]:
+    plant = plain.endpoint("KAFKA", {"topic": topic}, "Plant", uri=bootstrap)
+    return plain.catalog({"plant": plant}, Plant={kind: plain.event(kind) for kind in kinds})
 
 
 def report_of(
     folder: Path, bootstrap: str, topic: str, capsys: pytest.CaptureFixture[str], *arguments: str
 ) -> tuple[int, dict[str, Any]]:
     """Plan a catalog that lacks the definition ``b``."""
-    (folder / "catalog.json").write_text(json.dumps(catalog_of(bootstrap, topic, "ab")))
-    (folder / "new.json").write_text(json.dumps(catalog_of(bootstrap, topic, "a")))
-    told = {
-        "catalog": {"source": "catalog.json"},
-        "sinks": {"events": {"type": "jsonl"}, "dead": {"type": "table", "path": "dead"}},
-        "routes": [{"to": "events"}],
-        "dead_letters": {"sinks": ["dead"]},
-        "state": "state",
-    }
+    source = plain.write(folder, catalog_of(bootstrap, topic, "ab"))
+    new = plain.write(folder, catalog_of(bootstrap, topic, "a"), "new.json")
+    told = plain.routed(source, plain.lines(folder, "events") | plain.tables(folder, "dead"), state="state")
     (folder / "router.yaml").write_text(yaml.safe_dump(told))
-    new = str(folder / "new.json")
-    status = run_command_line(["plan", str(folder / "router.yaml"), "--new", new, "--format", "json", *arguments])
+    status = run_command_line(["plan", str(folder / "router.yaml"), "--new", str(new), "--format", "json", *arguments])
     out, err = capsys.readouterr()
     assert not err
     return status, json.loads(out)
@@ -87,9 +49,9 @@ def test_the_ends_of_partitions_are_read(
     assert report["places"][0] == {"place": f"topic {topic}", "records": 0, "notes": ["it is empty"]}
 
     old, late = NOW, NOW + 86_400_000
-    produce(
-        kafka.bootstrap, topic, [(0, "a", old)] * 10 + [(0, "b", old), (1, "b", old), (1, "c", late), (0, "b", late)]
-    )
+    sent = [(0, "a", old)] * 10 + [(0, "b", old), (1, "b", old), (1, "c", late), (0, "b", late)]
+    records = [(None, b"{}", plain.kafka_headers(kind)) for _, kind, _ in sent]
+    produce(kafka.bootstrap, topic, records, [at for *_, at in sent], [place for place, *_ in sent])
     status, report = report_of(tmp_path, kafka.bootstrap, topic, capsys)
     assert (status, report["outcomes"], report["changed"]["dead-letter"]) == (1, 14, 3)
     assert {each["position"] for each in report["samples"]} == {f"{topic}-0-10", f"{topic}-0-11", f"{topic}-1-0"}

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import httpx
 import pytest
-import yaml
 
+from tests.support import plain
 from tests.support.ports import free_ports
 from tests.support.processes import below, command_of
 from tests.support.router import RouterProcess, submit_options
@@ -33,20 +32,9 @@ CONF: Final = {
     "spark.driver.defaultJavaOptions": f"-Djavax.net.ssl.keyStorePassword={SECRET}-3",
     "spark.ssl.keyPassword": f"{SECRET}-4",
 }
-CATALOG: Final = {
-    "specversion": "1.0-rc4",
-    "endpoints": {
-        "door": {
-            "usage": ["consumer"],
-            "protocol": "HTTP",
-            "protocoloptions": {"endpoints": [{"uri": "http://127.0.0.1/events"}]},
-            "messagegroups": ["/messagegroups/g"],
-        }
-    },
-    "messagegroups": {
-        "g": {"messages": {"m": {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "made"}}}}}
-    },
-}
+
+
+CATALOG: Final = plain.catalog({"door": plain.endpoint("HTTP", {"path": "/events"}, "g")}, g={"m": plain.event("made")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +58,12 @@ def set_traps(folder: Path) -> None:
 
 
 def settings_with_secrets(folder: Path, port: int) -> dict[str, object]:
-    (folder / "catalog.xreg.json").write_text(yaml.safe_dump(CATALOG))
-    return {
-        "catalog": {"source": str(folder / "catalog.xreg.json")},
-        "sinks": {
-            "lines": {"type": "jsonl", "path": str(folder / "lines")},
-            "table": {"type": "table", "path": str(folder / "table")},
-        },
-        "routes": [{"to": ["lines", "table"]}],
-        "dead_letters": {"sinks": ["lines"]},
-        "http": {"port": port},
-        "spark": {"conf": {name: f"${{TEST_CONF_{number}}}" for number, name in enumerate(CONF)}},
-    }
+    return plain.routed(
+        plain.write(folder, CATALOG),
+        plain.lines(folder, "lines", "dead") | plain.tables(folder, "table"),
+        http={"port": port},
+        spark={"conf": {name: f"${{TEST_CONF_{number}}}" for number, name in enumerate(CONF)}},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +88,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         told = {f"TEST_CONF_{number}": value for number, value in enumerate(CONF.values())}
         path = {"PYTHONPATH": str(folder / "traps" / "named")}
         router.start(environ={**told, **path, **submit_options()})
-        headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "made"}
-        answer = httpx.post(f"http://127.0.0.1:{port}/events", content=b"{}", headers=headers, timeout=SECONDS)
-        assert answer.status_code == 202
+        plain.post(port, "/events", {}, **plain.http_headers("made"))
         wait_until(lambda: (folder / "table").exists(), SECONDS, lambda: f"the record\n{router.log[-3000:]}")
         arguments = {pid: command_of(pid) for pid in below(router.pid)}
         assert router.stop() == 0, router.log[-3000:]
@@ -179,9 +159,9 @@ def test_the_jvm_gets_every_value_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("program", [[str(XROUTER)], [sys.executable, "-m", "xrouter"]], ids=["script", "module"])
 def test_a_command_looks_for_nothing_in_the_working_directory(program: list[str], tmp_path: Path) -> None:
     set_traps(tmp_path / "traps")
-    (tmp_path / "c.xreg.json").write_text(yaml.safe_dump(CATALOG))
+    plain.write(tmp_path, CATALOG)
     done = subprocess.run(
-        [*program, "catalog", "list", str(tmp_path / "c.xreg.json")],
+        [*program, "catalog", "list", str(tmp_path / "catalog.json")],
         cwd=tmp_path / "traps",
         env={name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")},
         capture_output=True,

@@ -17,7 +17,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from bindings.amqp.values import types_of
-from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute
 from bindings.parts import BINARY_KIND, Part
 from bindings.sending import Outbound
@@ -32,13 +31,12 @@ from tests.conftest import Kafka
 from tests.support.amqp import queue_name
 from tests.support.cases import samples
 from tests.support.corpora import SHARED, documents
-from tests.support.gateways import Rows, running
+from tests.support.gateways import Rows, running, serving
 from tests.support.kafka import create_topics
 from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer, core
 from tests.support.qpid import amqp_for_tests
 from tests.support.round_trip import OUT, Journey, journey, lost, mismatches, position_of
-from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 LIMIT: Final = 300.0
@@ -190,15 +188,10 @@ def test_amqp(tmp_path: Path, paths: list[Path]) -> None:
 
 @contextmanager
 def listening(rows: Rows) -> Iterator[str]:
-
     route = HttpRoute("/endpoints/in", "{any}", ("POST", "PUT", "PATCH", "GET", "DELETE"))
-    gateway = HttpGateway([route], rows, HttpGatewayConfig(port=0), counters=Counts())
-    gateway.start()
-    try:
+    with serving([route], rows) as gateway:
         yield f"http://127.0.0.1:{gateway.port}/in"
-    finally:
         close_publishers()
-        gateway.stop()
 
 
 @pytest.mark.parametrize("paths", scope())

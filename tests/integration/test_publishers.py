@@ -33,8 +33,8 @@ class Target:
     address: str
     came: Callable[[], Sequence[bytes]]
     bad: Sequence[Outbound]
-    away: Callable[[], None]
-    back: Callable[[], None]
+    away: Callable[[], object]
+    back: Callable[[], object]
     seen: int = 0
 
     def arrived(self) -> Sequence[bytes]:
@@ -77,15 +77,13 @@ def broker_target(kind: str, folder: Path) -> Iterator[Target]:
             came,
             [message(address, b"bad") for address in bad],
             peer.broker.stop if kind.startswith("mqtt") else peer.broker.kill,
-            peer.broker.launch,
+            peer.broker.start,
         )
 
 
 @contextmanager
 def kafka_target(folder: Path) -> Iterator[Target]:
-    broker = KafkaBroker(folder)
-    broker.start()
-    try:
+    with KafkaBroker(folder) as broker:
         create_topics(broker.bootstrap, ["c"])
         client = KafkaClient(broker.bootstrap)
         yield Target(
@@ -96,8 +94,6 @@ def kafka_target(folder: Path) -> Iterator[Target]:
             broker.kill,
             broker.start,
         )
-    finally:
-        broker.stop()
 
 
 @contextmanager

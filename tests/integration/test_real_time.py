@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Kafka, TopicFactory
 from tests.integration.test_settling import DEFINITIONS, odd_records
-from tests.support import load
+from tests.support import load, plain
 from tests.support.kafka import Message, Transactions, create_topics, ends, produce, read_all
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -29,21 +29,14 @@ def catalog(folder: Path, topic: str, **types: str) -> Path:
     """Write the load's catalog, with a definition more for each of *types* (message id and type)."""
     document = load.catalog(DEFINITIONS, topic=topic)
     messages = next(iter(document["messagegroups"].values()))["messages"]
-    for name, type_ in types.items():
-        messages[name] = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": type_}}}
+    messages |= {name: plain.event(kind) for name, kind in types.items()}
     return load.write_catalog(folder / "catalog.json", document)
 
 
 def settings(bootstrap: str, path: Path, out: str, dead: str, **more: Any) -> dict[str, Any]:
-    sink = {"type": "kafka", "bootstrap_servers": bootstrap}
-    return {
-        "catalog": {"source": str(path), "poll": "200ms"},
-        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
-        "sinks": {"bus": {**sink, "topic": out}, "dead": {**sink, "topic": dead}},
-        "routes": [{"to": ["bus"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        **more,
-    }
+    told = load.settings(bootstrap, path, plain.topics(bootstrap, bus=out, dead=dead), **more)
+    told["catalog"]["poll"] = "200ms"
+    return told
 
 
 def real_time(rest: str) -> dict[str, Any]:
@@ -102,7 +95,7 @@ def test_outcomes_are_those_of_batches_and_a_reload_takes_effect(
     assert router.readiness()["ready"]
     catalog(tmp_path, source, added="added")
     until(router, lambda: router.log.count("records are sent on one by one") == 2)
-    added = [("ce_specversion", b"1.0"), ("ce_id", b"1"), ("ce_source", b"/s"), ("ce_type", b"added")]
+    added = plain.kafka_headers("added")
     produce(bootstrap, source, [(None, b"{}", added)])
     until(router, lambda: _messages_of(bootstrap, fast[0], "added"))
     assert written(bootstrap, rest) < RECORDS
@@ -208,7 +201,7 @@ def test_what_a_real_time_query_fails_of_is_routed_in_batches(
     out, dead = topic_factory("out"), topic_factory("dead")
     router.configure(settings(bootstrap, catalog(tmp_path, source, added="added"), out, dead, **real_time(rest)))
     router.start()
-    added = [("ce_specversion", b"1.0"), ("ce_id", b"1"), ("ce_source", b"/s"), ("ce_type", b"added")]
+    added = plain.kafka_headers("added")
     produce(bootstrap, source, [(None, b"first", added), (None, b"x" * 8_000, [("kind", b"nobody")])])
     until(router, lambda: written(bootstrap, out, dead) >= 2)
     assert written(bootstrap, rest) == 0

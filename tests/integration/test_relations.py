@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
+from tests.support import plain
 from tests.support.kafka import Headers, produce, read_all
 from tests.support.router import RouterProcess
+from tests.support.shop import rows_of
 from tests.support.waiting import wait_until
 
 LIMIT = 300.0
@@ -24,31 +23,18 @@ PLACED, ACCEPTED = "/messagegroups/orders/messages/placed", "/messagegroups/orde
 def catalog_of(bootstrap: str, topics: tuple[str, str]) -> dict[str, Any]:
     """Two topics, for questions and answers, and a group in which one definition answers the other."""
     endpoints = {
-        name: {
-            "usage": ["consumer"],
-            "protocol": "KAFKA",
-            "protocoloptions": {"endpoints": [{"uri": f"PLAINTEXT://{bootstrap}"}], "options": {"topic": topic}},
-            "messagegroups": ["/messagegroups/orders"],
-        }
+        name: plain.endpoint("KAFKA", {"topic": topic}, "orders", uri=f"PLAINTEXT://{bootstrap}")
         for name, topic in zip(("asks", "answers"), topics, strict=True)
     }
-    answer = {"relatedto": "placed", "relatedvia": "orderid", "relation": "reply"}
-    messages = {
-        "placed": {"envelopemetadata": {"type": {"value": "placed"}}},
-        "accepted": {**answer, "envelopemetadata": {"type": {"value": "accepted"}, "orderid": {"required": True}}},
-    }
-    return {
-        "specversion": "1.0-rc4",
-        "endpoints": endpoints,
-        "messagegroups": {"orders": {"envelope": "CloudEvents/1.0", "messages": messages}},
-    }
+    accepted = plain.event("accepted", relatedto="placed", relatedvia="orderid", relation="reply")
+    accepted["envelopemetadata"]["orderid"] = {"required": True}
+    return plain.catalog(endpoints, orders={"placed": plain.event("placed"), "accepted": accepted})
 
 
 def events(kind: str, numbers: range, **more: str) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
     for number in numbers:
-        attributes = {"specversion": "1.0", "id": f"{kind}-{number}", "source": "/s", "type": kind}
-        attributes |= {name: text.format(number) for name, text in more.items()}
-        yield None, b"{}", [(f"ce_{name}", text.encode()) for name, text in attributes.items()]
+        named = {name: text.format(number) for name, text in more.items()}
+        yield None, b"{}", plain.kafka_headers(kind, f"{kind}-{number}", **named)
 
 
 class Exchange:
@@ -60,21 +46,14 @@ class Exchange:
         self.router = router
         self._kafka = kafka
         self._topics = topics
-        (router.folder / "catalog.yaml").write_text(yaml.safe_dump(catalog_of(kafka.bootstrap, topics)))
-        router.configure(
-            {
-                "catalog": {"source": str(router.folder / "catalog.yaml")},
-                "sinks": {
-                    "events": {"type": "table", "path": str(router.folder / "events")},
-                    "dead": {"type": "table", "path": str(router.folder / "dead")},
-                    "pairs": pairs,
-                },
-                "routes": [{"to": ["events"]}],
-                "dead_letters": {"sinks": ["dead"]},
-                "relations": {"to": "pairs", "wait": wait},
-                "trigger": "200ms",
-            }
+        told = plain.routed(
+            plain.write(router.folder, catalog_of(kafka.bootstrap, topics)),
+            plain.tables(router.folder, "events", "dead"),
+            relations={"to": "pairs", "wait": wait},
+            trigger="200ms",
         )
+        told["sinks"]["pairs"] = pairs
+        router.configure(told)
 
     def ask(self, numbers: range) -> None:
         produce(self._kafka.bootstrap, self._topics[0], events("placed", numbers))
@@ -173,8 +152,3 @@ def test_a_topic_has_each_pair_under_one_id(kafka: Kafka, topic_factory: TopicFa
     messages = {message.header("ce_id"): message for message in read_all(kafka.bootstrap, topic)}
     assert told([json.loads(message.value or b"") for message in messages.values()]) == expected(again=True)
     assert {message.key for message in messages.values()} >= {b"placed-7", b"placed-100"}
-
-
-def rows_of(table: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
-    return rows

@@ -16,20 +16,19 @@ import pytest
 from deltalake import DeltaTable
 
 from bindings.inbox.source import SPARK_SCHEMA
-from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record
 from router.dead_letters.dead_letter import DeadLetter, rows_of
 from router.dead_letters.reading import read_dead_letters
 from router.evaluation.evaluator import Kind
-from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.plan import Plan
 from router.replay.batches import evaluate_letters
 from router.settings import settings_from_dict
 from router.watching.metrics import Metrics
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
-from tests.support.evaluating import evaluated
+from tests.support import plain
+from tests.support.evaluating import KAFKA_SCHEMA, evaluated, inbox_row, kafka_row
 from tests.support.processes import KeptOutcomes
 
 if TYPE_CHECKING:
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 GROUP = "/messagegroups/g"
 RECEIVED = datetime(2026, 1, 2, 3, 4, 5, 123_450, tzinfo=UTC)
-KAFKA_ROW = (
-    f"key binary, value binary, topic string, partition int, offset long, timestamp long, headers {HEADERS_TYPE}"
-)
 EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 STRUCTURED = "application/cloudevents+json"
 BATCH = "application/cloudevents-batch+json"
@@ -140,22 +136,14 @@ def catalog(protocols: Sequence[str], *, mended: bool) -> Catalog:
 
 def plan_of(folder: Path, catalog: Catalog) -> Plan:
     """Return the plan that sends every event to Kafka, in both modes, and to a table."""
-    kafka = {"type": "kafka", "bootstrap_servers": "broker:9092"}
-    told = {
-        "sources": [
-            {"endpoint": each.xid, **({"addresses": ["in"]} if each.protocol not in ("KAFKA", "HTTP") else {})}
-            for each in catalog.endpoints.values()
-        ],
-        "sinks": {
-            "binary": {**kafka, "topic": "binary.{messageid}", "mode": "binary"},
-            "structured": {**kafka, "topic": "structured", "mode": "structured"},
-            "lake": {"type": "table", "path": str(folder / "lake")},
-            "dead": {"type": "jsonl", "path": str(folder / "dead")},
-        },
-        "routes": [{"to": ["binary", "structured", "lake"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "state": str(folder / "state"),
-    }
+    sources = [
+        {"endpoint": each.xid, **({"addresses": ["in"]} if each.protocol not in ("KAFKA", "HTTP") else {})}
+        for each in catalog.endpoints.values()
+    ]
+    sinks = plain.topics("broker:9092", binary="binary.{messageid}", structured="structured")
+    sinks = {name: {**each, "mode": name} for name, each in sinks.items()}
+    sinks |= plain.tables(folder, "lake") | plain.lines(folder, "dead")
+    told = plain.routed(folder, sinks, sources=sources, state=str(folder / "state"))
     return Plan(catalog, settings_from_dict(told, {}, folder))
 
 
@@ -177,25 +165,14 @@ def source_rows(spark: SparkSession, kind: Kind) -> DataFrame:
     """Return the records as their source gives them."""
     if kind == "inbox":
         made = [
-            (
-                endpoint_of(each),
-                each,
-                RECEIVED,
-                [tuple(part) for part in BINDINGS[each].split(native)],
-                body,
-                f"{each}-{at}",
-            )
+            inbox_row(Record(each, native, body, endpoint_of(each)), f"{each}-{at}", RECEIVED.isoformat())
             for each in PUSHED
             for at, (native, body) in enumerate(RECORDS[each])
         ]
         return spark.createDataFrame(made, SPARK_SCHEMA).coalesce(1)
-    rows = []
-    for at, (native, body) in enumerate(RECORDS["KAFKA"]):
-        parts = BINDINGS["KAFKA"].split(native)
-        told = [(part.key.removeprefix("headers."), part.value) for part in parts if part.key.startswith("headers.")]
-        key = next((part.value for part in parts if part.key == "key"), None)
-        rows.append((key, body, "in", 0, at, 1_767_323_045_123, told))
-    return spark.createDataFrame(rows, KAFKA_ROW).coalesce(1)
+    records = (Record("KAFKA", native, body) for native, body in RECORDS["KAFKA"])
+    rows = [kafka_row(each, at, 1_767_323_045_123) for at, each in enumerate(records)]
+    return spark.createDataFrame(rows, KAFKA_SCHEMA).coalesce(1)
 
 
 def table(folder: Path) -> list[dict[str, Any]]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import random
-import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,8 +22,11 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
+from tests.support import plain
 from tests.support.apicurio import Apicurio
+from tests.support.cases import read_cases
 from tests.support.router import RouterProcess
+from tests.support.schemas import confluent, message_class, written
 from tests.support.tables import by_duckdb
 from tests.support.waiting import wait_until
 
@@ -32,154 +34,66 @@ pytestmark = pytest.mark.broker
 
 LIMIT: Final = 900.0
 UNKNOWN: Final = 7_000_000
-Body = Callable[[int], bytes]
 
 
-def number(value: int) -> bytes:
-    """An int or a long as Avro writes it."""
-    return varint((value << 1) ^ (value >> 63))
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*out, value))
-
-
-def text(value: str) -> bytes:
-    """A string as Avro writes it."""
-    data = value.encode()
-    return number(len(data)) + data
-
-
-def record(name: str, *fields: Mapping[str, Any]) -> str:
-    space, _, short = name.rpartition(".")
-    return json.dumps({"type": "record", "name": short, "namespace": space, "fields": list(fields)})
+def filled(row: Mapping[str, Any], n: int) -> dict[str, Any]:
+    """Return the row of record *n*."""
+    texts = {name: text.replace("$n", str(n)) if isinstance(text, str) else text for name, text in row.items()}
+    return {name: n if row[name] == "$n" else text for name, text in texts.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a subject: its schema, and the body of record *n*, behind what its frame says of the message."""
+    """One version of a subject: its schema, what records are written as, and what they read as by the last version."""
 
-    schema: str
-    body: Body
-    indexes: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A subject with its versions; the last is the definition's. ``row`` is what record *n* of a version reads as."""
-
-    name: str
     kind: str
-    form: str
-    columns: str
-    row: Callable[[int, int], Mapping[str, Any]]
-    versions: tuple[Version, ...]
+    schema: Any
+    row: Mapping[str, Any]
+    reads: Mapping[str, Any]
 
     @property
-    def message(self) -> str:
-        """The definition's name."""
-        return self.name.rpartition(".")[2]
+    def text(self) -> str:
+        """The schema as a registry has it."""
+        return self.schema if isinstance(self.schema, str) else json.dumps(self.schema)
+
+    def body(self, n: int) -> bytes:
+        """Return the body of record *n*."""
+        row = filled(self.row, n)
+        if self.kind == "PROTOBUF":
+            return bytes(message_class(self.schema, "Bill")(**row).SerializeToString())
+        form = {"plain": row} if self.kind == "AVRO" else {"body": json.dumps(row)}
+        return written(form, self.kind, self.schema, "")
+
+    def framed(self, schema_id: int, n: int) -> bytes:
+        """Return it behind an id; a bill is the second message of its file."""
+        return confluent(schema_id, self.body(n), (1,) if self.kind == "PROTOBUF" else None)
 
 
-RIDER = {"name": "rider", "type": "string"}
-PLACE = {"name": "place", "type": "string"}
-BILL = 'syntax = "proto3"; package billing; message Refund { string why = 1; } message Bill { int64 cents = 1; %s}'
-# A ride of version 1 and a stop of version 1 are the same bytes; a cart is also an order.
-SUBJECTS: Final = (
-    Subject(
-        "fleet.Ride",
-        "AVRO",
-        "Avro",
-        "STRUCT(fare BIGINT, rider VARCHAR, tip INTEGER)",
-        lambda n, v: {"rider": f"rider {n}", "fare": n, "tip": 0 if v == 0 else n % 7},
-        (
-            Version(
-                record("fleet.Ride", RIDER, {"name": "fare", "type": "int"}), lambda n: text(f"rider {n}") + number(n)
-            ),
-            # The order is another, a field is promoted, one is added with a default.
-            Version(
-                record(
-                    "fleet.Ride",
-                    {"name": "fare", "type": "long"},
-                    RIDER,
-                    {"name": "tip", "type": "int", "default": 0},
-                ),
-                lambda n: number(n) + text(f"rider {n}") + number(n % 7),
-            ),
-        ),
-    ),
-    Subject(
-        "fleet.Stop",
-        "AVRO",
-        "Avro",
-        "STRUCT(place VARCHAR, pause INTEGER, gate VARCHAR)",
-        lambda n, v: {"place": f"place {n}", "pause": n, "gate": None if v == 0 else f"g{n}"},
-        (
-            Version(
-                record("fleet.Stop", PLACE, {"name": "pause", "type": "int"}),
-                lambda n: text(f"place {n}") + number(n),
-            ),
-            Version(
-                record(
-                    "fleet.Stop",
-                    PLACE,
-                    {"name": "pause", "type": "int"},
-                    {"name": "gate", "type": ["null", "string"], "default": None},
-                ),
-                lambda n: text(f"place {n}") + number(n) + b"\x02" + text(f"g{n}"),
-            ),
-        ),
-    ),
-    Subject(
-        "billing.Bill",
-        "PROTOBUF",
-        "Protobuf",
-        "STRUCT(cents BIGINT, currency VARCHAR)",
-        lambda n, v: {"cents": n + 1, "currency": "" if v == 0 else "EUR"},
-        (
-            Version(BILL % "", lambda n: b"\x08" + varint(n + 1), b"\x02\x02"),
-            Version(BILL % "string currency = 2; ", lambda n: b"\x08" + varint(n + 1) + b"\x12\x03EUR", b"\x02\x02"),
-        ),
-    ),
-    Subject(
-        "shop.Order",
-        "JSON",
-        "JsonSchema/draft-07",
-        "STRUCT(items BIGINT)",
-        lambda n, v: {"items": n},
-        (
-            Version(
-                json.dumps({"title": "shop.Order", "type": "object", "properties": {"items": {"type": "integer"}}}),
-                lambda n: json.dumps({"items": n}).encode(),
-            ),
-        ),
-    ),
-    Subject(
-        "shop.Cart",
-        "JSON",
-        "JsonSchema/draft-07",
-        "STRUCT(items BIGINT)",
-        lambda n, v: {"items": -n},
-        (
-            Version(
-                json.dumps({"title": "shop.Cart", "type": "object", "properties": {"items": {"type": "integer"}}}),
-                lambda n: json.dumps({"items": -n}).encode(),
-            ),
-        ),
-    ),
-)
+class Subject:
+    """A subject with its versions; the last is the definition's, whose name is ``message``."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self.name, self.kind, self.form, self.columns = (
+            told[each] for each in ("subject", "kind", "format", "columns")
+        )
+        self.message = self.name.rpartition(".")[2]
+        self.versions = [Version(self.kind, **each) for each in told["versions"]]
+
+    def register(self, registry: Apicurio) -> list[int]:
+        """Register all versions, and return their ids."""
+        return [registry.register(self.name, each.text, self.kind) for each in self.versions]
+
+
+SUBJECTS: Final = [
+    Subject(each) for each in read_cases(Path(__file__).resolve().parents[1] / "cases" / "subjects.yaml")
+]
 
 
 def catalog(topic: str, servers: str) -> dict[str, Any]:
     """Definitions of one topic, with the last schema of each subject and no word of ids or registries."""
     schemas, messages = {}, {}
     for subject in SUBJECTS:
-        schema = subject.versions[-1].schema
-        document = schema if subject.kind == "PROTOBUF" else json.loads(schema)
+        document = subject.versions[-1].schema
         schemas[subject.message] = {"versions": {"1": {"format": subject.form, "schema": document}}}
         named = ":billing.Bill" if subject.kind == "PROTOBUF" else ""
         messages[subject.message] = {
@@ -187,18 +101,8 @@ def catalog(topic: str, servers: str) -> dict[str, Any]:
             "dataschemaformat": subject.form,
             "dataschemauri": f"/schemagroups/s/schemas/{subject.message}{named}",
         }
-    endpoint = {
-        "usage": ["consumer"],
-        "protocol": "KAFKA",
-        "protocoloptions": {"endpoints": [{"uri": f"kafka://{servers}"}], "options": {"topic": topic}},
-        "messagegroups": ["/messagegroups/g"],
-    }
-    return {
-        "specversion": "1.0-rc2",
-        "endpoints": {"all": endpoint},
-        "messagegroups": {"g": {"messages": messages}},
-        "schemagroups": {"s": {"schemas": schemas}},
-    }
+    endpoint = plain.endpoint("KAFKA", {"topic": topic}, "g", uri=f"kafka://{servers}")
+    return {**plain.catalog({"all": endpoint}, g=messages), "schemagroups": {"s": {"schemas": schemas}}}
 
 
 @dataclass(slots=True)
@@ -212,22 +116,20 @@ class Traffic:
     unknown: Counter[str] = field(default_factory=Counter)
     sent: int = 0
 
-    def send(self, count: int, *, versions: Callable[[Subject], Iterator[int]], strangers: int) -> None:
-        """Send *count* records of all subjects, of these versions, and that many of *strangers* with unknown ids."""
+    def send(self, count: int, *, newest: bool = True, strangers: int) -> None:
+        """Send *count* records of all subjects, of all versions or the first, *strangers* of them with unknown ids."""
         choice = random.Random(self.sent)
-        choices = [(subject, version) for subject in SUBJECTS for version in versions(subject)]
+        choices = [(each, at) for each in SUBJECTS for at in range(len(each.versions) if newest else 1)]
         for place in range(count):
             n = self.sent
+            subject, at = (SUBJECTS[0], 0) if place < strangers else choice.choice(choices)
+            known = self.ids[subject.name][at]
             if place < strangers:
-                unknown = UNKNOWN + place % 3
-                self.unknown[str(unknown)] += 1
-                body = struct.pack(">bI", 0, unknown) + text(f"rider {n}") + number(n)
+                known = UNKNOWN + place % 3
+                self.unknown[str(known)] += 1
             else:
-                subject, version = choice.choice(choices)
-                way = subject.versions[version]
-                self.rows[subject.message][spelled(subject.row(n, version))] += 1
-                body = struct.pack(">bI", 0, self.ids[subject.name][version]) + way.indexes + way.body(n)
-            self.producer.produce(self.topic, body)
+                self.rows[subject.message][spelled(filled(subject.versions[at].reads, n))] += 1
+            self.producer.produce(self.topic, subject.versions[at].framed(known, n))
             self.producer.poll(0)
             self.sent += 1
         assert self.producer.flush(120) == 0
@@ -237,92 +139,62 @@ def spelled(row: Mapping[str, Any]) -> str:
     return json.dumps(dict(row), sort_keys=True)
 
 
-def first(subject: Subject) -> Iterator[int]:
-    yield 0
-
-
-def every(subject: Subject) -> Iterator[int]:
-    yield from range(len(subject.versions))
-
-
 @pytest.mark.parametrize(
     ("records", "away"), [(1_500, 0.0), pytest.param(100_000, 60.0, marks=pytest.mark.full)], ids=["small", "full"]
 )
 def test_records_reach_the_table_of_their_schema(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path, records: int, away: float
 ) -> None:
-    registry = Apicurio(tmp_path / "apicurio")
-    registry.start()
-    try:
-        ids = {
-            subject.name: [registry.register(subject.name, each.schema, subject.kind) for each in subject.versions]
-            for subject in SUBJECTS
-        }
+    def until(condition: Callable[[], object]) -> None:
+        told = lambda: f"{json.dumps(router.readiness())}\n{router.log[-4000:]}"  # noqa: E731
+        wait_until(condition, LIMIT, told)
+
+    def settle() -> None:
+        """Wait until all that was sent has an outcome."""
+        unknown = sum(traffic.unknown.values())
+        until(lambda: len(plain.lines_of(router.folder / "dead")) >= unknown)
+        until(lambda: rows_in(router.folder) >= traffic.sent - unknown)
+
+    with Apicurio(tmp_path / "apicurio") as registry:
+        ids = {subject.name: subject.register(registry) for subject in SUBJECTS}
         topic = topic_factory("all", 3)
-        (router.folder / "catalog.json").write_text(json.dumps(catalog(topic, kafka.bootstrap)))
-        router.configure(settings(router.folder, registry.url))
+        router.configure(settings(router.folder, registry.url, catalog(topic, kafka.bootstrap)))
         traffic = Traffic(Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0}), topic, ids)
-        traffic.send(records // 3, versions=first, strangers=records // 100)
+        traffic.send(records // 3, newest=False, strangers=records // 100)
         router.start()
-        settle(router, traffic)
+        settle()
 
         registry.kill()
         killed = time.monotonic()
-        traffic.send(records // 3, versions=every, strangers=records // 100)
-        wait_until(lambda: "schema registry lake at" in json.dumps(router.readiness()), LIMIT, lambda: told(router))
-        wait_until(
-            lambda: router.log.count("batch blocked") >= 1 and time.monotonic() - killed >= away,
-            LIMIT,
-            lambda: told(router),
-        )
+        traffic.send(records // 3, strangers=records // 100)
+        until(lambda: "schema registry lake at" in json.dumps(router.readiness()))
+        until(lambda: router.log.count("batch blocked") >= 1 and time.monotonic() - killed >= away)
         assert router.total("xrouter_records_total", outcome="dead-letter") == records // 100
         assert router.total("xrouter_query_held", sink="schema-registry") == 1
         registry.start()
-        settle(router, traffic)
+        settle()
         assert "batch resumed" in router.log
         assert "schema registry" not in json.dumps(router.readiness())
-        assert router.stop() == 0, told(router)
-    finally:
-        registry.kill()
+        assert router.stop() == 0, router.log[-3000:]
 
-    traffic.send(records - traffic.sent, versions=every, strangers=records // 100)
+    traffic.send(records - traffic.sent, strangers=records // 100)
     held = router.log.count("batch blocked")
     router.start()
-    settle(router, traffic)
+    settle()
     assert router.log.count("batch blocked") == held
-    assert router.stop() == 0, told(router)
+    assert router.stop() == 0, router.log[-3000:]
     check(router.folder, traffic)
 
 
-def settings(folder: Path, url: str) -> dict[str, Any]:
-    return {
-        "catalog": {"source": str(folder / "catalog.json"), "network": False},
-        "schema_registries": {"lake": {"url": url, "timeout": "5s"}},
-        "match": {"validate": "always"},
-        "sources": [{"endpoint": "/endpoints/all"}],
-        "sinks": {
-            "typed": {"type": "table", "layout": "definition", "path": str(folder / "typed")},
-            "dead": {"type": "jsonl", "path": str(folder / "dead")},
-        },
-        "routes": [{"to": ["typed"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "trigger": "200ms",
-    }
-
-
-def settle(router: RouterProcess, traffic: Traffic) -> None:
-    """Wait until all that was sent since the router's start has an outcome."""
-    unknown = sum(traffic.unknown.values())
-    done = lambda: lines(router.folder / "dead") >= unknown and rows_in(router.folder) >= traffic.sent - unknown  # noqa: E731
-    wait_until(done, LIMIT, lambda: told(router))
-
-
-def told(router: RouterProcess) -> str:
-    return f"all records; {json.dumps(router.readiness())}\n{router.log[-4000:]}"
-
-
-def lines(folder: Path) -> int:
-    return sum(file.read_text().count("\n") for file in folder.glob("*.jsonl"))
+def settings(folder: Path, url: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    return plain.routed(
+        plain.write(folder, document),
+        {**plain.tables(folder, "typed", layout="definition"), **plain.lines(folder, "dead")},
+        schema_registries={"lake": {"url": url, "timeout": "5s"}},
+        match={"validate": "always"},
+        sources=[{"endpoint": "/endpoints/all"}],
+        trigger="200ms",
+    )
 
 
 def rows_in(folder: Path) -> int:
@@ -340,8 +212,7 @@ def check(folder: Path, traffic: Traffic) -> None:
         found = Counter(spelled(row["payload"]) for row in content.rows)
         assert found == traffic.rows[subject.message], subject.name
         assert {row["schema_id"] for row in content.rows} == {str(each) for each in traffic.ids[subject.name]}
-    files = (folder / "dead").glob("*.jsonl")
-    letters = [json.loads(line) for file in files for line in file.read_text().split("\n") if line]
+    letters = plain.lines_of(folder / "dead")
     assert Counter(letter["reason"] for letter in letters) == {"undecodable": sum(traffic.unknown.values())}
     named = Counter(next(each for each in traffic.unknown if each in letter["detail"]) for letter in letters)
     assert named == traffic.unknown

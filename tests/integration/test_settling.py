@@ -16,10 +16,10 @@ from router.evaluation.plan import Plan
 from router.realtime import find_fast_types, restore_origin, to_sent_records
 from router.settings import settings_from_dict
 from router.settings.values import LineageForm
-from tests.integration.test_match_equals_run import HEADERS, KAFKA_SCHEMA
+from tests.integration.test_match_equals_run import HEADERS
 from tests.integration.test_one_pass import FAILED, ONE
 from tests.support import load
-from tests.support.evaluating import single_write
+from tests.support.evaluating import KAFKA_SCHEMA, single_write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """A shadow catalog beside a running router tells what a reload then does, and so does ``xrouter plan`` before it.
 
-Records and definitions are those of our samples, and of the corpora where these are there (tests/support/corpora.py).
+Records and definitions are those of our samples.
 """
 
 from __future__ import annotations
@@ -8,26 +8,25 @@ from __future__ import annotations
 import copy
 import json
 import re
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
-from confluent_kafka import Producer as KafkaProducer
 
-from bindings.kafka.binding import split
 from catalog.load import load
 from catalog.parsing.texts import parse_text
-from catalog.record import parse_record
+from catalog.record import Record
 from catalog.templates import parse_template
 from router.cli import run_command_line
-from router.commands.emit.producer import MessageProducer, encode_record_line
+from router.commands.emit.producer import MessageProducer
 from tests.conftest import Kafka, TopicFactory
+from tests.support import plain
 from tests.support.cases import FOLDER
-from tests.support.corpora import SHARED, shared_cases, shared_index
+from tests.support.evaluating import kafka_row
+from tests.support.kafka import produce
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
@@ -40,28 +39,20 @@ Outcome = tuple[str, str | None, str | None, Tree, Tree]
 """Sink, definition, reason, context, and attributes."""
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """Catalogs, records for Kafka that they know, and what changes: messages by group and id."""
-
-    catalogs: list[Path]
-    records: list[Tree]
-    offered: tuple[str, ...]
-    """Groups that come over Kafka beside those of the endpoints for it."""
-    dead: tuple[str, str]
-    """Only the old catalog has it."""
-    matched: tuple[str, str]
-    """Only the new catalog has it."""
-    renamed: tuple[tuple[str, str, str], ...]
-    """The same under another id: of these, one that another route takes."""
-    subject: tuple[str, str, str, str]
-    """One whose subject has another placeholder."""
+DEAD: Final = ("Market.ColdChain", "Market.ColdChain.DoorOpened")
+"""Only the old catalog has it."""
+MATCHED: Final = ("Market.Orders", "Market.Orders.Paid")
+"""Only the new catalog has it."""
+RENAMED: Final = (
+    ("Market.Orders", "Market.Orders.Collected", "Market.Orders.Fetched"),
+    ("Greenhouse", "Greenhouse.WindowStuck", "Greenhouse.Siren"),
+)
+"""The same under another id: of these, one that another route takes."""
 
 
-def of_samples() -> World:
-    """Return what is made for samples: each definition that can be one of Kafka's."""
-    catalogs = [FOLDER / "market.xreg.json", FOLDER / "greenhouse.xreg.yaml"]
-    known, made = load(catalogs), []
+def made() -> list[Record]:
+    """Return records of each definition of the samples that can be one of Kafka's."""
+    known, records = load([FOLDER / "market.xreg.json", FOLDER / "greenhouse.xreg.yaml"]), []
     for definition in known.definitions.values():
         if definition.protocol not in (None, "KAFKA"):
             continue
@@ -69,138 +60,73 @@ def of_samples() -> World:
         names = {name for prop in properties for name in parse_template(str(prop.value)).names}
         for seed in range(20):
             context = dict.fromkeys(names, f"v{seed}")
-            producer = MessageProducer(known, definition.xid, protocol="KAFKA", context=context, seed=seed)
-            made.append(json.loads(encode_record_line(producer.make_record())))
-    return World(
-        catalogs,
-        made,
-        ("/messagegroups/Market.Orders", "/messagegroups/Greenhouse"),
-        dead=("Market.ColdChain", "Market.ColdChain.DoorOpened"),
-        matched=("Market.Orders", "Market.Orders.Paid"),
-        renamed=(
-            ("Market.Orders", "Market.Orders.Collected", "Market.Orders.Fetched"),
-            ("Greenhouse", "Greenhouse.WindowStuck", "Greenhouse.Siren"),
-        ),
-        subject=("Market.Orders", "Market.Orders.Event", "orders/{order}", "orders/{number}"),
-    )
+            records.append(
+                MessageProducer(known, definition.xid, protocol="KAFKA", context=context, seed=seed).make_record()
+            )
+    return records
 
 
-def of_feeders() -> World:
-    """Return the feeders of the corpora, and the records of their cases that are one event each."""
-    feeders = [(name, path) for name, path in shared_index().items() if "-feeders-" in name]
-    cases = [case["record"] for name, _ in feeders for case in shared_cases(name)]
-    kafka = (each for each in cases if each["protocol"].upper().startswith("KAFKA"))
-    flood = "UK.Gov.Environment.EA.FloodMonitoring"
-    return World(
-        [path for _, path in feeders],
-        [each for each in kafka if "cloudevents-batch" not in json.dumps(each["native"]).lower()],
-        (),
-        dead=("gov.ca.water.cdec", "gov.ca.water.cdec.ReservoirReading"),
-        matched=("be.issep.airquality.Sensors", "be.issep.airquality.Observation"),
-        renamed=(
-            ("Billetto.Events", "Billetto.Events.Event", "Billetto.Events.Listing"),
-            ("ie.gov.opw.waterlevel", "ie.gov.opw.waterlevel.Station", "ie.gov.opw.waterlevel.Siren"),
-        ),
-        subject=(flood, f"{flood}.Station", "{station_reference}", "{gauge}"),
-    )
+def catalogs(bootstrap: str, topic: str) -> tuple[Tree, Tree]:
+    """Return one catalog of both samples, whose messages come by one topic, and the same after changes of five kinds.
 
-
-def merged(world: World, bootstrap: str, topic: str) -> Tree:
-    """Return one catalog of all, whose messages for Kafka come by one endpoint."""
-    groups: Tree = {}
-    schemas: Tree = {}
-    offered = dict.fromkeys(world.offered)
-    for path in world.catalogs:
+    Each change concerns some records.
+    """
+    old: Tree = {"messagegroups": {}, "schemagroups": {}}
+    groups = ["Market.Orders", "Greenhouse"]
+    for path in (FOLDER / "market.xreg.json", FOLDER / "greenhouse.xreg.yaml"):
         tree = parse_text(path.name, path.read_bytes()).tree
-        groups.update(tree.get("messagegroups", {}))
-        schemas.update(tree.get("schemagroups", {}))
-        for endpoint in tree.get("endpoints", {}).values():
-            if endpoint.get("protocol", "").upper().startswith("KAFKA"):
-                offered.update(dict.fromkeys(endpoint.get("messagegroups", ())))
-    endpoint = {
-        "usage": ["consumer"],
-        "protocol": "KAFKA",
-        "protocoloptions": {"endpoints": [{"uri": bootstrap}], "options": {"topic": topic}},
-        "messagegroups": list(offered),
-    }
-    return {"endpoints": {"feeders": endpoint}, "messagegroups": groups, "schemagroups": schemas}
-
-
-def messages(tree: Tree, group: str) -> Tree:
-    found: Tree = tree["messagegroups"][group]["messages"]
-    return found
-
-
-def changed(world: World, old: Tree) -> Tree:
-    """Change both catalogs in five ways, of which each concerns some records."""
+        for name in old:
+            old[name] |= tree.get(name, {})
+        kafka = (
+            each for each in tree.get("endpoints", {}).values() if each.get("protocol", "").upper().startswith("KAFKA")
+        )
+        groups += [group.rpartition("/")[2] for each in kafka for group in each.get("messagegroups", ())]
+    old["endpoints"] = {"all": plain.endpoint("KAFKA", {"topic": topic}, *dict.fromkeys(groups), uri=bootstrap)}
     new = copy.deepcopy(old)
     # Newly matched, and newly a dead letter.
-    del messages(old, world.matched[0])[world.matched[1]]
-    del messages(new, world.dead[0])[world.dead[1]]
+    del old["messagegroups"][MATCHED[0]]["messages"][MATCHED[1]]
+    del new["messagegroups"][DEAD[0]]["messages"][DEAD[1]]
     # Another definition; and one that another route takes.
-    for group, before, after in world.renamed:
-        known = messages(new, group)
+    for group, before, after in RENAMED:
+        known = new["messagegroups"][group]["messages"]
         known[after] = known.pop(before)
         if "messageid" in known[after]:
             known[after]["messageid"] = after
     # Another context, and with it other events.
-    group, message, before, after = world.subject
-    subject = messages(new, group)[message]["envelopemetadata"]["subject"]
-    assert subject["value"] == before
-    subject["value"] = after
-    return new
+    subject = new["messagegroups"]["Market.Orders"]["messages"]["Market.Orders.Event"]["envelopemetadata"]["subject"]
+    assert subject["value"] == "orders/{order}"
+    subject["value"] = "orders/{number}"
+    return old, new
 
 
-def produce(bootstrap: str, topic: str, sent: list[Tree]) -> None:
+def send(bootstrap: str, topic: str, records: Sequence[Record]) -> None:
     """Send records in order, all of the same time."""
-    producer = KafkaProducer({"bootstrap.servers": bootstrap, "acks": "all", "queue.buffering.max.messages": 1_000_000})
-    faults: list[Any] = []
-    for record in sent:
-        taken, value = split(record["native"]), parse_record(json.dumps(record)).body
-        headers: list[tuple[str, str | bytes | None]] = [
-            (part.key.removeprefix("headers."), part.value) for part in taken if part.key.startswith("headers.")
-        ]
-        key = next((part.value for part in taken if part.key == "key"), None)
-        producer.produce(topic, value, key, 0, lambda fault, _: faults.append(fault), timestamp=NOW, headers=headers)
-    assert producer.flush(SECONDS) == 0
-    assert not any(faults)
-
-
-def status(router: RouterProcess) -> Tree:
-    """Return the document of the status page; empty while it does not answer."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{router.port}/status.json", timeout=30) as answer:
-            told: Tree = json.load(answer)
-    except OSError:
-        return {}
-    return told
+    rows = [kafka_row(each) for each in records]
+    produce(bootstrap, topic, [(row[0], row[1], row[6]) for row in rows], [NOW] * len(rows))
 
 
 def shadow(router: RouterProcess) -> Tree:
-    told: Tree = status(router).get("shadow") or {}
-    return told
+    """Return what the status page says of the shadow; empty while it does not answer."""
+    try:
+        told = httpx.get(f"http://127.0.0.1:{router.port}/status.json", timeout=30).json()
+    except httpx.TransportError:
+        return {}
+    return told.get("shadow") or {}
 
 
 def outcomes(folder: Path, topic: str) -> dict[tuple[int, str], Outcome]:
     """Return what became of records, by offset and place in a batch, as the sinks have it."""
     found: dict[tuple[int, str], Outcome] = {}
     for sink in ("events", "sirens", "dead"):
-        for file in (folder / sink).glob("*.jsonl"):
-            for line in file.read_bytes().split(b"\n"):
-                if not line:
-                    continue
-                told = json.loads(line)
-                position = re.fullmatch(rf"{topic}-0-(\d+)(.*)", told["position"])
-                assert position is not None
-                event = {
-                    name: value for name, value in told.get("cloudevent", {}).items() if not name.startswith("data_")
-                }
-                event.pop("data", None)
-                if event.get("id") == told["position"]:
-                    del event["id"]
-                key = (int(position[1]), position[2])
-                assert key not in found
-                found[key] = (sink, told.get("message"), told.get("reason"), told.get("context") or {}, event)
+        for told in plain.lines_of(folder / sink):
+            position = re.fullmatch(rf"{topic}-0-(\d+)(.*)", told["position"])
+            assert position is not None
+            event = {name: value for name, value in told.get("cloudevent", {}).items() if name[:4] != "data"}
+            if event.get("id") == told["position"]:
+                del event["id"]
+            key = (int(position[1]), position[2])
+            assert key not in found
+            found[key] = (sink, told.get("message"), told.get("reason"), told.get("context") or {}, event)
     return found
 
 
@@ -220,48 +146,27 @@ def kinds(before: Outcome, after: Outcome) -> Iterator[str]:
         yield "event"
 
 
-@pytest.mark.parametrize(
-    ("world_of", "number"),
-    [
-        pytest.param(of_samples, 1_500, id="samples"),
-        *(
-            [pytest.param(of_feeders, 20_000, id="feeders", marks=[pytest.mark.shared, pytest.mark.full])]
-            if SHARED
-            else []
-        ),
-    ],
-)
 def test_plan_and_shadow_tell_what_a_reload_then_does(
     kafka: Kafka,
     topic_factory: TopicFactory,
     router: RouterProcess,
     capsys: pytest.CaptureFixture[str],
-    world_of: Callable[[], World],
-    number: int,
 ) -> None:
-    topic, folder = topic_factory(retention_ms=-1), router.folder
-    world = world_of()
-    old = merged(world, kafka.bootstrap, topic)
-    new = changed(world, old)
-    (folder / "catalog.json").write_text(json.dumps(old))
+    topic, folder, number = topic_factory(retention_ms=-1), router.folder, 1_500
+    old, new = catalogs(kafka.bootstrap, topic)
+    told_of = plain.routed(plain.write(folder, old), plain.lines(folder, "events", "sirens", "dead"), start="earliest")
     (folder / "next.json").write_text("{")
-    paths = {name: {"type": "jsonl", "path": str(folder / name)} for name in ("events", "sirens", "dead")}
-    router.configure(
-        {
-            "catalog": {"source": "catalog.json", "shadow": "next.json", "shadow_share": 10, "poll": "500ms"},
-            "sinks": paths,
-            "routes": [{"when": {"message": "*.Siren"}, "to": ["sirens"]}, {"to": ["events"]}],
-            "dead_letters": {"sinks": ["dead"]},
-            "start": "earliest",
-        }
-    )
-    sent = [world.records[place % len(world.records)] for place in range(number)]
+    told_of["catalog"] |= {"shadow": "next.json", "shadow_share": 10, "poll": "500ms"}
+    told_of["routes"] = [{"when": {"message": "*.Siren"}, "to": ["sirens"]}, {"to": ["events"]}]
+    router.configure(told_of)
+    records = made()
+    sent = [records[place % len(records)] for place in range(number)]
     few = sent[:20]
     router.start()
 
     # A shadow that cannot be read stops nothing, and says so.
     wait_until(lambda: shadow(router).get("reason"), SECONDS, "word of the broken shadow")
-    produce(kafka.bootstrap, topic, few)
+    send(kafka.bootstrap, topic, few)
     wait_until(lambda: left_out(router) >= len(few), SECONDS, "the records beside it")
     assert router.metrics()["xrouter_shadow_broken"] == 1
     assert left_out(router) == router.total("xrouter_records_total") == len(few)
@@ -274,7 +179,7 @@ def test_plan_and_shadow_tell_what_a_reload_then_does(
     )
     assert router.metrics()["xrouter_shadow_broken"] == 0
     before = router.total("xrouter_records_total")
-    produce(kafka.bootstrap, topic, sent)
+    send(kafka.bootstrap, topic, sent)
     wait_until(lambda: judged(router, number), SECONDS, lambda: f"all records; log:\n{router.log[-3000:]}")
     told = shadow(router)
     assert (told["left_out"], told["failed"]) == (0, 0)
@@ -292,10 +197,9 @@ def test_plan_and_shadow_tell_what_a_reload_then_does(
     assert sorted(map(str, report["groups"])) == sorted(map(str, told["groups"]))
 
     # A reload takes it, and the same records come again.
-    (folder / "taken.json").write_text(json.dumps(new))
-    (folder / "taken.json").replace(folder / "catalog.json")
+    plain.write(folder, new)
     wait_until(lambda: shadow(router)["state"] == "active", SECONDS, lambda: f"the reload; log:\n{router.log[-3000:]}")
-    produce(kafka.bootstrap, topic, sent)
+    send(kafka.bootstrap, topic, sent)
     whole = before + 2 * told["outcomes"]
     wait_until(lambda: router.total("xrouter_records_total") >= whole, SECONDS, "the records under the new catalog")
     assert router.total("xrouter_shadow_outcomes_total") == before + told["outcomes"]

@@ -13,7 +13,7 @@ from confluent_kafka.admin._config import ConfigResource
 
 from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load
+from tests.support import load, plain
 from tests.support.kafka import create_topics, produce, read_all
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -24,14 +24,8 @@ LIMIT: Final = 240.0
 
 def settings(kafka: Kafka, folder: Path, source: str, out: str, **more: Any) -> dict[str, Any]:
     catalog = load.write_catalog(folder / "catalog.json", load.catalog(3, topic=source))
-    sink = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, **more}
-    return {
-        "catalog": {"source": str(catalog)},
-        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": kafka.bootstrap}],
-        "sinks": {"bus": {**sink, "topic": out}, "dead": {**sink, "topic": f"{source}.dead"}},
-        "routes": [{"to": ["bus"]}],
-        "dead_letters": {"sinks": ["dead"]},
-    }
+    sinks = plain.topics(kafka.bootstrap, bus=out, dead=f"{source}.dead")
+    return load.settings(kafka.bootstrap, catalog, {name: {**sink, **more} for name, sink in sinks.items()})
 
 
 def test_doctor_knows_the_topics_of_the_routes(

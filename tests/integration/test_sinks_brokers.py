@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from bindings.events import to_json_members
-from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute
 from bindings.parts import InboxRow, first_part
 from bindings.protocols import BINDINGS
@@ -22,14 +21,14 @@ from router.settings import load_settings
 from router.sinks import ArrowSink, Commit, open_sink
 from router.sinks.messages.sink import MESSAGE, close_publishers
 from tests.conftest import Kafka, TopicFactory
+from tests.support import plain
 from tests.support.amqp import queue_name
-from tests.support.gateways import Rows, running
+from tests.support.gateways import Rows, running, serving
 from tests.support.kafka import read_all
 from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer, core, make_stream, stream
 from tests.support.ports import Authority
 from tests.support.qpid import amqp_for_tests
-from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 from tests.support.web import Http2Target
 
@@ -211,11 +210,8 @@ def test_http_with_tls(tmp_path: Path, mode: str, version: str | None) -> None:
     authority = Authority(tmp_path / "tls")
     pair = authority.sign("server", alternatives="DNS:localhost,IP:127.0.0.1")
     rows = Rows()
-
-    settings = HttpGatewayConfig(port=0, tls_certificate=pair.certificate, tls_key=pair.key)
-    gateway = HttpGateway([HttpRoute(E, "/in/{type}")], rows, settings, counters=Counts())
-    gateway.start()
-    try:
+    tls: dict[str, Any] = {"tls_certificate": pair.certificate, "tls_key": pair.key}
+    with serving([HttpRoute(E, "/in/{type}")], rows, **tls) as gateway:
         told = {"type": "http", "url": f"https://localhost:{gateway.port}/in/{{type}}", "mode": mode, "timeout": "10s"}
         told |= {"version": version} if version else {}
         with pytest.raises(SinkError, match="certificate verify failed"):
@@ -223,9 +219,7 @@ def test_http_with_tls(tmp_path: Path, mode: str, version: str | None) -> None:
         assert not rows.stored
         trusted = {**told, "tls": {"ca": str(authority.certificate)}}
         assert sink(tmp_path, trusted).write(table(), FIRST).rows == len(CASES)
-    finally:
         close_publishers()
-        gateway.stop()
     check(rows.stored, mode)
 
 
@@ -236,10 +230,8 @@ def test_http_2(tmp_path: Path, mode: str) -> None:
     with Http2Target(pair.certificate, pair.key) as target:
         told: dict[str, Any] = {"type": "http", "mode": mode, "version": "2", "timeout": "10s"}
         told |= {"url": f"https://localhost:{target.port}/in/{{type}}", "tls": {"ca": str(authority.certificate)}}
-        try:
-            assert sink(tmp_path, told).write(table(), FIRST).rows == len(CASES)
-        finally:
-            close_publishers()
+        assert sink(tmp_path, told).write(table(), FIRST).rows == len(CASES)
+        close_publishers()
     binary = mode == "binary"
     assert len(target.taken) == len(CASES)
     assert all(request.headers[":method"] == "POST" for request in target.taken)
@@ -250,21 +242,12 @@ def test_http_2(tmp_path: Path, mode: str) -> None:
 
 def test_kafka_shaped_by_an_endpoint(kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path) -> None:
     topic = topic_factory("out")
-    message = {
-        "envelope": "CloudEvents/1.0",
-        "envelopemetadata": {"type": {"value": "T"}, "source": {"value": "/plants/{plant}", "type": "uritemplate"}},
-        "protocol": "KAFKA",
-        "protocoloptions": {"key": {"value": "{plant}"}, "headers": [{"name": "line", "value": "{line}"}]},
-    }
-    endpoint = {
-        "usage": "producer",
-        "protocol": "KAFKA",
-        "protocoloptions": {"endpoints": [{"uri": kafka.bootstrap}], "options": {"topic": topic}},
-        "messagegroups": ["/messagegroups/G"],
-    }
-    document = {"messagegroups": {"G": {"messages": {"T": message}}}, "endpoints": {"out": endpoint}}
-    (tmp_path / "c.json").write_text(json.dumps(document))
-    target = sink(tmp_path, {"type": "kafka", "endpoint": "/endpoints/out"}, load([tmp_path / "c.json"]))
+    options = {"key": {"value": "{plant}"}, "headers": [{"name": "line", "value": "{line}"}]}
+    message = plain.event("T", protocol="KAFKA", protocoloptions=options)
+    message["envelopemetadata"]["source"] = {"value": "/plants/{plant}", "type": "uritemplate"}
+    endpoint = plain.endpoint("KAFKA", {"topic": topic}, "G", uri=kafka.bootstrap, usage="producer")
+    catalog = load([plain.write(tmp_path, plain.catalog({"out": endpoint}, G={"T": message}))])
+    target = sink(tmp_path, {"type": "kafka", "endpoint": "/endpoints/out"}, catalog)
     result = target.write(table({"data": b"x" * 2_000_000, "position": "t-0-99"}), FIRST)
     assert [record.position for record in result.refused] == ["t-0-4", "t-0-99"]
     assert "no definition of type 'odd/+#.*> type'" in result.refused[0].reason

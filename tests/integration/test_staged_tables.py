@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +12,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from bindings.inbox.source import SPARK_SCHEMA
 from router.batches.batch import Batch
 from router.batches.plans import LoadedPlan, PlanCache
 from router.batches.splitting import BatchPart
@@ -23,16 +21,9 @@ from router.watching.metrics import Metrics
 from router.writing import outcomes as spark_outcomes
 from router.writing.outcomes import Outcomes
 from router.writing.staging import BatchId, collect_results
-from tests.integration.test_match_equals_run import (
-    HTTP_MEMBERS,
-    KAFKA_MEMBERS,
-    KAFKA_SCHEMA,
-    catalog_for,
-    inbox_row,
-    kafka_row,
-    lines_of,
-)
+from tests.integration.test_match_equals_run import source
 from tests.integration.test_one_pass import plan_of
+from tests.support import plain
 from tests.support.tables import by_delta, by_duckdb
 
 if TYPE_CHECKING:
@@ -44,22 +35,10 @@ FAILED = "2026-01-02T03:04:05.000006+00:00"
 
 def loaded_plan(spark: SparkSession, folder: Path, kind: Kind, seed: int, **more: Any) -> tuple[LoadedPlan, DataFrame]:
     """A plan whose sinks are tables in the folder, and rows for it."""
-    protocol = "KAFKA" if kind == "kafka" else "HTTP"
-    catalog = catalog_for(seed, protocol, envelopeoptions={"mode": "structured"})
-    lines = lines_of(Random(seed), catalog, protocol, KAFKA_MEMBERS if kind == "kafka" else HTTP_MEMBERS)
-    if kind == "kafka":
-        frame = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
-    else:
-        frame = spark.createDataFrame([inbox_row(number, line) for number, line in enumerate(lines)], SPARK_SCHEMA)
-    lake = {"type": "table", "path": str(folder / "lake")}
-    told = {
-        "sinks": {"lake": lake | more.pop("lake", {}), "dead": {"type": "table", "path": str(folder / "dead")}},
-        "routes": [{"to": ["lake"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        **more,
-    }
-    plan = plan_of(catalog, told, folder)
-    return PlanCache(spark, None, plan, Metrics()).current(), frame.repartition(2)
+    catalog, lines, frame = source(spark, kind, seed, envelopeoptions={"mode": "structured"})
+    sinks = plain.tables(folder, "lake", **more.pop("lake", {})) | plain.tables(folder, "dead")
+    plan = plan_of(catalog, plain.routed(folder, sinks, **more), folder)
+    return PlanCache(spark, None, plan, Metrics()).current(), frame(lines).repartition(2)
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page
 
-from tests.support import shop
+from tests.support import plain, shop
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.status_page import PHONE, browser_page, hard_to_use
@@ -25,11 +25,6 @@ TOKEN: Final = "only those who know it replay"
 LIMIT: Final = 240.0
 SCREENSHOT: Final = "STATUS_SCREENSHOT"
 """Where a picture of the page is written, if it is set; `make screenshot` sets it."""
-
-
-def headers(kind: str, number: int) -> dict[str, str]:
-    event = {"ce-specversion": "1.0", "ce-id": f"id-{number}", "ce-source": "/s", "ce-type": kind}
-    return {**event, "content-type": "application/json"}
 
 
 @contextmanager
@@ -43,7 +38,9 @@ def traffic(port: int) -> Iterator[None]:
             while not over.wait(0.05):
                 kind = "late" if number == 3 else ("good", "good", "checked")[number % 3]
                 body = json.dumps({"n": number, "price": 1}).encode()
-                client.post(f"http://127.0.0.1:{port}/shop", content=body, headers=headers(kind, number))
+                client.post(
+                    f"http://127.0.0.1:{port}/shop", content=body, headers=plain.http_headers(kind, f"id-{number}")
+                )
                 number += 1
 
     thread = threading.Thread(target=send, daemon=True)
@@ -122,7 +119,7 @@ def test_what_flows_is_shown_a_letter_is_explained_and_replayed_and_a_reload_tol
         assert [each["id"] for each in shop.rows_of(router.folder / "lake") if each["type"] == "late"] == ["id-3"]
 
         # A record is pasted.
-        sent = [{"name": name, "value": value} for name, value in headers("twin", 0).items()]
+        sent = [{"name": name, "value": value} for name, value in plain.http_headers("twin", "id-0").items()]
         native = {"method": "POST", "path": "/shop", "headers": sent}
         page.fill("#record", json.dumps({"endpoint": shop.SHOP, "protocol": "HTTP", "native": native}))
         page.click("#try button")
@@ -164,8 +161,7 @@ def test_a_sink_that_is_away_leaves_the_replay_to_the_next_one(router: RouterPro
     router.start(environ={"STATUS_TOKEN": TOKEN})
     with httpx.Client(base_url=f"http://127.0.0.1:{router.port}", timeout=LIMIT) as client:
         client.headers = httpx.Headers({"authorization": f"Bearer {TOKEN}", "content-type": "application/json"})
-        sent = httpx.post(f"http://127.0.0.1:{port}/shop", content=b"{}", headers=headers("late", 1), timeout=LIMIT)
-        assert sent.status_code == 202
+        plain.post(port, "/shop", b"{}", **plain.http_headers("late", "id-1"))
         (letter,) = wait_until(lambda: client.get("/letters.json").json().get("letters"), LIMIT, "the letter")
         shop.write_catalog(router.folder, mended=True)
         path = f"/letters/{letter['letter']}"

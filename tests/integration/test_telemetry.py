@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-import httpx
 import pytest
 
-from tests.support import shop
+from tests.support import plain, shop
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -32,14 +31,13 @@ def exported(server: Webhook, name: str) -> list[tuple[dict[str, Any], Any]]:
 def test_a_batch_and_the_counters_reach_a_collector(router: RouterProcess) -> None:
     (port,) = free_ports(1)
     shop.write_catalog(router.folder, mended=False)
-    event = {"ce-specversion": "1.0", "ce-id": "id-0", "ce-source": "/s", "ce-type": "good"}
     with Webhook(collector.answer) as server:
         otlp: dict[str, object] = {"endpoint": server.url, "interval": "200ms", "allow_plaintext_password": True}
         otlp["headers"] = {"authorization": "${COLLECTOR}"}
         settings = shop.settings(router.folder, "http://127.0.0.1:9/", http={"port": port})
         router.configure({**settings, "telemetry": {"otlp": otlp}})
         router.start(environ={"COLLECTOR": TOKEN})
-        httpx.post(f"http://127.0.0.1:{port}/shop", json={"n": 0}, headers=event, timeout=LIMIT).raise_for_status()
+        plain.post(port, "/shop", {"n": 0}, **plain.http_headers("good", "id-0"))
         wait_until(lambda: any(value == 1 for _, value in exported(server, RECORDS)), LIMIT, "the counter")
         assert router.stop() == 0
         spans = collector.spans(server)

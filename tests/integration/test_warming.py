@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +15,7 @@ from router.running.queries import make_sample_row
 from router.settings import settings_from_dict
 from router.watching.metrics import Metrics
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load
+from tests.support import load, plain
 from tests.support.kafka import ends, produce
 from tests.support.ports import free_ports
 from tests.support.processes import below, command_of
@@ -34,23 +33,14 @@ WORKER: Final = "pyspark.worker"
 def catalog_with_http(folder: Path, topic: str) -> Path:
     """Write the load's catalog, with an HTTP endpoint of the same groups."""
     document = load.catalog(10, topic=topic)
-    groups = document["endpoints"]["plant"]["messagegroups"]
-    web = {"protocol": "HTTP", "protocoloptions": {"endpoints": [{"uri": "http://any.example/in"}]}}
-    document["endpoints"]["web"] = {"usage": ["consumer"], "messagegroups": groups, **web}
+    document["endpoints"]["web"] = plain.endpoint("HTTP", {"path": "/in"}, *document["messagegroups"])
     return load.write_catalog(folder / "catalog.json", document)
 
 
-def settings(kafka: Kafka, catalog: Path, sinks: dict[str, Any], events: list[str]) -> dict[str, Any]:
-    return {
-        "catalog": {"source": str(catalog)},
-        "sources": [
-            {"endpoint": "/endpoints/plant", "bootstrap_servers": kafka.bootstrap},
-            {"endpoint": "/endpoints/web"},
-        ],
-        "sinks": sinks,
-        "routes": [{"to": events}],
-        "dead_letters": {"sinks": ["dead"]},
-    }
+def settings(kafka: Kafka, catalog: Path, sinks: dict[str, Any]) -> dict[str, Any]:
+    told = load.settings(kafka.bootstrap, catalog, sinks)
+    told["sources"].append({"endpoint": "/endpoints/web"})
+    return told
 
 
 @pytest.mark.spark
@@ -60,15 +50,13 @@ def test_nothing_is_written_and_nothing_is_counted(
     kafka: Kafka, topic_factory: TopicFactory, spark: SparkSession, tmp_path: Path, way: str, kind: Kind
 ) -> None:
     source, out = topic_factory("in"), topic_factory("out")
-    topic = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": out}
-    tables = {name: {"type": "table", "path": str(tmp_path / "tables" / name)} for name in ("lake", "dead")}
+    topics, tables = plain.topics(kafka.bootstrap, bus=out, dead=out), plain.tables(tmp_path / "tables", "lake", "dead")
     sinks: dict[str, dict[str, Any]] = {
-        "one write": {"bus": topic, "dead": topic},
+        "one write": topics,
         "staged": tables,
-        "each sink": {"bus": {**topic, "mode": "structured"}, **tables},
+        "each sink": {"bus": {**topics["bus"], "mode": "structured"}, **tables},
     }
-    events = [name for name in sinks[way] if name != "dead"]
-    told = settings(kafka, catalog_with_http(tmp_path, source), sinks[way], events)
+    told = settings(kafka, catalog_with_http(tmp_path, source), sinks[way])
     plan = Plan(load_catalog([told["catalog"]["source"]]), settings_from_dict(told, {}, tmp_path))
     metrics = Metrics(plan.settings.sinks)
     loaded = PlanCache(spark, None, plan, metrics).current()
@@ -91,17 +79,14 @@ def test_a_ready_router_has_its_workers_and_no_record(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
 ) -> None:
     source, (port,) = topic_factory("in"), free_ports(1)
-    tables = {name: {"type": "table", "path": str(tmp_path / "tables" / name)} for name in ("lake", "dead")}
-    told = settings(kafka, catalog_with_http(tmp_path, source), tables, ["lake"])
+    told = settings(kafka, catalog_with_http(tmp_path, source), plain.tables(tmp_path / "tables", "lake", "dead"))
     router.configure({**told, "http": {"port": port}, "log": {"level": "debug"}})
     router.start()
     assert "the first batch is warmed" in router.log, router.log[-3000:]
     assert any(WORKER in command_of(pid) for pid in below(router.pid))
     assert not (tmp_path / "tables").exists()
     assert router.total("xrouter_records_total") == 0 and router.total("xrouter_sink_writes_total") == 0
-    event = {"ce-specversion": "1.0", "ce-id": "1", "ce-type": "plant.event0", "ce-source": "/plant/p/lines/l"}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/in", b"{}", event, method="POST")
-    urllib.request.urlopen(request, timeout=30).close()
+    plain.post(port, "/in", {}, **plain.http_headers("plant.event0", source="/plant/p/lines/l"))
     produce(kafka.bootstrap, source, load.records(5, 10, bad=0))
     wait_until(lambda: router.total("xrouter_records_total", outcome="routed") == 6, LIMIT, lambda: router.log[-3000:])
     assert router.stop() == 0, router.log[-3000:]

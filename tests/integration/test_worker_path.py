@@ -86,10 +86,6 @@ def test_a_connection_that_spark_closed_ends_a_worker_without_a_word() -> None:
     assert worker_daemon.silence_disconnects(work)(None, True) == 1
 
 
-class Given(Exception):
-    """Ends the process that would become another."""
-
-
 LOADING: Final = """
 import importlib, json, os, pathlib, pickle, sys
 from router.spark.worker_daemon import NEEDED, QUIET, count_threads

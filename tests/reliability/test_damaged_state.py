@@ -25,7 +25,7 @@ from router.reading.generations import Positions
 from router.state.ledger import LetterLedger
 from router.state.state import StateFolder
 from tests.conftest import Kafka
-from tests.support import shop
+from tests.support import plain, shop
 from tests.support.damage import DAMAGES, INBOX, Damage, emptied, harmless
 from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import Headers, create_topics, produce
@@ -120,8 +120,8 @@ class Killed:
     def _write_catalog(self) -> None:
         document = shop.catalog(mended=True)
         document["messagegroups"] = {
-            "G": {"messages": {"good": shop.event("good")}},
-            "L": {"messages": {"aside": shop.event("aside")}},
+            "G": {"messages": {"good": plain.event("good")}},
+            "L": {"messages": {"aside": plain.event("aside")}},
         }
         lane = {"usage": "consumer", "protocol": "KAFKA", "protocoloptions": {"options": {"topic": self.topic}}}
         document["endpoints"]["lane"] = {**lane, "messagegroups": ["/messagegroups/L"]}

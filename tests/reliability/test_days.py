@@ -18,7 +18,7 @@ import pytest
 
 from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
-from tests.support import shop
+from tests.support import plain, shop
 from tests.support.brokers import KafkaBroker
 from tests.support.kafka import create_topics, produce, read_all
 from tests.support.ports import free_ports
@@ -45,7 +45,7 @@ class Day:
 
     def catalog(self) -> dict[str, Any]:
         document = shop.catalog(mended=True)
-        document["messagegroups"]["G"]["messages"] = {"good": shop.event("good")}
+        document["messagegroups"]["G"]["messages"] = {"good": plain.event("good")}
         return document
 
     def configure(self, **more: Any) -> None:

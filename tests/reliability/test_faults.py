@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support import shop
+from tests.support import plain, shop
 from tests.support.kafka import Headers, produce
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
@@ -62,8 +62,8 @@ class Router:
         """Write the catalog, with a definition for HTTP and one for the lane."""
         document = shop.catalog(mended=True)
         document["messagegroups"] = {
-            "G": {"messages": {"good": shop.event("good")}},
-            "L": {"messages": {"aside": shop.event("aside")}},
+            "G": {"messages": {"good": plain.event("good")}},
+            "L": {"messages": {"aside": plain.event("aside")}},
         }
         lane = {"usage": "consumer", "protocol": "KAFKA", "protocoloptions": {"options": {"topic": self.topic}}}
         document["endpoints"]["lane"] = {**lane, "messagegroups": ["/messagegroups/L"]}

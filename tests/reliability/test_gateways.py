@@ -131,7 +131,7 @@ def test_a_broker_that_dies_loses_nothing_that_it_acknowledged(
             end()
             wait_until(lambda: not gateway.connected and gateway.trouble, SECONDS, "the gateway's notice")
             assert gateway.alive
-            peer.broker.launch()
+            peer.broker.start()
             wait_until(lambda: gateway.connected, SECONDS, lambda: gateway.trouble)
         sender.allow(count)
         sender.join(SECONDS)

@@ -17,7 +17,7 @@ import pytest
 
 from router.state.database import StateDatabase
 from tests.conftest import Kafka, TopicFactory
-from tests.support import shop
+from tests.support import plain, shop
 from tests.support.ports import free_ports
 from tests.support.processes import children, program_of
 from tests.support.router import RouterProcess
@@ -43,7 +43,7 @@ class Shop:
 
     def write_catalog(self, *types: str) -> None:
         document = shop.catalog(mended=True)
-        document["messagegroups"]["G"]["messages"] = {name: shop.event(name) for name in types}
+        document["messagegroups"]["G"]["messages"] = {name: plain.event(name) for name in types}
         for number, topic in enumerate(self.topics):
             lane = {"usage": "consumer", "protocol": "KAFKA", "protocoloptions": {"options": {"topic": topic}}}
             document["endpoints"][f"lane{number}"] = {**lane, "messagegroups": ["/messagegroups/G"]}

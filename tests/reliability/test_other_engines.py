@@ -28,6 +28,7 @@ from deltalake.exceptions import DeltaError
 
 from tests.benchmarks import steady_tables
 from tests.conftest import Kafka, TopicFactory
+from tests.support import plain
 from tests.support.delta_spark import DeltaSpark, DeltaSparkError, delta_spark
 from tests.support.router import RouterProcess
 from tests.support.tables import by_deltalake, by_duckdb_delta, by_spark
@@ -249,7 +250,7 @@ def judge(
     all_readers: bool = False,
 ) -> None:
     folder = router.folder
-    steady_tables.write(folder / "catalog.json", steady_tables.catalog(TABLES, kafka.bootstrap, topic))
+    plain.write(folder, steady_tables.catalog(TABLES, kafka.bootstrap, topic))
     lake = {"type": "table", "layout": "definition", "path": str(folder / "lake"), "compact_after": 1}
     router.configure(
         {

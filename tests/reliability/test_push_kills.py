@@ -180,7 +180,7 @@ def kill_the_brokers(under_way: Run, after: int) -> None:
         broker.kill()
     under_way.wait(lambda: not any(told.get("up") for told in under_way.gateways().values()), "the loss to be noticed")
     for broker in brokers:
-        broker.launch()
+        broker.start()
 
 
 class SmallDisk:

@@ -6,7 +6,7 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Generic, Self, TypeVar
 
 from proton import Condition, Data, Delivery, Described, Link, Message, ulong
@@ -210,9 +210,7 @@ class Serving(Generic[L]):
         assert self._listener.listening.wait(SECONDS)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
         self._thread.join(SECONDS)
 

@@ -47,14 +47,6 @@ class Apicurio(BrokerProcess):
     def title(self) -> str:
         return f"Apicurio on port {self.port}"
 
-    def start(self) -> None:
-        """Start it and return when it answers.
-
-        Raises:
-            BrokerFailed: it ended, or does not answer within the limit.
-        """
-        self.launch()
-
     def register(
         self, subject: str, schema: str, kind: str = "AVRO", references: Sequence[Mapping[str, Any]] = ()
     ) -> int:

@@ -46,6 +46,7 @@ advertised.listeners=PLAINTEXT://{host}:{port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 metadata.max.idle.interval.ms=10000
+log.cleaner.backoff.ms=500
 """
 
 LOGGING: Final = """\
@@ -86,14 +87,6 @@ class KafkaBroker(BrokerProcess):
     @property
     def title(self) -> str:
         return f"Kafka on {self.bootstrap}"
-
-    def start(self) -> None:
-        """Start the broker and return when it answers; formats its storage the first time.
-
-        Raises:
-            BrokerFailed: it ended, or does not answer within the limit.
-        """
-        self.launch()
 
     def _command(self) -> Sequence[str]:
         if not (self._folder / "server.properties").exists():
@@ -208,14 +201,10 @@ class KafkaCluster:
 
 def _run_one(options: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        broker = KafkaBroker(Path(folder) / "kafka", start=options)
-        broker.start()
-        try:
+        with KafkaBroker(Path(folder) / "kafka", start=options) as broker:
             producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
             producer.produce("any", b"1")
             producer.flush(READY_LIMIT_SECONDS)
-        finally:
-            broker.stop()
 
 
 def answers(bootstrap: str, limit: float = 2.0) -> bool:

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.events import restore_types, to_json_members
+from bindings.protocols import BINDINGS, binding_of
+from catalog.record import Record
 from router.evaluation.evaluator import Kind, TallyAccumulator, WorkerPass, evaluate
-from router.evaluation.outcome_rows import add_dead_letter_ids, create_outcome_pass, needs_milliseconds
+from router.evaluation.outcome_rows import HEADERS_TYPE, add_dead_letter_ids, create_outcome_pass, needs_milliseconds
 from router.evaluation.outputs import RoutedOutcomes
 from router.evaluation.plan import Evaluator, Plan
 from router.rendering.events import event_columns
+from router.rendering.texts import ATTRIBUTE_COLUMNS, TIME_TEXT
 from router.writing.kafka_records import KafkaRecords, create_single_write, to_kafka_records
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql import DataFrame
+
+KAFKA_SCHEMA: Final = (
+    f"key binary, value binary, topic string, partition int, offset long, timestamp long, headers {HEADERS_TYPE}"
+)
+RECEIVED: Final = "2026-01-02T03:04:05.000000Z"
+
+
+def kafka_row(record: Record, offset: int = 0, timestamp: int = 1_700_000_000_123) -> tuple[Any, ...]:
+    """Return a record as a row of Spark's Kafka source; where it came from counts if it says so."""
+    told = {"topic": "in", "partition": 0, "offset": offset, "timestamp": timestamp, **record.native}
+    parts = BINDINGS["KAFKA"].split(record.native)
+    headers = [(part.key.removeprefix("headers."), part.value) for part in parts if part.key.startswith("headers.")]
+    key = next((part.value for part in parts if part.key == "key"), None)
+    return (key, record.body, told["topic"], told["partition"], told["offset"], told["timestamp"], headers)
+
+
+def inbox_row(record: Record, position: object, received: str = RECEIVED) -> tuple[Any, ...]:
+    """Return a record as a row of the inbox."""
+    binding = binding_of(record.protocol)
+    assert binding is not None, record
+    parts = [(part.key, part.value, part.kind) for part in binding.split(record.native)]
+    return (record.endpoint, record.protocol, datetime.fromisoformat(received), parts, record.body, str(position))
 
 
 def lists_of(judge: Evaluator, decided: RoutedOutcomes) -> tuple[pa.ListArray, str | None]:
@@ -92,3 +120,20 @@ def with_events(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
         row["event"] = events[number] if number in headers else None
         row["sent"] = headers.get(number)
     return rows
+
+
+def in_form_of_match(row: dict[str, Any]) -> dict[str, Any]:
+    """Return an outcome of :func:`with_events` as ``match`` tells it, with the body that leaves."""
+    told = {"body": row["body"]}
+    if row["reason"] is not None:
+        nearest = json.loads(row["nearest"] or "[]")
+        dead = {"outcome": "dead-letter", "reason": row["reason"], "detail": row["detail"], "nearest": nearest}
+        return told | dead
+    event = row["event"]
+    attributes = {name: event[name] for name in ATTRIBUTE_COLUMNS} | {"time": event[TIME_TEXT]}
+    attributes |= dict(event["extensions"])
+    attributes = {name: text for name, text in attributes.items() if text is not None}
+    row["attributes"] = attributes
+    members = to_json_members(restore_types(attributes, row["typed"]))
+    routed = {"outcome": "routed", "message": row["message"], "context": dict(row["context"]), "cloudevent": members}
+    return told | routed

@@ -11,8 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import httpx
+
 from bindings.amqp.publisher import AmqpSender
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits, RowStore
+from bindings.http.gateway import HttpGateway, HttpGatewayConfig
+from bindings.http.request import HttpRoute
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxRowError
 from bindings.mqtt.publisher import MqttPublisher
@@ -24,7 +28,7 @@ from catalog.record import Record
 from tests.support.amqp import section, send_bytes
 from tests.support.mqtt import Client, Mosquitto, Security
 from tests.support.nats import NatsServer, RawSender, make_stream
-from tests.support.ports import Pair
+from tests.support.ports import LOOPBACK, Pair
 from tests.support.processes import BrokerProcess
 from tests.support.qpid import Certificates, QpidBroker
 from tests.support.senders import AmqpEventSender, MqttSender, NatsSender, Sender
@@ -105,6 +109,24 @@ def make_gateway(
 
 
 @contextmanager
+def serving(
+    routes: Sequence[HttpRoute], store: RowStore, *, counts: Counts | None = None, **settings: Any
+) -> Iterator[HttpGateway]:
+    """Run a gateway of HTTP for the time of the block."""
+    gateway = HttpGateway(routes, store, HttpGatewayConfig(**{"port": 0, **settings}), counters=counts or Counts())
+    gateway.start()
+    try:
+        yield gateway
+    finally:
+        gateway.stop(grace=1)
+
+
+def client_of(gateway: HttpGateway) -> httpx.Client:
+    """Return a client of a gateway of HTTP."""
+    return httpx.Client(base_url=f"http://{LOOPBACK}:{gateway.port}", timeout=SECONDS, trust_env=False)
+
+
+@contextmanager
 def started(*args: Any, **options: Any) -> Iterator[Gateway]:
     """Start a gateway, and stop it afterwards; see :func:`make_gateway`."""
     gateway = make_gateway(*args, **options)
@@ -168,7 +190,7 @@ class Peer(ABC):
 
     def start(self) -> None:
         """Start the broker, whose channels a gateway can then subscribe to."""
-        self.broker.launch()
+        self.broker.start()
 
     @abstractmethod
     def address(self, name: str) -> str:

@@ -49,8 +49,17 @@ class Message:
         return value
 
 
-def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes | None, Headers]]) -> int:
-    """Send (key, value, headers) records and wait until all are acknowledged; return how many."""
+def produce(
+    bootstrap: str,
+    topic: str,
+    records: Iterable[tuple[bytes | None, bytes | None, Headers]],
+    timestamps: Iterable[int] = (),
+    partitions: Iterable[int] = (),
+) -> int:
+    """Send (key, value, headers) records and wait until all are acknowledged; return how many.
+
+    *timestamps* and *partitions* are those of the first ones, where they are to have some.
+    """
     failures: list[str] = []
 
     def delivered(error: object, _: object) -> None:
@@ -60,11 +69,12 @@ def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, by
     producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 200_000, "acks": "all"}
     )
-    count = 0
+    count, times, places = 0, iter(timestamps), iter(partitions)
     for key, value, headers in records:
+        place, moment = next(places, -1), next(times, 0)
         while True:
             try:
-                producer.produce(topic, value, key, headers=list(headers), on_delivery=delivered)
+                producer.produce(topic, value, key, place, delivered, timestamp=moment, headers=list(headers))
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -15,7 +15,8 @@ from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.kafka.record_columns import SOURCE_SCHEMA
 from router.evaluation.evaluator import Kind
 from router.evaluation.plan import TOPIC_PREFIX
-from tests.support.rule_ways import endpoint_of, inbox_row, kafka_row, position_of, topic_of, turns_of
+from tests.support.evaluating import inbox_row, kafka_row
+from tests.support.rule_ways import endpoint_of, position_of, record_of, topic_of, turns_of
 from tests.support.rules import Settings, read_rules, suite_of
 from xrouter.columns import ColumnMatcher
 from xrouter.matching import LoadedCatalog
@@ -52,7 +53,7 @@ def inputs() -> Iterator[Input]:
     for turn in turns_of(SUITE.samples, kafka):
         chosen = [SUITE.samples[place] for place in turn]
         topics = {f"{TOPIC_PREFIX}{topic_of(each)}": numbers[endpoint_of(each)] for each in chosen}
-        rows = [kafka_row(each) for each in chosen]
+        rows = [kafka_row(record_of(each)) for each in chosen]
         yield Input(
             "kafka",
             replace(matcher, evaluator=replace(matcher.evaluator, channel_numbers=topics)),
@@ -60,7 +61,7 @@ def inputs() -> Iterator[Input]:
             {f"{row[2]}-{row[3]}-{row[4]}": place for row, place in zip(rows, turn, strict=True)},
         )
     inbox = [place for place in PLACES if SUITE.samples[place].protocol != KAFKA]
-    lines = [inbox_row(place, SUITE.samples[place]) for place in inbox]
+    lines = [inbox_row(record_of(SUITE.samples[place]), position_of(place)) for place in inbox]
     batch = _to_batch([(*each[:3], _named(each[3], "key", "value", "type"), *each[4:]) for each in lines], READ_SCHEMA)
     yield Input("inbox", matcher, batch, {position_of(place): place for place in inbox})
 

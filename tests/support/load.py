@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support import plain
+
 GROUPS: Final = 5
+MEASURED: Final[dict[str, Any]] = {"conf": {"spark.driver.extraJavaOptions": ""}}
+"""Settings of Spark with the best code, where tests have a JVM that lives shortly."""
 Headers = list[tuple[str, bytes | None]]
 
 
@@ -59,6 +63,12 @@ def write_catalog(path: Path, document: dict[str, Any]) -> Path:
     temporary.write_text(json.dumps(document))
     temporary.replace(path)
     return path
+
+
+def settings(bootstrap: str, source: Path, sinks: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return settings of a router that sends all of the load to all sinks, and dead letters to ``dead``."""
+    endpoint = {"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}
+    return plain.routed(source, sinks, **{"sources": [endpoint], **more})
 
 
 def records(

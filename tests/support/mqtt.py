@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -85,15 +84,6 @@ class Mosquitto(BrokerProcess):
         (self.port,) = free_ports(1)
         folder.mkdir(parents=True, exist_ok=True)
 
-    def __enter__(self) -> Mosquitto:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     @property
     def uri(self) -> str:
         """Where it listens; the same for the life of this object."""
@@ -102,14 +92,6 @@ class Mosquitto(BrokerProcess):
     @property
     def title(self) -> str:
         return f"mosquitto on port {self.port}"
-
-    def start(self) -> None:
-        """Start the broker and return when it listens.
-
-        Raises:
-            BrokerFailed: it ended, or does not listen within the limit.
-        """
-        self.launch()
 
     def _command(self) -> list[str]:
         place = self._folder / "local.d" / "tests.conf"
@@ -200,12 +182,10 @@ class Client:
         self._client.on_connect = self._connected
         self._client.on_disconnect = lambda *_: self._ready.clear()
         self._client.on_message = self._arrived
-        self._client.on_publish = self._confirmed
         self._client.on_subscribe = lambda *_: self._subscribed.set()
         if login:
             self._client.username_pw_set(**login)
         self.messages: list[paho.MQTTMessage] = []
-        self._published = 0
         self._client.connect(str(place.hostname), place.port or 1883)
 
     def __enter__(self) -> Client:
@@ -242,10 +222,6 @@ class Client:
             info.wait_for_publish(LIMIT_SECONDS)
             assert info.is_published(), "the broker did not confirm a message"
 
-    def has_confirmed(self, count: int) -> bool:
-        """Tell whether the broker confirmed that many messages of this client."""
-        return self._published >= count
-
     def subscribe(self, topic: str) -> None:
         """Collect in ``messages`` what is sent to a topic from now on."""
         self._subscribed.clear()
@@ -257,9 +233,6 @@ class Client:
     ) -> None:
         if not reason.is_failure:
             self._ready.set()
-
-    def _confirmed(self, *_: object) -> None:
-        self._published += 1
 
     def _arrived(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         self.messages.append(message)

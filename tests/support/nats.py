@@ -11,7 +11,6 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, TypeVar
 
 import nats
@@ -67,15 +66,6 @@ class NatsServer(BrokerProcess):
         lines += [f"{name}: {json.dumps(value)}" for name, value in settings.items()]
         (self._folder / "server.conf").write_text("\n".join(lines) + "\n")
 
-    def start(self) -> NatsServer:
-        """Start it, and return when it answers.
-
-        Raises:
-            BrokerFailed: it ended, or does not answer within the limit.
-        """
-        self.launch()
-        return self
-
     @property
     def title(self) -> str:
         return f"nats-server on {self.uri}"
@@ -91,10 +81,7 @@ class NatsServer(BrokerProcess):
         except OSError:
             return False
 
-    def __enter__(self) -> NatsServer:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
 

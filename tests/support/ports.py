@@ -8,6 +8,7 @@ import random
 import socket
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,7 @@ def _ephemeral_floor() -> int:
 # A certificate authority of a test's own, made with the ``openssl`` command.
 
 LIMIT_SECONDS: Final = 60
+RSA: Final = ("-newkey", "rsa:2048", "-nodes")
 _KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
@@ -102,14 +104,14 @@ class Authority:
         usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
         _openssl("req", "-x509", *_KEY, *made, "-days", "2", "-subj", f"/CN={name} authority", *usage)
 
-    def sign(self, name: str, *, alternatives: str = "", days: int = 2) -> Pair:
+    def sign(self, name: str, *, alternatives: str = "", days: int = 2, key: Sequence[str] = _KEY) -> Pair:
         """Return a certificate for *name*; *alternatives* such as ``DNS:localhost,IP:127.0.0.1``."""
         pair = Pair(self._folder / f"{self._name}-{name}.pem", self._folder / f"{self._name}-{name}.key")
         request, extensions = self._folder / f"{name}.csr", self._folder / f"{name}.ext"
         extensions.write_text(
             "authorityKeyIdentifier=keyid\n" + (f"subjectAltName={alternatives}\n" * bool(alternatives))
         )
-        _openssl("req", *_KEY, "-keyout", str(pair.key), "-out", str(request), "-subj", f"/CN={name}")
+        _openssl("req", *key, "-keyout", str(pair.key), "-out", str(request), "-subj", f"/CN={name}")
         by = ("-CA", str(self.certificate), "-CAkey", str(self._key), "-CAcreateserial", "-days", str(days))
         made = ("-out", str(pair.certificate), "-extfile", str(extensions))
         _openssl("x509", "-req", "-in", str(request), *by, *made)

@@ -9,16 +9,13 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from bindings.inbox.source import SPARK_SCHEMA
-from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.record import Record
 from router.evaluation.evaluator import Kind
-from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Evaluator, Plan
 from router.settings import KafkaSink, settings_from_dict
@@ -26,7 +23,7 @@ from router.watching.metrics import Metrics
 from router.writing.outcomes import Outcomes
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
-from tests.support.evaluating import evaluated
+from tests.support.evaluating import KAFKA_SCHEMA, RECEIVED, evaluated, inbox_row, kafka_row
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -84,7 +81,7 @@ class BrokerProcess(ABC):
         """The file that everything the broker writes goes to, through all its starts."""
         return self._folder / "broker.log"
 
-    def launch(self) -> None:
+    def start(self) -> Self:
         """Start the broker and return when it answers.
 
         Raises:
@@ -110,6 +107,13 @@ class BrokerProcess(ABC):
         except (TimeoutError, BrokerFailed) as error:
             self.kill()
             raise BrokerFailed(str(error)) from error
+        return self
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """End the broker as an operator would, with SIGTERM; kills it when it takes too long."""
@@ -122,7 +126,7 @@ class BrokerProcess(ABC):
     def restart(self) -> None:
         """Start again on the same ports and data, stopping first what still runs."""
         self.stop()
-        self.launch()
+        self.start()
 
     def _ready_or_ended(self) -> bool:
         if self._process is not None and self._process.poll() is not None:
@@ -252,11 +256,7 @@ def _ticks(pid: int) -> int:
 ENDPOINT: Final = "/endpoints/e"
 GROUP: Final = "/messagegroups/g"
 ANY_EVENT: Final = Definition(f"{GROUP}/messages/any", GROUP, envelope=CLOUDEVENTS)
-RECEIVED: Final = "2026-01-02T03:04:05.000000Z"
 MODES: Final = ("binary", "structured")
-_KAFKA_ROW: Final = (
-    f"key binary, value binary, topic string, partition int, offset long, timestamp long, headers {HEADERS_TYPE}"
-)
 
 
 @dataclass(frozen=True)
@@ -309,18 +309,15 @@ def leave(
 ) -> dict[str, list[Sent]]:
     """Return what leaves for Kafka or HTTP records, all of one protocol, by mode; every event must be routed."""
     protocol = records[0].protocol
-    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name, "mode": name} for name in MODES}
-    sinks["dead"] = {**sinks["binary"], "topic": "dead"}
-    told = {
-        "sources": [{"endpoint": ENDPOINT}],
-        "sinks": sinks,
-        "routes": [{"to": list(MODES)}],
-        "dead_letters": {"sinks": ["dead"]},
-    }
+    broker = {"type": "kafka", "bootstrap_servers": "broker:9092"}
+    sinks = {name: {**broker, "topic": name, "mode": name} for name in MODES}
+    sinks["dead"] = {**broker, "topic": "dead"}
+    routes = {"routes": [{"to": list(MODES)}], "dead_letters": {"sinks": ["dead"]}}
+    told = {"sources": [{"endpoint": ENDPOINT}], "sinks": sinks, **routes}
     plan = Plan(catalog or any_event(protocol), settings_from_dict(told, {}, folder))
     kafka = protocol == "KAFKA"
-    rows = [_kafka_row(*each) if kafka else _inbox_row(*each) for each in enumerate(records)]
-    frame = spark.createDataFrame(rows, _KAFKA_ROW if kafka else SPARK_SCHEMA).coalesce(1)
+    rows = [kafka_row(each, at) if kafka else inbox_row(each, at) for at, each in enumerate(records)]
+    frame = spark.createDataFrame(rows, KAFKA_SCHEMA if kafka else SPARK_SCHEMA).coalesce(1)
     kind: Kind = "kafka" if kafka else "inbox"
     rows_out = evaluated(frame, kind, plan.evaluator)
     batch = BatchId(kind, "q", "g", 0, RECEIVED)
@@ -337,19 +334,6 @@ def leave(
 def _sent(row: dict[str, Any]) -> Sent:
     headers = [(each["key"], each["value"]) for each in row["headers"] if not each["key"].startswith("xrouter-")]
     return Sent(row["key"], row["value"], headers)
-
-
-def _kafka_row(number: int, record: Record) -> tuple[Any, ...]:
-    parts = BINDINGS["KAFKA"].split(record.native)
-    headers = [(part.key.removeprefix("headers."), part.value) for part in parts if part.key.startswith("headers.")]
-    key = next((part.value for part in parts if part.key == "key"), None)
-    return (key, record.body, "in", 0, number, 1_700_000_000_123, headers)
-
-
-def _inbox_row(number: int, record: Record) -> tuple[Any, ...]:
-    parts = [(part.key, part.value, part.kind) for part in BINDINGS[record.protocol].split(record.native)]
-    received = datetime.fromisoformat(RECEIVED.replace("Z", "+00:00"))
-    return (ENDPOINT, record.protocol, received, parts, record.body, str(number))
 
 
 def at_endpoint(record: Record) -> Record:

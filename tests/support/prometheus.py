@@ -56,12 +56,8 @@ class Prometheus(BrokerProcess):
     def title(self) -> str:
         return f"Prometheus on port {self._port}"
 
-    def __enter__(self) -> Prometheus:
-        self.launch()
-        return self
-
     def __exit__(self, *raised: object) -> None:
-        self.stop()
+        super().__exit__()
         self._client.close()
 
     def query(self, expression: str) -> list[dict[str, Any]]:

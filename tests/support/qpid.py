@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from proton.utils import BlockingConnection
 
 from router.spark.connectors import fetch_jars, find_java
 from tests.support import deployed
-from tests.support.ports import LOOPBACK, free_ports
+from tests.support.ports import LOOPBACK, RSA, Authority, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
 from tests.support.router import start_options
 
@@ -77,22 +76,11 @@ class QpidBroker(BrokerProcess):
     def title(self) -> str:
         return f"Qpid on port {self.port}"
 
-    def start(self) -> None:
-        """Start the broker and return when it answers.
-
-        Raises:
-            BrokerFailed: it ended, or does not answer within the limit.
-        """
-        self.launch()
-
-    def _command(self) -> list[str]:
-        return self._java()
-
     def _ready(self) -> bool:
         # The port listens before the virtual host has recovered its messages; only the log says when it has.
         return READY_MARK in self.log.read_bytes()[self._started_at :]
 
-    def _java(self) -> list[str]:
+    def _command(self) -> list[str]:
         jars = fetch_jars(QPID_PINS)
         classpath = os.pathsep.join(map(str, jars))
         work = self._folder / "work"
@@ -126,32 +114,15 @@ class QpidBroker(BrokerProcess):
 
 def _run_one(options: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        broker = QpidBroker(Path(folder) / "qpid", start=options)
-        broker.start()
-        try:
+        with QpidBroker(Path(folder) / "qpid", start=options) as broker:
             BlockingConnection(broker.uri, timeout=READY_LIMIT_SECONDS).close()
-        finally:
-            broker.stop()
 
 
 def make_certificates(folder: Path) -> Certificates:
     """Make an authority, a server certificate for ``localhost``, and another authority."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("ca", "other"):
-        _openssl(
-            folder, f"req -x509 -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.pem -days 2 -subj /CN={name}"
-        )
-    (folder / "names").write_text("subjectAltName=DNS:localhost\n")
-    _openssl(folder, "req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=broker")
-    signing = "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 2 -extfile names"
-    _openssl(folder, signing)
-    return Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "other.pem")
-
-
-def _openssl(folder: Path, arguments: str) -> None:
-    done = subprocess.run(["openssl", *arguments.split()], cwd=folder, capture_output=True, text=True, timeout=60)
-    if done.returncode != 0:
-        raise BrokerFailed(f"openssl {arguments}: {done.stderr}")
+    authority = Authority(folder)
+    pair = authority.sign("broker", alternatives="DNS:localhost", key=RSA)
+    return Certificates(authority.certificate, pair.certificate, pair.key, Authority(folder, "others").certificate)
 
 
 @contextmanager
@@ -168,12 +139,8 @@ def amqp_for_tests(folder: Path) -> Iterator[str]:
             raise BrokerFailed(f"no AMQP broker answers as {GIVEN_VARIABLE} says; correct or unset it") from error
         yield given
         return
-    broker = QpidBroker(folder)
-    broker.start()
-    try:
+    with QpidBroker(folder) as broker:
         yield broker.uri
-    finally:
-        broker.stop()
 
 
 def main() -> int:

@@ -5,31 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bindings.events import restore_types, to_json_members
 from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.protocols import binding_of
 from catalog.model import Catalog
 from catalog.record import Record, record_from_json
 from catalog.schemas.validation import PayloadValidation
 from router.evaluation.evaluator import Kind
-from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.outputs import OutputBuilder
 from router.evaluation.plan import TOPIC_PREFIX, Evaluator
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.matching.records import FEW, RecordMatcher
-from router.rendering.texts import ATTRIBUTE_COLUMNS, TIME_TEXT
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
-from tests.support.evaluating import evaluated, with_events
+from tests.support.evaluating import KAFKA_SCHEMA, evaluated, in_form_of_match, inbox_row, kafka_row, with_events
 from tests.support.reference import POSITION as UNPLACED
 from tests.support.reference import Reference
-from tests.support.rules import ANY, POSITION, RECEIVED, Expected, Sample, Settings, line_of, without_prefix
+from tests.support.rules import ANY, POSITION, Expected, Sample, Settings, line_of, without_prefix
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,9 +33,6 @@ Told = list[dict[str, Any]]
 """The outcomes of one record: one, or one for each event of a batch."""
 TOGETHER: Final = 500
 """Samples that ``match`` judges as one batch, of which no more than EXPLANATIONS are explained."""
-KAFKA_SCHEMA: Final = (
-    f"key binary, value binary, topic string, partition int, offset long, timestamp long, headers {HEADERS_TYPE}"
-)
 
 
 def groups_of(samples: Sequence[Sample]) -> Mapping[Settings, list[int]]:
@@ -119,12 +111,14 @@ def by_run(
                 f"{TOPIC_PREFIX}{topic_of(samples[place])}": judge.channel_numbers[endpoint_of(samples[place])]
                 for place in turn
             }
-            rows = [kafka_row(samples[place]) for place in turn]
+            rows = [kafka_row(record_of(samples[place])) for place in turn]
             keys = {tuple(row[2:5]): place for row, place in zip(rows, turn, strict=True)}
             frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
             told.update(_ran(frame, "kafka", replace(judge, channel_numbers=topics), keys))
         if inbox:
-            frame = spark.createDataFrame([inbox_row(place, samples[place]) for place in inbox], SPARK_SCHEMA)
+            frame = spark.createDataFrame(
+                [inbox_row(record_of(samples[place]), position_of(place)) for place in inbox], SPARK_SCHEMA
+            )
             told.update(_ran(frame, "inbox", judge, {(position_of(place),): place for place in inbox}))
     return {place: _plain(samples[place], told.get(place, [])) for place in wanted}
 
@@ -171,28 +165,9 @@ def position_of(place: int) -> str:
     return f"inbox-{place}"
 
 
-def kafka_row(sample: Sample) -> tuple[Any, ...]:
-    """Return the sample as a row of Spark's Kafka source, timestamp in milliseconds."""
-    record, parts = _parts(sample)
-    headers = [(part.key.removeprefix("headers."), part.value) for part in parts if part.key.startswith("headers.")]
-    key = next((part.value for part in parts if part.key == "key"), None)
-    told = record.native
-    return (key, record.body, told["topic"], told["partition"], told["offset"], told["timestamp"], headers)
-
-
-def inbox_row(place: int, sample: Sample) -> tuple[Any, ...]:
-    """Return the sample as a row of the inbox."""
-    record, parts = _parts(sample)
-    received = datetime.fromisoformat(RECEIVED.replace("Z", "+00:00"))
-    listed = [(part.key, part.value, part.kind) for part in parts]
-    return (record.endpoint, record.protocol, received, listed, record.body, position_of(place))
-
-
-def _parts(sample: Sample) -> tuple[Record, Any]:
-    record = record_from_json(dict(sample.record))
-    binding = binding_of(record.protocol)
-    assert binding is not None, sample.place
-    return record, binding.split(record.native)
+def record_of(sample: Sample) -> Record:
+    """Return the record of a sample."""
+    return record_from_json(dict(sample.record))
 
 
 def _ran(
@@ -207,25 +182,15 @@ def _ran(
     yield from told.items()
 
 
-def _form(row: Mapping[str, Any]) -> dict[str, Any]:
+def _form(row: dict[str, Any]) -> dict[str, Any]:
     """Return an outcome of the stages in the form of ``match``, with the body that leaves as text."""
-    body = None if row["body"] is None else row["body"].decode("latin-1")
-    if row["reason"] is not None:
-        nearest = json.loads(row["nearest"] or "[]")
-        return {"outcome": "dead-letter", "reason": row["reason"], "detail": row["detail"], "nearest": nearest} | {
-            "body": body
-        }
-    event = row["event"]
-    attributes = (
-        {name: event[name] for name in ATTRIBUTE_COLUMNS} | {"time": event[TIME_TEXT]} | dict(event["extensions"])
-    )
-    attributes = {name: text for name, text in attributes.items() if text is not None}
-    attributes = to_json_members(restore_types(attributes, row["typed"]))
-    context = dict(row["context"])
-    told = {"outcome": "routed", "message": row["message"], "context": context, "cloudevent": attributes, "body": body}
-    lineage = {each["key"]: each["value"] for each in row["sent"]}
-    assert json.loads(lineage["xrouter-lineage"]).get("ambiguous") == row["ambiguous"]
-    return told | ({"ambiguous": row["ambiguous"]} if row["ambiguous"] is not None else {})
+    told = in_form_of_match(row)
+    told["body"] = None if row["body"] is None else row["body"].decode("latin-1")
+    if row["reason"] is None:
+        lineage = {each["key"]: each["value"] for each in row["sent"]}
+        assert json.loads(lineage["xrouter-lineage"]).get("ambiguous") == row["ambiguous"]
+        told |= {"ambiguous": row["ambiguous"]} if row["ambiguous"] is not None else {}
+    return told
 
 
 def differences(sample: Sample, place: int, told: Told) -> str:
@@ -292,7 +257,7 @@ def _unlike_letter(sample: Sample, due: Expected, found: Mapping[str, Any]) -> s
 
 
 def _arrived(sample: Sample) -> str | None:
-    body = record_from_json(dict(sample.record)).body
+    body = record_of(sample).body
     return None if body is None else body.decode("latin-1")
 
 

@@ -22,6 +22,7 @@ from catalog.load import build_catalog
 from catalog.record import Record
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
+from tests.support import plain
 from tests.support.router import RouterProcess
 
 SHOP: Final = "/endpoints/shop"
@@ -32,41 +33,27 @@ LASTING: Final = ("invalid-cloudevent", "undecodable", "oversized")
 COMMAND_SECONDS: Final = 240.0
 
 
-def event(kind: str, **more: Any) -> dict[str, Any]:
-    """Return a definition of events of one type."""
-    return {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": kind}}, **more}
-
-
 def catalog(*, mended: bool) -> dict[str, Any]:
     """Return the shop's catalog, before or after somebody looked at the dead letters."""
     schema = {"type": "object"} if mended else {"type": "object", "required": ["n", "price"]}
-    made: dict[str, Any] = {"type": {"value": "native"}}
     messages = {
-        "good": event("good"),
-        "picky": event("picky"),
-        "twin": event("twin"),
-        "checked": event("checked", dataschemaformat="JsonSchema/draft-07", dataschema=schema),
-        "native": {
-            "envelope": "CloudEvents/1.0",
-            "envelopemetadata": made if mended else {**made, "subject": {"value": "{nobody}", "type": "uritemplate"}},
-            "protocol": "HTTP",
-            "protocoloptions": {"path": {"value": "/native", "type": "string"}},
-        },
+        "good": plain.event("good"),
+        "picky": plain.event("picky"),
+        "twin": plain.event("twin"),
+        "checked": plain.event("checked", dataschemaformat="JsonSchema/draft-07", dataschema=schema),
+        "native": plain.event(
+            "native", protocol="HTTP", protocoloptions={"path": {"value": "/native", "type": "string"}}
+        ),
     }
-    messages.update({"late": event("late")} if mended else {"brother": event("twin")})
+    if not mended:
+        messages["native"]["envelopemetadata"]["subject"] = {"value": "{nobody}", "type": "uritemplate"}
+    messages.update({"late": plain.event("late")} if mended else {"brother": plain.event("twin")})
 
     def endpoint(path: str, *groups: str) -> dict[str, Any]:
-        return {
-            "usage": "consumer",
-            "protocol": "HTTP",
-            "protocoloptions": {"options": {"path": path, "method": "POST"}},
-            "messagegroups": [f"/messagegroups/{group}" for group in groups],
-        }
+        return plain.endpoint("HTTP", {"path": path, "method": "POST"}, *groups)
 
-    return {
-        "messagegroups": {"G": {"messages": messages}},
-        "endpoints": {"shop": endpoint("/shop", "G"), "empty": endpoint("/empty", *(["G"] if mended else []))},
-    }
+    endpoints = {"shop": endpoint("/shop", "G"), "empty": endpoint("/empty", *(["G"] if mended else []))}
+    return plain.catalog(endpoints, G=messages)
 
 
 def records(reason: str, numbers: Iterable[int]) -> Iterator[InboxRow]:
@@ -74,8 +61,7 @@ def records(reason: str, numbers: Iterable[int]) -> Iterator[InboxRow]:
     kinds = {"no-match": "late", "ambiguous": "twin", "schema-violation": "checked", "sink-rejected": "picky"}
     for n in numbers:
         endpoint = EMPTY if reason == "no-candidates" else SHOP
-        headers = {"ce-specversion": "1.0", "ce-id": f"id-{n}", "ce-source": "/s", "ce-type": kinds.get(reason, "good")}
-        headers["content-type"] = "application/json"
+        headers = plain.http_headers(kinds.get(reason, "good"), f"id-{n}")
         path, body = "/shop", json.dumps({"n": n}).encode()
         if reason == "invalid-cloudevent":
             del headers["ce-source"]
@@ -99,27 +85,20 @@ def fill(state: Path, rows: Iterable[InboxRow]) -> None:
 
 def settings(folder: Path, hook: str, **more: Any) -> dict[str, Any]:
     """Return settings with a table for all events, a webhook for some, and a table of dead letters."""
-    return {
+    told: dict[str, Any] = {
         "catalog": {"source": str(folder / "catalog.json"), "poll": "200ms"},
         "sources": [{"endpoint": SHOP}, {"endpoint": EMPTY}],
         "http": {"port": 0},
         "match": {"validate": "always"},
-        "sinks": {
-            "lake": {"type": "table", "path": str(folder / "lake")},
-            "hook": {"type": "http", "url": hook},
-            "dead": {"type": "table", "path": str(folder / "dead")},
-        },
         "routes": [{"when": {"message": "*/picky"}, "to": ["lake", "hook"]}, {"to": ["lake"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        **more,
     }
+    sinks = plain.tables(folder, "lake") | {"hook": {"type": "http", "url": hook}} | plain.tables(folder, "dead")
+    return plain.routed(folder, sinks, **{**told, **more})
 
 
 def write_catalog(folder: Path, *, mended: bool) -> None:
     """Write the catalog, as an editor does: at once."""
-    fresh = folder / ".catalog.json"
-    fresh.write_text(json.dumps(catalog(mended=mended)))
-    fresh.replace(folder / "catalog.json")
+    plain.write(folder, catalog(mended=mended))
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

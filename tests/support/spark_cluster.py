@@ -26,6 +26,7 @@ import pyspark
 import yaml
 
 from router.spark.connectors import find_java
+from tests.support import plain
 from tests.support.brokers import LOGGING
 from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer
@@ -120,7 +121,7 @@ class SparkCluster:
             self.workers.append(_Daemon(work, "worker.Worker", *options, host=f"127.0.0.{number + 2}"))
         with ThreadPoolExecutor() as pool:
             # Workers ask again until the master is there.
-            list(pool.map(_Daemon.launch, (self._master, *self.workers)))
+            list(pool.map(_Daemon.start, (self._master, *self.workers)))
         wait_until(lambda: self._master.state()["aliveworkers"] == self._count, LIMIT, "the workers of the master")
 
     def stop(self) -> None:
@@ -188,33 +189,19 @@ VALVE: Final = "/messagegroups/Plant/messages/Valve"
 
 def message(type_: str, **options: Any) -> dict[str, Any]:
     """A definition of mapped Kafka records, told apart by a header."""
-    return {
-        "envelope": "CloudEvents/1.0",
-        "envelopemetadata": {"type": {"value": type_}, "subject": {"value": "{line}", "type": "uritemplate"}},
-        "protocol": "KAFKA",
-        "protocoloptions": {
-            "key": {"value": "lines/{line}", "type": "uritemplate"},
-            "headers": [{"name": "kind", "value": type_}],
-            **options,
-        },
-    }
+    key = {"value": "lines/{line}", "type": "uritemplate"}
+    told = {"key": key, "headers": [{"name": "kind", "value": type_}], **options}
+    made = plain.event(type_, protocol="KAFKA", protocoloptions=told)
+    made["envelopemetadata"]["subject"] = {"value": "{line}", "type": "uritemplate"}
+    return made
 
 
 def catalog() -> dict[str, Any]:
     """An endpoint of Kafka with three definitions."""
-    return {
-        "endpoints": {
-            "plant": {
-                "usage": ["consumer"],
-                "protocol": "KAFKA",
-                "protocoloptions": {"endpoints": [{"uri": "127.0.0.1:1"}], "options": {"topic": "plant"}},
-                "messagegroups": ["/messagegroups/Plant"],
-            }
-        },
-        "messagegroups": {
-            "Plant": {"messages": {"Reading": message("reading"), "Alarm": message("alarm"), "Valve": message("valve")}}
-        },
-    }
+    plant = plain.endpoint("KAFKA", {"topic": "plant"}, "Plant", uri="127.0.0.1:1")
+    return plain.catalog(
+        {"plant": plant}, Plant={kind: message(kind.lower()) for kind in ("Reading", "Alarm", "Valve")}
+    )
 
 
 def record(kind: str, line: str = "7", **headers: str) -> dict[str, Any]:
@@ -234,16 +221,11 @@ def lines(path: Path, records: Iterable[dict[str, Any]]) -> Path:
 
 def settings(folder: Path, **more: Any) -> Path:
     """Write settings that route alarms elsewhere."""
-    told = {
-        "catalog": {"source": "catalog.json"},
-        "sinks": {"events": {"type": "jsonl"}, "alarms": {"type": "jsonl"}, "dead": {"type": "table", "path": "dead"}},
-        "routes": [{"when": {"message": "*/Alarm*"}, "to": ["alarms"]}, {"to": ["events"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "state": "state",
-        **more,
-    }
+    sinks = {name: {"type": "jsonl"} for name in ("events", "alarms")} | plain.tables(Path(), "dead")
+    routes = [{"when": {"message": "*/Alarm*"}, "to": ["alarms"]}, {"to": ["events"]}]
+    told = {"state": "state", "routes": routes, **more}
     file = folder / "router.yaml"
-    file.write_text(yaml.safe_dump(told))
+    file.write_text(yaml.safe_dump({**plain.routed(Path("catalog.json"), sinks), **told}))
     return file
 
 
@@ -263,6 +245,7 @@ class Channel(ABC):
     version: str
     broker: BrokerProcess | None = None
     port = 0
+    uri = ""
 
     @abstractmethod
     def sender(self, count: int) -> Sender:
@@ -270,7 +253,7 @@ class Channel(ABC):
 
     @abstractmethod
     def options(self) -> dict[str, Any]:
-        """Return the protocol options of the endpoint."""
+        """Return the options of the endpoint."""
 
     def save(self, sender: Sender) -> None:
         """Make sure that the broker's disk has what it confirmed; the sender rests until it is told to go.
@@ -283,12 +266,7 @@ class Channel(ABC):
 
     def endpoint(self) -> dict[str, Any]:
         """Return the endpoint for the catalog."""
-        return {
-            "usage": ["consumer"],
-            "protocol": self.version,
-            "protocoloptions": self.options(),
-            "messagegroups": ["/messagegroups/plant"],
-        }
+        return plain.endpoint(self.version, self.options(), "plant", uri=self.uri)
 
 
 class MqttChannel(Channel):
@@ -297,14 +275,14 @@ class MqttChannel(Channel):
     protocol, version = "mqtt", "MQTT/5.0"
 
     def __init__(self, folder: Path) -> None:
-        self.broker: Mosquitto = Mosquitto(folder)
-        self.broker.start()
+        self.broker = Mosquitto(folder).start()
+        self.uri = self.broker.uri
 
     def sender(self, count: int) -> Sender:
-        return MqttSender(count, self.broker.uri, "plants")
+        return MqttSender(count, self.uri, "plants")
 
     def options(self) -> dict[str, Any]:
-        return {"endpoints": [{"uri": self.broker.uri}], "options": {"topicfilter": "plants/#"}}
+        return {"topicfilter": "plants/#"}
 
 
 class AmqpChannel(Channel):
@@ -313,15 +291,15 @@ class AmqpChannel(Channel):
     protocol, version = "amqp", "AMQP/1.0"
 
     def __init__(self, folder: Path) -> None:
-        self.broker: QpidBroker = QpidBroker(folder)
-        self.broker.start()
+        self.broker = QpidBroker(folder).start()
+        self.uri = self.broker.uri
         self._queue = f"q.{uuid.uuid4().hex[:12]}"
 
     def sender(self, count: int) -> Sender:
-        return AmqpEventSender(count, self.broker.uri, self._queue)
+        return AmqpEventSender(count, self.uri, self._queue)
 
     def options(self) -> dict[str, Any]:
-        return {"endpoints": [{"uri": self.broker.uri}], "options": {"node": self._queue}}
+        return {"node": self._queue}
 
 
 class NatsChannel(Channel):
@@ -330,21 +308,20 @@ class NatsChannel(Channel):
     protocol, version = "nats", "NATS"
 
     def __init__(self, folder: Path) -> None:
-        self.broker: NatsServer = NatsServer(folder)
-        self.broker.start()
+        self.broker = NatsServer(folder).start()
+        self.uri = self.broker.uri
         asyncio.run(self._make())
 
     async def _make(self) -> None:
-        client = await nats.connect(self.broker.uri)
+        client = await nats.connect(self.uri)
         await client.jetstream().add_stream(name="PLANTS", subjects=["plants.*"])
         await client.close()
 
     def sender(self, count: int) -> Sender:
-        return NatsSender(count, self.broker.uri, "plants")
+        return NatsSender(count, self.uri, "plants")
 
     def options(self) -> dict[str, Any]:
-        options = {"subject": "plants.*", "stream": "PLANTS", "durable": "router", "ackwait": 2}
-        return {"endpoints": [{"uri": self.broker.uri}], "options": options}
+        return {"subject": "plants.*", "stream": "PLANTS", "durable": "router", "ackwait": 2}
 
 
 class HttpChannel(Channel):
@@ -359,7 +336,7 @@ class HttpChannel(Channel):
         return HttpSender(count, self.port, "/plants")
 
     def options(self) -> dict[str, Any]:
-        return {"options": {"path": "/plants"}}
+        return {"path": "/plants"}
 
 
 KINDS: Final[dict[str, type[MqttChannel | AmqpChannel | NatsChannel | HttpChannel]]] = {
@@ -382,8 +359,4 @@ def channels(protocols: Sequence[str], folder: Path) -> Iterator[list[Channel]]:
 
 def channels_catalog(opened: Sequence[Channel]) -> dict[str, Any]:
     """Return a catalog with an endpoint for each channel, and one definition for all: events of type ``counted``."""
-    message = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "counted"}}}
-    return {
-        "messagegroups": {"plant": {"messages": {"counted": message}}},
-        "endpoints": {channel.protocol: channel.endpoint() for channel in opened},
-    }
+    return plain.catalog({each.protocol: each.endpoint() for each in opened}, plant=plain.events("counted"))

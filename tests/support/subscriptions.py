@@ -22,6 +22,7 @@ from router.settings import Settings, settings_from_dict
 from router.sources import Source, resolve_sources
 from router.watching.metrics import SubscriptionMetrics
 from router.watching.status import RouterStatus
+from tests.support import plain
 from tests.support.registry import served
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Taken, Webhook
@@ -153,28 +154,11 @@ GATEWAY = f"subscription {ENDPOINT}"
 
 def settings_of(folder: Path, url: str, **subscription: Any) -> Settings:
     """Return settings with one source, subscribed at a manager; its catalog is written."""
-    endpoint = {
-        "usage": ["subscriber"],
-        "protocol": "HTTP",
-        "envelope": "CloudEvents/1.0",
-        "protocoloptions": {"endpoints": [{"uri": f"{url}{PATH}"}]},
-        "messages": {"m": {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "told"}}}},
-    }
-    (folder / "catalog.json").write_text(json.dumps({"endpoints": {"news": endpoint}}))
-    out = {"type": "jsonl", "path": str(folder / "out")}
-    dead = {"type": "jsonl", "path": str(folder / "dead")}
-    return settings_from_dict(
-        {
-            "catalog": {"source": str(folder / "catalog.json")},
-            "sources": [{"endpoint": ENDPOINT, "subscription": {"sink": SINK, **subscription}}],
-            "sinks": {"out": out, "dead": dead},
-            "routes": [{"to": ["out"]}],
-            "dead_letters": {"sinks": ["dead"]},
-            "state": str(folder / "state"),
-        },
-        {},
-        folder,
-    )
+    endpoint = plain.endpoint("HTTP", {}, "G", uri=f"{url}{PATH}", usage="subscriber")
+    document = plain.write(folder, plain.catalog({"news": endpoint}, G={"m": plain.event("told")}))
+    sources = [{"endpoint": ENDPOINT, "subscription": {"sink": SINK, **subscription}}]
+    sinks = plain.lines(folder, "out", "dead")
+    return settings_from_dict(plain.routed(document, sinks, sources=sources, state=str(folder / "state")), {}, folder)
 
 
 class Router:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -60,9 +59,7 @@ class TokenServer:
         self._server.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.stop()
 
     def _signed(self, claims: Mapping[str, Any]) -> str:
