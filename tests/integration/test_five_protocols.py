@@ -285,7 +285,7 @@ def test_all_modes_of_every_protocol_reach_every_protocol_with_tls_and_credentia
         router.configure(settings(world, hook, tmp_path))
         reader = world.mqtt_client()
         reader.on_message = lambda _, __, told: published.append(
-            event("mqtt", dict(told.properties.UserProperty), told.payload)  # type: ignore[union-attr]
+            event("mqtt", dict(told.properties.UserProperty), bytes(told.payload))  # type: ignore[union-attr]
         )
         reader.subscribe("out/#", qos=1)
         router.start(environ={"BEDS_PASSWORD": PASSWORD, "BEDS_TOKEN": TOKEN})

@@ -270,6 +270,7 @@ def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) 
         try:
             intake.receive_for_plan(Plan(catalog_load.load([str(source)]), settings))
             port = intake.http_port
+            assert port is not None
             before = fault_counts()["gateway"]
             plain.post(port, "/in", b"1")
             server = intake._http

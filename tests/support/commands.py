@@ -41,7 +41,7 @@ from tests.support.letters import letter_id, row, settings_file, write_letters
 from tests.support.ports import LOOPBACK
 
 CASES: Final = Path(__file__).resolve().parents[1] / "cases" / "commands"
-NO: Final = False
+NO: Final[Any] = False
 """The key ``no`` of a case, as YAML 1.1 reads it."""
 
 
