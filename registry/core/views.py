@@ -296,8 +296,8 @@ class EntityView:
     def render_group(self, place: ResourcePath, entity: GroupEntity, scope: Scope) -> dict[str, Any] | None:
         """Show a group."""
         kind = place.group
-        shown = {f"{kind.singular}id": entity.id, "self": self._self_url(entity.xid, scope.pointer), "xid": entity.xid}
-        shown |= {"epoch": entity.epoch, **entity.attributes}
+        shown: dict[str, Any] = {f"{kind.singular}id": entity.id, "self": self._self_url(entity.xid, scope.pointer)}
+        shown |= {"xid": entity.xid, "epoch": entity.epoch, **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
         places = {plural: place.collection(plural) for plural in kind.resources}
         scope = self._narrow(scope, shown, places)
