@@ -69,7 +69,7 @@ def test_schemas_of_several_messages(name: str, tmp_path: Path) -> None:
     for path, text in case.get("files", {}).items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text)
-    messages = {each: one(**attributes) for each, attributes in case["messages"].items()}
+    messages: dict[str, Any] = {each: one(**attributes) for each, attributes in case["messages"].items()}
     catalog = catalog_of(tmp_path / "catalog", case.get("schemas"), **messages)
     assert sorted(said(catalog)) == case.get("told", [])
     assert {each: list(link_of(catalog, each)) for each in case.get("links", ())} == case.get("links", {})
