@@ -432,13 +432,16 @@ class Outcomes:
         batch, settings = self._batch, self._plan.settings.sinks[sink].topics
         assert settings is not None
         records = KafkaRecords.for_sink(self._plan, batch.kind, batch.first_query, batch.failed, sink, letters=letters)
-        save_to_kafka(records.render_in_spark(self._rows.select(*OUTCOME_COLUMNS, "letter")), settings, sink)
+        self._save(records.render_in_spark(self._rows.select(*OUTCOME_COLUMNS, "letter")), settings, sink)
 
     def publish_all(self, sinks: Sequence[str]) -> None:
         """Have Spark write events and dead letters to Kafka sinks of one cluster, as :meth:`publish`."""
         settings = self._plan.settings.sinks[dead_letter_sinks(self._plan.settings)[0]].topics
         assert self._outgoing is not None and settings is not None
-        save_to_kafka(self._outgoing, settings, ",".join(sinks))
+        self._save(self._outgoing, settings, ",".join(sinks))
+
+    def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:
+        save_to_kafka(rows, sink, name)
 
     def iter_spilled(self) -> Iterator[tuple[str, bytes]]:
         """Yield id and native record, as JSON, of each dead letter that is too large for its topic."""
