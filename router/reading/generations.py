@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from bindings.kafka.client import KafkaUnreachable
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets, KafkaRange
 from catalog.parsing.regular import read_regular
 from router.errors import BrokerUnreachable, ConfigError
@@ -84,10 +84,7 @@ class Positions:
         if not starts:
             return
         latest = [topic for topic, start in starts.items() if start == "latest"]
-        ends: dict[str, dict[int, int]] = {}
-        if latest:
-            with reaching_brokers():
-                ends = KafkaOffsets(make_source_client(sources[0])).end_offsets(latest)
+        ends = _ends_of(make_source_client(sources[0]), latest) if latest else {}
         placed = {topic: {str(number): end for number, end in ends.get(topic, {}).items()} for topic in starts}
         self.keep(cluster, placed)
         for topic in latest:
@@ -101,6 +98,11 @@ def reaching_brokers() -> Iterator[None]:
         yield
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
+
+
+def _ends_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+    with reaching_brokers():
+        return KafkaOffsets(client).end_offsets(topics)
 
 
 def starting_offsets(partitions: Mapping[str, Sequence[int]], positions: Mapping[str, Mapping[str, int]]) -> str:
