@@ -61,9 +61,11 @@ def test_what_is_not_stored_comes_again_and_what_is_stored_does_not(peer: Peer, 
         rows.release()
     again, counts = Rows(), Counts()
     with running(*terms, again, client_id=name, counts=counts) as gateway:
-        wait_until(lambda: counts.stored[ENDPOINT] == 20, SECONDS, "what was never stored")
+        wait_until(lambda: {*texts(0, 20)} <= {*again.bodies()}, SECONDS, "what was never stored")
+        wait_until(lambda: counts.stored[ENDPOINT] == len(again.stored), SECONDS, "the acknowledgements")
         assert (gateway.connected, gateway.alive, gateway.trouble) == (True, True, "")
-    assert sorted(again.bodies(), key=int) == texts(0, 20)
+    # A broker that waits a second for acknowledgements sends some again to a busy machine.
+    assert sorted({*again.bodies()}, key=int) == texts(0, 20)
     assert {row.protocol for row in again.stored} == {peer.protocol}
     last = Rows()
     with running(*terms, last, client_id=name):

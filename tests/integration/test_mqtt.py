@@ -182,7 +182,7 @@ def test_a_session_of_other_settings_does_not_hold_it_up(broker: Mosquitto, capl
             client.send("is", b"2")
             rows.wait(1)
     assert rows.bodies() == ["2"]
-    assert [record.levelno for record in caplog.records if "was/x" in record.message] == [logging.WARNING]
+    assert [record.levelno for record in caplog.records if "was/x" in record.getMessage()] == [logging.WARNING]
 
 
 def test_a_refused_subscription_is_told_and_the_others_work(tmp_path: Path) -> None:

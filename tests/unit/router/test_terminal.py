@@ -90,7 +90,7 @@ def test_no_command_writes_what_a_terminal_acts_upon(
         assert not harmful, (harmful, text)
     assert out or err
     if "json" in arguments or "sarif" in arguments:
-        lines = [out] if arguments[0] == "check" or arguments[1] in ("show", "diff") else out.splitlines()
+        lines = [out] if arguments[0] in ("check", "plan") or arguments[1] in ("show", "diff") else out.splitlines()
         assert all(json.loads(line) is not None for line in lines)
 
 

@@ -44,8 +44,8 @@ def _decode(value: Any) -> Any:
 def test_a_router_says_what_its_case_says(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     metrics, status = Metrics(**case.get("metrics", {})), RouterStatus(clock=lambda: now[0])
-    monkeypatch.setattr(metrics.backlogs, "_clock", lambda: now[0])
-    monkeypatch.setattr(metrics.backlogs, "_now", lambda: 1_000.0)
+    monkeypatch.setattr(metrics.backlogs, "clock", lambda: now[0])
+    monkeypatch.setattr(metrics.backlogs, "now", lambda: 1_000.0)
     metrics.registry.register(StatusCollector(status))
     if case.get("up"):
         status.set_catalog("e1", 3)
