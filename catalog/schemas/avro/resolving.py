@@ -130,10 +130,11 @@ class AvroResolver(Generic[F]):
         kind, into = _kind_of(written), _kind_of(target)
         if kind not in NAMED:
             return self._resolve_unnamed(written, kind, target, into)
-        if (kind in _RECORDS) != (into in _RECORDS) or (kind not in _RECORDS and kind != into):
-            raise _mismatch_error(written, target)
-        if (anywhere or kind not in _RECORDS) and not _have_same_name(written, target):
-            raise _mismatch_error(written, target)
+        if written is not target:
+            if (kind in _RECORDS) != (into in _RECORDS) or (kind not in _RECORDS and kind != into):
+                raise _mismatch_error(written, target)
+            if (anywhere or kind not in _RECORDS) and not _have_same_name(written, target):
+                raise _mismatch_error(written, target)
         return self._resolve_named(written, kind, target)
 
     def _resolve_named(self, written: Any, kind: str, target: Any) -> F:
@@ -210,6 +211,9 @@ class AvroResolver(Generic[F]):
         return self.maker.leaf(written, "fixed", target, "fixed")
 
     def _resolve_record(self, written: Any, target: Any) -> F:
+        if written is target:  # a schema by itself, even with two fields of one name
+            own_fields = [(each["name"], self.resolve_types(each["type"], each["type"])) for each in written["fields"]]
+            return self.maker.record(written, own_fields, {})
         own = {each["name"]: each for each in written["fields"]}
         origins: dict[str, Any] = {}
         defaults: dict[str, Any] = {}
