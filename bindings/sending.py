@@ -155,13 +155,10 @@ class SendingBinding:
             {self.address_key: str(options.get(self.address_key) or definition.messageid)} if self.address_key else {}
         )
 
-    def build_address(
-        self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand
-    ) -> str:
+    def build_address(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, expand: Expand) -> str:
         """Return the address of a message with these parts.
 
-        *declared*: its definition has a path. *base* is a URL in place of the endpoint's own; *expand* expands a
-        template of the endpoint.
+        *declared*: its definition has a path. *expand* expands a template of the endpoint.
         """
         return next((part.text or "" for part in parts if part.key == self.address_key), "")
 

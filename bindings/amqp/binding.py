@@ -287,9 +287,7 @@ class AmqpSending(SendingBinding):
             parts += [] if part is None else [part]
         return [*parts, Part(TYPES_KEY, msgspec.json.encode(types), JSON_KIND)] if types else parts
 
-    def build_address(
-        self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand
-    ) -> str:
+    def build_address(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, expand: Expand) -> str:
         """Return the node: the endpoint's option, else the path of its address, else the property ``to``."""
         to = next((part.text for part in parts if part.key == "properties.to"), None)
         path = next((urlsplit(uri).path.lstrip("/") for uri in endpoint.uris if urlsplit(uri).path), "")

@@ -60,11 +60,9 @@ class HttpSending(SendingBinding):
         fallback = f"/{endpoint.xid.rsplit('/', 1)[-1]}" if endpoint else "/"
         return {"method": str(options.get("method") or _DEFAULT_METHOD).upper(), "path": str(path or fallback)}
 
-    def build_address(
-        self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand
-    ) -> str:
-        """Return the URL: *base* or the endpoint's, with the path and query of the parts."""
-        url = urlsplit(base or next(iter(endpoint.uris), ""))
+    def build_address(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, expand: Expand) -> str:
+        """Return the URL of the endpoint, with the path and query of the parts."""
+        url = urlsplit(next(iter(endpoint.uris), ""))
         path = url.path
         if declared or endpoint.options.get("path") or path.strip("/"):
             path = next((part.text or "" for part in parts if part.key == "path"), path)

@@ -36,8 +36,9 @@ class _ChangeLog(dict[str, EntityChange]):
 
     def record(self, subject: str, action: str, changed: Iterable[str] = ()) -> EntityChange:
         """Record a change of an entity."""
-        kind = ("registry", "group", "resource", "version")[level_of(subject)]
-        kind = kind if subject == "/" or level_of(subject) else subject[1:]
+        level = level_of(subject)
+        configured = not level and subject != "/"  # the model, its source, or the capabilities
+        kind = subject[1:] if configured else ("registry", "group", "resource", "version")[level]
         change = self.setdefault(subject, EntityChange(kind, action))
         change.changed.update(dict.fromkeys(changed))
         return change
@@ -63,8 +64,8 @@ def store_changes(work: WriteTransaction, interaction: str, now: str, writer: st
 
 
 def _collect_changes(work: WriteTransaction) -> _ChangeLog:
-    log = _ChangeLog()
-    for xid, before, now in work.changes():
+    log, changes = _ChangeLog(), list(work.changes())
+    for xid, before, now in changes:
         if now is None:
             log.record(xid, "deleted").epoch = before.epoch
         elif before is None:
@@ -77,7 +78,7 @@ def _collect_changes(work: WriteTransaction) -> _ChangeLog:
                 continue
             old, new = _deprecated_object(before), _deprecated_object(now)
             entry.deprecated.update(dict.fromkeys(_differing_names(old, new)))
-    for xid, before, now in work.changes():
+    for xid, before, now in changes:
         _record_on_owner(log, work, xid, before, now)
     return log
 

@@ -572,10 +572,11 @@ def _compares(actual: Any, sign: str, expected: str) -> bool:
     elif isinstance(actual, int | float):
         other = _parse_number(expected)
     elif isinstance(actual, str):
-        moments = parse_time(actual), parse_time(expected)
-        if sign == "=" and None in moments:
+        moment = parse_time(expected)
+        own = None if moment is None else parse_time(actual)
+        if sign == "=" and own is None:
             return _matches_pattern(actual.lower(), expected.lower())
-        actual, other = moments if None not in moments else (actual.lower(), expected.lower())
+        actual, other = (own, moment) if own is not None else (actual.lower(), expected.lower())
     return other is not None and bool(_OPERATORS[sign](actual, other))
 
 

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,11 +39,11 @@ from router.reading.backlogs import InboxBacklog, TopicBacklogs
 from router.reading.generations import Generation, Offsets, Positions, cluster_of, reads, topics_of
 from router.running.reload import wait_unless_stopped
 from router.settings import Settings
+from router.settings.catalogs import OtlpSettings
 from router.sinks.tables.head import local_folder
 from router.sources import INBOX, REST, Source, make_query_client
 from router.state.durable import RESTORE, CheckpointProgress, damaged, missing, progress_of, unreadable, write_durably
 from router.state.state import BatchNote, BlockedKeys, Hold, Park, StateFolder
-from router.telemetry.configured import send_telemetry
 from router.watching.backlogs import Backlog, Backlogs
 from router.watching.metrics import DiskCollector, Metrics, make_certificate_collector
 from router.watching.monitor import MonitorServer
@@ -133,11 +133,22 @@ def serve_monitoring(settings: Settings, status: RouterStatus, replays: Replays 
     server = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status, overview)
     server.start()
     try:
-        with send_telemetry(settings.telemetry.otlp, metrics.registry, status.steps):
+        with _send_telemetry(settings.telemetry.otlp, metrics, status):
             yield Monitoring(metrics, status, server.port, overview, SavedCatalog(settings))
     finally:
         server.stop()
         overview.close()
+
+
+def _send_telemetry(
+    settings: OtlpSettings | None, metrics: Metrics, status: RouterStatus
+) -> AbstractContextManager[None]:
+    """Send spans of batches and the metrics during the block; OpenTelemetry is loaded only if it is configured."""
+    if settings is None:
+        return nullcontext()
+    from router.telemetry.exporting import export_telemetry
+
+    return export_telemetry(settings, metrics.registry, status.steps)
 
 
 def load_startup_catalog(
@@ -176,7 +187,7 @@ def load_startup_catalog(
 
 def _use_saved(monitoring: Monitoring, awaited: tuple[str, ...], catalog: Catalog, kept: str) -> tuple[Catalog, str]:
     """Report the use of the saved catalog because of unreachable addresses; return it and the reason."""
-    monitoring.status.awaited = tuple(awaited)
+    monitoring.status.awaited = awaited
     reason = f"the catalog is unreachable at {shorten_list(awaited)}; using the last valid one, saved {kept}"
     _log.warning("started with the last valid catalog", unreachable=list(awaited), epoch=catalog.epoch, kept=kept)
     return catalog, reason

@@ -469,10 +469,16 @@ def iter_secret_faults(
     """
     if family and (address := first_plaintext_address(family, addresses, client)):
         yield f"{key}.allow_plaintext_password", f"{address} would receive a secret in plain text; {REMEDY}"
-    endpoint = getattr(client, "token_endpoint", None) or ""
-    if endpoint.lower().startswith("http://") and not client.allow_plaintext_password:
-        fault = f"{redact_address(endpoint)} would receive the client secret in plain text; {REMEDY}"
+    fault = _find_token_fault(getattr(client, "token_endpoint", None))
+    if fault and not client.allow_plaintext_password:
         yield f"{key}.token_endpoint", fault
+
+
+def _find_token_fault(endpoint: str | None) -> str:
+    """Return why a client secret must not be sent to this address; empty if it may."""
+    if not (endpoint or "").lower().startswith("http://"):
+        return ""
+    return f"{redact_address(endpoint or '')} would receive the client secret in plain text; {REMEDY}"
 
 
 def _iter_catalog_faults(catalog: CatalogSettings) -> Iterator[tuple[str, str]]:
@@ -488,5 +494,5 @@ def _iter_login_faults(login: CatalogLogin) -> Iterator[str]:
     secret = (login.bearer, login.bearer_file, login.password, login.token_endpoint) != (None,) * 4
     if secret and login.url.lower().startswith("http://"):
         yield f"{redact_address(login.url)} would receive a secret in plain text; {REMEDY}"
-    if (login.token_endpoint or "").lower().startswith("http://"):
-        yield f"{redact_address(login.token_endpoint or '')} would receive the client secret in plain text; {REMEDY}"
+    if fault := _find_token_fault(login.token_endpoint):
+        yield fault

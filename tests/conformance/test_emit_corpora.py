@@ -127,7 +127,7 @@ def fault_of(catalog: Catalog, way: Way, outcome: Mapping[str, Any]) -> str:
 
 
 def reported(catalog: Catalog, definition: Definition, rule: str) -> bool:
-    """Tell whether lint said so of the definition, at its place or by its name."""
+    """Whether lint said so of the definition, at its place or by its name."""
     own = re.compile(rf"(^|[\s,]){re.escape(definition.xid)}($|[\s,])")
     last = definition.messageid.replace("~", "~0").replace("/", "~1")
     return any(

@@ -209,7 +209,7 @@ def test_the_inbox_says_what_waits_of_each_endpoint(tmp_path: Path, monkeypatch:
 
 
 def test_endpoints_of_the_inbox_have_figures_of_their_own(tmp_path: Path, state: StateFolder) -> None:
-    shop.write_catalog(tmp_path, mended=False)
+    shop.write_catalog(tmp_path, fixed=False)
     told = shop.settings(tmp_path, "http://127.0.0.1:9/", state=str(tmp_path / "state"))
     plan = Plan(load_catalog([str(tmp_path / "catalog.json")]), settings_from_dict(told, {}, tmp_path))
     inbox = Inbox(state.inbox, partitions=2)

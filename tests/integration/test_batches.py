@@ -66,7 +66,7 @@ def test_a_batch_for_a_topic_that_is_gone_is_set_aside_and_replayed_there_alone(
 def configure(router: RouterProcess, bootstrap: str, topic: str) -> None:
     """Send every event to a table, and then to a topic of Kafka."""
     quick = {"max.block.ms": "1000", "delivery.timeout.ms": "1500", "request.timeout.ms": "1000", "linger.ms": "0"}
-    shop.write_catalog(router.folder, mended=True)
+    shop.write_catalog(router.folder, fixed=True)
     told = shop.settings(router.folder, "http://127.0.0.1:9")
     bus = {"type": "kafka", "bootstrap_servers": bootstrap, "topic": topic, "options": quick}
     told["sinks"] = {"lake": told["sinks"]["lake"], "dead": told["sinks"]["dead"], "bus": bus}

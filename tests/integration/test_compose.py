@@ -100,7 +100,7 @@ def connect_amqp(broker: ComposedQpid, password: str) -> BlockingConnection:
 
 
 def reading(protocol: str) -> dict[str, str]:
-    """Return the attributes of a sensor that is named for the protocol it came by."""
+    """Return the attributes of a sensor that is named for its protocol."""
     return plain.attributes(TYPE, protocol, f"{SENSORS}/{protocol}")
 
 

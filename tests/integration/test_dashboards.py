@@ -62,7 +62,7 @@ def test_every_query_and_every_recording_rule_has_data(
 def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: str, port: int) -> dict[str, Any]:
     """Write a catalog and return settings: pairs, a gateway, a subscription, and what is ambiguous."""
     document = catalog_of(bootstrap, (topics["asks"], topics["answers"]))
-    more = shop.catalog(mended=False)
+    more = shop.catalog(fixed=False)
     news = plain.endpoint("HTTP", {}, "G", uri=f"{manager}{PATH}", usage="subscriber")
     document["endpoints"] |= {**more["endpoints"], "news": news}
     document["messagegroups"] |= more["messagegroups"]

@@ -92,7 +92,7 @@ def test_tap_and_plan_read_it(
     kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = topic_factory("inbox", 2)
-    shop.write_catalog(tmp_path, mended=False)
+    shop.write_catalog(tmp_path, fixed=False)
     told = shop.settings(tmp_path, "http://127.0.0.1:9/", state=str(tmp_path / "state"))
     told["inbox"] = {"kafka": {"bootstrap_servers": kafka.bootstrap, "topic": topic}}
     config = tmp_path / "router.yaml"
@@ -106,7 +106,7 @@ def test_tap_and_plan_read_it(
     }
     assert all(each["protocol"] == "HTTP" and each["position"].startswith(f"{topic}-") for each in found)
 
-    (tmp_path / "new.json").write_text(json.dumps(shop.catalog(mended=True)))
+    (tmp_path / "new.json").write_text(json.dumps(shop.catalog(fixed=True)))
     plan = ["plan", str(config), "--new", str(tmp_path / "new.json"), "--format", "json", "--last", "10"]
     assert run_command_line([*plan, "--from", "inbox", "--fail-on", "none"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -47,10 +47,10 @@ def test_positions_sort_as_records_arrived() -> None:
     assert position_sort_key("plant-x-3-12") == ("plant-x", (3, 12), -1)
 
 
-def put_catalog(folder: Path, topic: str, *, mended: bool) -> None:
-    """Write a catalog with one Kafka endpoint; its definitions do not know ``late`` before somebody mended them."""
+def put_catalog(folder: Path, topic: str, *, fixed: bool) -> None:
+    """Write a catalog with one Kafka endpoint; its definitions do not know ``late`` before somebody fixed them."""
     shop_endpoint = plain.endpoint("KAFKA", {"topic": topic}, "G")
-    plain.write(folder, plain.catalog({"shop": shop_endpoint}, G=plain.events("good", *["late"] * mended)))
+    plain.write(folder, plain.catalog({"shop": shop_endpoint}, G=plain.events("good", *["late"] * fixed)))
 
 
 def record(key: str | None, n: int, kind: str = "good") -> tuple[bytes | None, bytes, Headers]:
@@ -74,7 +74,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
 ) -> None:
     source, out = topic_factory("in"), topic_factory("out")
     folder = router.folder
-    put_catalog(folder, source, mended=False)
+    put_catalog(folder, source, fixed=False)
     sinks = plain.tables(folder, "lake", "dead") | plain.topics(kafka.bootstrap, bus=out)
     told = plain.routed(folder / "catalog.json", sinks, dead_letters={"sinks": ["dead"], "order": "park"})
     told["catalog"]["poll"] = "200ms"
@@ -100,7 +100,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     assert all(f"{WAITS}{first['letter']} of the same key" in row["detail"] for row in held)
     assert of_key(sent(kafka, out), "A") == [0]
 
-    put_catalog(folder, source, mended=True)
+    put_catalog(folder, source, fixed=True)
     told = shop.answer(router, "dead-letters", "replay", "CONFIG", "--dry-run", "--reason", "sink-rejected")
     assert [(row["reason"], row["letters"]) for row in told] == [(HELD, 3)]
     result = shop.answer(router, "dead-letters", "replay", "CONFIG")
@@ -122,7 +122,7 @@ class Died(BaseException):
 
 def plan_of(folder: Path, hook: str) -> Plan:
     """Return a plan that sends every event to a folder and to a webhook, and write its settings."""
-    shop.write_catalog(folder, mended=False)
+    shop.write_catalog(folder, fixed=False)
     told = shop.settings(folder, hook, state=str(folder / "state"))
     told["sinks"] |= plain.lines(folder, "lake")
     told["routes"] = [{"to": ["lake", "hook"]}]

@@ -1,4 +1,4 @@
-"""Dead letters of every reason, from a real router: accounted for, and once the catalog is mended replayed, once.
+"""Dead letters of every reason, from a real router: accounted for, and once the catalog is fixed replayed, once.
 
 In the full run the replay is killed on its way, when the table has a batch of it and nothing says so, and repeated.
 """
@@ -24,7 +24,7 @@ TOTAL = 400
 
 def prepared(router: RouterProcess, hook: Webhook) -> None:
     """Fill the inbox of a router that is configured and not started."""
-    shop.write_catalog(router.folder, mended=False)
+    shop.write_catalog(router.folder, fixed=False)
     router.configure(shop.settings(router.folder, hook.url))
     rows = [row for at, reason in enumerate(REASONS) for row in shop.records(reason, range(at * EACH, (at + 1) * EACH))]
     rows += shop.records("good", range(len(rows), TOTAL))
@@ -54,7 +54,7 @@ def test_five_percent_of_each_reason_are_accounted_for_and_replayed(router: Rout
             )
         )
         hook.answer = lambda request: Answer()
-        shop.write_catalog(router.folder, mended=True)
+        shop.write_catalog(router.folder, fixed=True)
         told = shop.answer(router, *replay, "--dry-run", "--reason", "sink-rejected")
         assert [(row["outcome"], row["sinks"], row["letters"]) for row in told] == [("routed", ["hook"], EACH)]
 
@@ -63,7 +63,7 @@ def test_five_percent_of_each_reason_are_accounted_for_and_replayed(router: Rout
         result = shop.answer(router, *replay, "--batch", "120")
         assert result["routed"] == EACH * len(shop.MENDABLE)
         assert result["dead"] == dict.fromkeys(shop.LASTING, EACH)
-        after = check_mended(router.folder, letters)
+        after = check_fixed(router.folder, letters)
         assert len(hook.taken) == EACH
 
         assert len(shop.rows_of(router.folder / "dead")) == len(letters)
@@ -71,7 +71,7 @@ def test_five_percent_of_each_reason_are_accounted_for_and_replayed(router: Rout
             mendable = [word for reason in shop.MENDABLE for word in ("--reason", reason)]
             again = shop.answer(router, *replay, *mendable)
             assert shop.without_none(again) == {"skipped": {"replayed": EACH * len(shop.MENDABLE)}}
-            assert check_mended(router.folder, letters) == after
+            assert check_fixed(router.folder, letters) == after
             assert len(hook.taken) == EACH
             assert len(shop.rows_of(router.folder / "dead")) == len(letters)
 
@@ -85,7 +85,7 @@ def kill_one(router: RouterProcess, *words: str) -> None:
         assert ledger.pending() is not None
 
 
-def check_mended(folder: Path, letters: dict[str, dict[str, str]]) -> list[str]:
+def check_fixed(folder: Path, letters: dict[str, dict[str, str]]) -> list[str]:
     """Every record that can be routed is in the table, once, with the id it would have had; returns their places."""
     rows = {row["position"]: row for row in shop.rows_of(folder / "lake")}
     assert len(rows) == len(shop.rows_of(folder / "lake")) == TOTAL - EACH * len(shop.LASTING)

@@ -1,4 +1,4 @@
-"""A record that is replayed after its catalog was mended leaves as it would have left, had the catalog been so then.
+"""A record that is replayed after its catalog was fixed leaves as it would have left, had the catalog been so then.
 
 Through the very columns of ``run`` and of a replay, without brokers: Kafka keys, values and headers, rows of a table.
 """
@@ -110,12 +110,12 @@ def endpoint_of(protocol: str) -> str:
     return f"/endpoints/{protocol.replace('/', '-')}"
 
 
-def catalog(protocols: Sequence[str], *, mended: bool) -> Catalog:
-    """Return a catalog that takes no record of these protocols, or once mended every one."""
+def catalog(protocols: Sequence[str], *, fixed: bool) -> Catalog:
+    """Return a catalog that takes no record of these protocols, or once fixed every one."""
     nobody = (Property("source", "urireference", "urn:nobody", required=True),)
-    definitions = [Definition(f"{GROUP}/messages/event", GROUP, CLOUDEVENTS, envelopemetadata=() if mended else nobody)]
+    definitions = [Definition(f"{GROUP}/messages/event", GROUP, CLOUDEVENTS, envelopemetadata=() if fixed else nobody)]
     for protocol in protocols:
-        place = Property(PLACES.get(protocol, "topic_name"), "string", None if mended else "nowhere", required=True)
+        place = Property(PLACES.get(protocol, "topic_name"), "string", None if fixed else "nowhere", required=True)
         made = (Property("type", "string", "made", required=True),)
         xid = f"{GROUP}/messages/{protocol.replace('/', '-')}"
         definitions.append(
@@ -185,15 +185,15 @@ def table(folder: Path) -> list[dict[str, Any]]:
 def test_a_replay_gives_what_the_record_would_have_given(spark: SparkSession, kind: Kind, tmp_path: Path) -> None:
     protocols = ("KAFKA",) if kind == "kafka" else PUSHED
     rows = source_rows(spark, kind)
-    before = plan_of(tmp_path / "one", catalog(protocols, mended=False))
+    before = plan_of(tmp_path / "one", catalog(protocols, fixed=False))
     assert not any(write(before, rows, kind, "q").values())
     letters = list(read_dead_letters(before.settings))
     assert {letter.reason for letter in letters} == {"no-match"}
     assert {letter.endpoint for letter in letters} == set(map(endpoint_of, protocols))
 
-    mended = catalog(protocols, mended=True)
-    wanted = write(plan_of(tmp_path / "two", mended), rows, kind, "q")
-    now = plan_of(tmp_path / "three", mended)
+    fixed = catalog(protocols, fixed=True)
+    wanted = write(plan_of(tmp_path / "two", fixed), rows, kind, "q")
+    now = plan_of(tmp_path / "three", fixed)
     given = write(now, spark.createDataFrame(rows_of(letters)).coalesce(1), "letters", "replay")
     assert given == wanted
     assert len(given["binary"]) == len(letters)

@@ -58,7 +58,7 @@ def text(page: Page, selector: str) -> str:
 
 def test_what_flows_is_shown_a_letter_is_explained_and_replayed_and_a_reload_told(router: RouterProcess) -> None:
     (port,) = free_ports(1)
-    shop.write_catalog(router.folder, mended=False)
+    shop.write_catalog(router.folder, fixed=False)
     settings = shop.settings(router.folder, "http://127.0.0.1:9/", http={"port": port})
     router.configure({**settings, "metrics": {"port": router.port, "token": "${STATUS_TOKEN}"}})
     router.start(environ={"STATUS_TOKEN": TOKEN})
@@ -101,8 +101,8 @@ def test_what_flows_is_shown_a_letter_is_explained_and_replayed_and_a_reload_tol
         page.keyboard.press("Escape")
         page.wait_for_selector("#letter", state="hidden")
 
-        # The catalog is mended: the reload is told with what it changed, and the letter would be an event now.
-        shop.write_catalog(router.folder, mended=True)
+        # The catalog is fixed: the reload is told with what it changed, and the letter would be an event now.
+        shop.write_catalog(router.folder, fixed=True)
         added = "definition-added /messagegroups/G/messages/late"
         change = page.locator("#epochs li li", has_text=added)
         change.wait_for(state="attached")
@@ -154,7 +154,7 @@ def picture(page: Page) -> None:
 @pytest.mark.full
 def test_a_sink_that_is_away_leaves_the_replay_to_the_next_one(router: RouterProcess) -> None:
     (port, hook) = free_ports(2)
-    shop.write_catalog(router.folder, mended=False)
+    shop.write_catalog(router.folder, fixed=False)
     settings = shop.settings(router.folder, f"http://127.0.0.1:{hook}/", http={"port": port})
     settings["routes"] = [{"when": {"message": "*/late"}, "to": ["hook"]}, {"to": ["lake"]}]
     router.configure({**settings, "metrics": {"port": router.port, "token": "${STATUS_TOKEN}"}})
@@ -163,9 +163,9 @@ def test_a_sink_that_is_away_leaves_the_replay_to_the_next_one(router: RouterPro
         client.headers = httpx.Headers({"authorization": f"Bearer {TOKEN}", "content-type": "application/json"})
         plain.post(port, "/shop", b"{}", **plain.http_headers("late", "id-1"))
         (letter,) = wait_until(lambda: client.get("/letters.json").json().get("letters"), LIMIT, "the letter")
-        shop.write_catalog(router.folder, mended=True)
+        shop.write_catalog(router.folder, fixed=True)
         path = f"/letters/{letter['letter']}"
-        wait_until(lambda: would_be(client, path) == "routed", LIMIT, "the mended catalog")
+        wait_until(lambda: would_be(client, path) == "routed", LIMIT, "the fixed catalog")
         assert client.post(f"{path}/replay", content=b"{}").json()["state"] == "running"
         (told,) = wait_until(lambda: settled(client), LIMIT, "the replay to give up")
         assert told["state"] == "held" and "sink hook" in told["detail"]

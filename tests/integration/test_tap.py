@@ -45,7 +45,7 @@ def traffic(kafka: Kafka, topic: str) -> Iterator[None]:
 
 
 def write_catalog(folder: Path, kafka: Kafka, topic: str) -> None:
-    catalog = shop.catalog(mended=False)
+    catalog = shop.catalog(fixed=False)
     catalog["endpoints"]["topic"] = plain.endpoint("KAFKA", {"topic": topic}, "G", uri=f"kafka://{kafka.bootstrap}")
     plain.write(folder, catalog)
 

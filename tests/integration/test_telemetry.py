@@ -30,7 +30,7 @@ def exported(server: Webhook, name: str) -> list[tuple[dict[str, Any], Any]]:
 
 def test_a_batch_and_the_counters_reach_a_collector(router: RouterProcess) -> None:
     (port,) = free_ports(1)
-    shop.write_catalog(router.folder, mended=False)
+    shop.write_catalog(router.folder, fixed=False)
     with Webhook(collector.answer) as server:
         otlp: dict[str, object] = {"endpoint": server.url, "interval": "200ms", "allow_plaintext_password": True}
         otlp["headers"] = {"authorization": "${COLLECTOR}"}

@@ -79,7 +79,7 @@ def test_a_topic_that_is_gone_is_told_while_the_write_waits(
     topic = topic_factory("gone")
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.delete_topics([topic])[topic].result(30)
-    shop.write_catalog(tmp_path, mended=False)
+    shop.write_catalog(tmp_path, fixed=False)
     told = shop.settings(tmp_path, "http://127.0.0.1:9/", state=str(tmp_path / "state"))
     told["sinks"]["hook"] = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": topic}
     told["routes"] = [{"to": ["hook"]}]

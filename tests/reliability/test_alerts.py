@@ -1,4 +1,4 @@
-"""Each alert fires in a real Prometheus when a real router fails that way, and clears once that is mended.
+"""Each alert fires in a real Prometheus when a real router fails that way, and clears once that is fixed.
 
 The times of the rules are divided by one number, their expressions and limits are as shipped. What fails is real:
 brokers that are killed, sinks that refuse, records that a broker deletes, processes that die. Only a fault of the

@@ -118,7 +118,7 @@ class Killed:
         return state / file
 
     def _write_catalog(self) -> None:
-        document = shop.catalog(mended=True)
+        document = shop.catalog(fixed=True)
         document["messagegroups"] = {
             "G": {"messages": {"good": plain.event("good")}},
             "L": {"messages": {"aside": plain.event("aside")}},

@@ -44,7 +44,7 @@ class Day:
         self.folder = router.folder
 
     def catalog(self) -> dict[str, Any]:
-        document = shop.catalog(mended=True)
+        document = shop.catalog(fixed=True)
         document["messagegroups"]["G"]["messages"] = {"good": plain.event("good")}
         return document
 

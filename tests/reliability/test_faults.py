@@ -60,7 +60,7 @@ class Router:
 
     def write_catalog(self) -> None:
         """Write the catalog, with a definition for HTTP and one for the lane."""
-        document = shop.catalog(mended=True)
+        document = shop.catalog(fixed=True)
         document["messagegroups"] = {
             "G": {"messages": {"good": plain.event("good")}},
             "L": {"messages": {"aside": plain.event("aside")}},

@@ -42,7 +42,7 @@ class Shop:
         process.configure({**told, "routes": [{"when": {"message": "*/slow"}, "to": ["hook"]}, {"to": ["lake"]}]})
 
     def write_catalog(self, *types: str) -> None:
-        document = shop.catalog(mended=True)
+        document = shop.catalog(fixed=True)
         document["messagegroups"]["G"]["messages"] = {name: plain.event(name) for name in types}
         for number, topic in enumerate(self.topics):
             lane = {"usage": "consumer", "protocol": "KAFKA", "protocoloptions": {"options": {"topic": topic}}}

@@ -98,7 +98,7 @@ class Run:
         self.senders = {channel.protocol: channel.sender(count) for channel in opened}
 
     def confirmed(self, *, least: int) -> bool:
-        """Tell whether every sender was told that so many of its events are taken."""
+        """Whether every sender was told that so many of its events are taken."""
         for sender in self.senders.values():
             assert sender.failure is None, sender.failure
         return all(len(sender.confirmed) >= least for sender in self.senders.values())

@@ -208,7 +208,7 @@ def _run_one(options: Sequence[str]) -> None:
 
 
 def answers(bootstrap: str, limit: float = 2.0) -> bool:
-    """Tell whether a broker at *bootstrap* answers a metadata request within *limit* seconds."""
+    """Whether a broker at *bootstrap* answers a metadata request within *limit* seconds."""
     # Connection faults are what is being waited out here; librdkafka would write each of them to stderr.
     client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": 2000})
     try:

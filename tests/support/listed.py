@@ -144,7 +144,7 @@ class ListSink(ArrowSink):
         return iter(share)
 
     def has_commit(self, commit: Commit) -> bool:
-        """Tell whether it has the batch."""
+        """Whether it has the batch."""
         self._check()
         keeps = self.name not in self.world.forgetful
         return keeps and any(self.commits.get(app, -1) >= commit.version for app in commit.apps)
@@ -362,7 +362,7 @@ def plan_of(routes: Sequence[str], *, kafka: bool = False, **dead: Any) -> Plan:
 def _plan_of(routes: tuple[str, ...], kafka: bool, dead: tuple[tuple[str, Any], ...]) -> Plan:
     with TemporaryDirectory() as name:
         folder = Path(name)
-        shop.write_catalog(folder, mended=True)
+        shop.write_catalog(folder, fixed=True)
         settings = shop.settings(folder, "http://127.0.0.1:9")
         bus = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "t"}
         settings["sinks"] = {

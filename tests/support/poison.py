@@ -197,7 +197,7 @@ class Line:
 
 def plan_of(folder: Path, hook: str) -> Plan:
     """Return a plan that sends every event to two tables, a folder and a webhook, and writes letters to a table."""
-    shop.write_catalog(folder, mended=False)
+    shop.write_catalog(folder, fixed=False)
     told = shop.settings(folder, hook, state=str(folder / "state"))
     told["sinks"] |= {
         "lake": {"type": "table", "path": str(folder / "lake")},

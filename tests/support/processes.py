@@ -68,7 +68,7 @@ class BrokerProcess(ABC):
 
     @abstractmethod
     def _ready(self) -> bool:
-        """Tell whether it answers now."""
+        """Whether it answers now."""
 
     @property
     def pid(self) -> int:

@@ -36,7 +36,7 @@ STRANGE: Final = 50
 
 
 def is_strange(number: int) -> bool:
-    """Tell whether no definition takes that event."""
+    """Whether no definition takes that event."""
     return number % STRANGE == STRANGE - 1
 
 

@@ -1,4 +1,4 @@
-"""A shop whose messages end as every kind of dead letter, and the catalog that mends what can be mended."""
+"""A shop whose messages end as every kind of dead letter, and the catalog that mends what can be fixed."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ LASTING: Final = ("invalid-cloudevent", "undecodable", "oversized")
 COMMAND_SECONDS: Final = 240.0
 
 
-def catalog(*, mended: bool) -> dict[str, Any]:
+def catalog(*, fixed: bool) -> dict[str, Any]:
     """Return the shop's catalog, before or after somebody looked at the dead letters."""
-    schema = {"type": "object"} if mended else {"type": "object", "required": ["n", "price"]}
+    schema = {"type": "object"} if fixed else {"type": "object", "required": ["n", "price"]}
     messages = {
         "good": plain.event("good"),
         "picky": plain.event("picky"),
@@ -45,14 +45,14 @@ def catalog(*, mended: bool) -> dict[str, Any]:
             "native", protocol="HTTP", protocoloptions={"path": {"value": "/native", "type": "string"}}
         ),
     }
-    if not mended:
+    if not fixed:
         messages["native"]["envelopemetadata"]["subject"] = {"value": "{nobody}", "type": "uritemplate"}
-    messages.update({"late": plain.event("late")} if mended else {"brother": plain.event("twin")})
+    messages.update({"late": plain.event("late")} if fixed else {"brother": plain.event("twin")})
 
     def endpoint(path: str, *groups: str) -> dict[str, Any]:
         return plain.endpoint("HTTP", {"path": path, "method": "POST"}, *groups)
 
-    endpoints = {"shop": endpoint("/shop", "G"), "empty": endpoint("/empty", *(["G"] if mended else []))}
+    endpoints = {"shop": endpoint("/shop", "G"), "empty": endpoint("/empty", *(["G"] if fixed else []))}
     return plain.catalog(endpoints, G=messages)
 
 
@@ -96,9 +96,9 @@ def settings(folder: Path, hook: str, **more: Any) -> dict[str, Any]:
     return plain.routed(folder, sinks, **{**told, **more})
 
 
-def write_catalog(folder: Path, *, mended: bool) -> None:
+def write_catalog(folder: Path, *, fixed: bool) -> None:
     """Write the catalog, as an editor does: at once."""
-    plain.write(folder, catalog(mended=mended))
+    plain.write(folder, catalog(fixed=fixed))
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ def literal(call: ast.Call) -> str | bytes | None:
 
 
 def nested(tree: Any, within: bool = False) -> bool:
-    """Tell whether an unbounded repetition stands in another with nothing around it that ends it for certain.
+    """Whether an unbounded repetition stands in another with nothing around it that ends it for certain.
 
     Possessive repetitions and atomic groups are never tried again, and what begins or ends with a literal that is
     outside of the inner class can only be parted in one way.
@@ -99,7 +99,7 @@ def nested(tree: Any, within: bool = False) -> bool:
 
 
 def ends_for_certain(tree: Any) -> bool:
-    """Tell whether a repeated group begins or ends with a character that none of its repetitions takes."""
+    """Whether a repeated group begins or ends with a character that none of its repetitions takes."""
     items = list(tree)
     while len(items) == 1 and items[0][0] is sre.SUBPATTERN:
         items = list(items[0][1][-1])
@@ -113,7 +113,7 @@ def ends_for_certain(tree: Any) -> bool:
 
 
 def takes(tree: Any, character: int) -> bool:
-    """Tell whether some single item of a repetition takes a character; what is not understood does."""
+    """Whether some single item of a repetition takes a character; what is not understood does."""
     for kind, value in tree:
         if kind is sre.LITERAL:
             if value == character:

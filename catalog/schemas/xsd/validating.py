@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -246,16 +245,18 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
     if source.name and source.name not in documents.elements:
         known = clip(", ".join(sorted(documents.elements)))
         raise MissingTypeError(f"the XML Schema declares no element {clip(source.name)}", hint=f"it declares {known}")
-    find_fault = partial(compile_limited, _find_fault, module="lxml.etree") if documents.intricate else _find_fault
     try:
-        reason = find_fault(documents.texts)
+        # A short schema can make libxml2 use all memory, or days.
+        reason = compile_limited(_find_fault, documents.texts, module="lxml.etree") if documents.intricate else ""
+        if not reason:
+            return XsdValidator(compile_documents(documents.texts), source.name, _find_fast_bytes(documents.texts))
     except LimitExceeded:
         limits = f"{COMPILE_SECONDS:g} s or {COMPILE_MEMORY // 1024**2} MiB"
         hint = "use fewer optional elements in one type, and groups and unions that refer to each other less often"
         raise SchemaError(f"compiling the XML Schema takes more than {limits}", hint=hint) from None
-    if reason:
-        raise _compile_error(documents, source.version, reason)
-    return XsdValidator(compile_documents(documents.texts), source.name, _find_fast_bytes(documents.texts))
+    except (etree.XMLSchemaParseError, etree.XMLSyntaxError) as error:
+        reason = str(error)
+    raise _compile_error(documents, source.version, reason)
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
@@ -268,7 +269,7 @@ def references_of(source: SchemaSource) -> Iterable[str]:
 
 
 def _find_fault(texts: Mapping[str, bytes]) -> str:
-    """Return why libxml2 rejects documents; a short one can make it use all memory, or days."""
+    """Return why libxml2 rejects documents."""
     try:
         compile_documents(texts)
     except (etree.XMLSchemaParseError, etree.XMLSyntaxError) as error:

@@ -135,7 +135,7 @@ class ServerTarget:
     def _find_own(self, binding: Binding, parts: list[Part]) -> str:
         """Return the address of a record at its endpoint, or in its own members."""
         if self._endpoint is not None:
-            return binding.sending.build_address(parts, self._endpoint, True, "", str)
+            return binding.sending.build_address(parts, self._endpoint, True, str)
         return _part_text(parts, binding.sending.address_key or "properties.to")
 
     def _make_url(self, parts: list[Part]) -> str:

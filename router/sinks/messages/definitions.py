@@ -311,7 +311,7 @@ class EndpointComposer(MessageBuilder):
     def _build_address(self, definition: Definition, parts: list[Part], values: Mapping[str, str]) -> str:
         declared = any(prop.name == "path" and prop.value is not None for prop in definition.protocoloptions)
         return self._sending.build_address(
-            parts, self.endpoint, declared, "", lambda text: self._expand_address(text, values)
+            parts, self.endpoint, declared, lambda text: self._expand_address(text, values)
         )
 
     def _build_key_part(self, event: RoutedEvent, values: Mapping[str, str]) -> list[Part]:

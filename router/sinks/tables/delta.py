@@ -80,9 +80,9 @@ class DeltaSink(ArrowSink):
     partition_by: Sequence[str] = ()
     upkeep: Upkeep | None = None
     rejects: bool = True
-    known: bytes = b""
+    known: bytes = field(default=b"", init=False)
     """The table's columns for workers, serialized by Arrow; set after their files had different types."""
-    may_reject: bool = False
+    may_reject: bool = field(default=False, init=False)
     """Whether rows broke a rule of the table: then outcomes include the original records, for dead letters."""
     _head: TableHead | None = field(default=None, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)

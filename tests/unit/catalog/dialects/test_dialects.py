@@ -162,7 +162,7 @@ TABLES = {"cloudevents", "protocol", "default"}
 
 
 def stands(tree: Any, pointer: str, value: Any) -> bool:
-    """Tell whether *value* is what stands at *pointer*; \"now\" has several spellings."""
+    """Whether *value* is what stands at *pointer*; \"now\" has several spellings."""
     for step in pointer.split("/")[1:]:
         key = step.replace("~1", "/").replace("~0", "~")
         tree = tree[int(key)] if isinstance(tree, list) else tree[key]

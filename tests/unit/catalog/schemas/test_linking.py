@@ -125,9 +125,9 @@ def test_what_is_unreachable_for_now_is_pending(web: Web, tmp_path: Path) -> Non
         "warning schema-unreachable /messagegroups/g/messages/n/dataschema",
     ]
     web.routes["/s.json"] = Reply(STRING)
-    mended = catalog_of(tmp_path, m=one(dataschemauri=f"{web.url}/s.json"), n=one(dataschema=document), network=True)
-    assert (said(mended), mended.pending) == ([], ())
-    assert mended.epoch != catalog.epoch
+    fixed = catalog_of(tmp_path, m=one(dataschemauri=f"{web.url}/s.json"), n=one(dataschema=document), network=True)
+    assert (said(fixed), fixed.pending) == ([], ())
+    assert fixed.epoch != catalog.epoch
 
 
 def test_there_is_an_end_to_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def decoded(
 
 
 def agrees(kind: pa.DataType, found: Any, value: Any) -> bool:
-    """Tell whether a value of a column says what the JSON value says, told from the type alone."""
+    """Whether a value of a column says what the JSON value says, told from the type alone."""
     if value is None or found is None:
         return value is None and found is None
     if isinstance(kind, pa.StructType):

@@ -208,7 +208,7 @@ def lines_read(stream: IO[bytes], count: int) -> list[bytes]:
 
 
 def waits_to_write(process: int) -> bool:
-    """Tell whether the process's main thread waits for a pipe that nobody reads."""
+    """Whether the process's main thread waits for a pipe that nobody reads."""
     return "pipe_w" in Path(f"/proc/{process}/wchan").read_text()
 
 

@@ -132,7 +132,7 @@ def test_such_a_catalog_is_refused_where_the_settings_say_so(tmp_path: Path) -> 
     assert reloads.changes("false") == 0
     # Put right, it goes on as it was.
     write(reloads.catalog, ["/messagegroups/g"], more=True)
-    assert wait_until(reloads.reloader.poll, LIMIT, "the mended catalog")
+    assert wait_until(reloads.reloader.poll, LIMIT, "the fixed catalog")
 
 
 def test_a_catalog_that_never_took_effect_is_compared_with_nothing(tmp_path: Path) -> None:
@@ -199,11 +199,11 @@ def test_a_source_does_not_lose_all_its_candidates_by_a_slip(
     # The catalog of before is put back: nothing is refused any more, and nothing was reloaded.
     write(reloads.catalog, ["/messagegroups/g"])
 
-    def mended() -> bool:
+    def fixed() -> bool:
         assert reloads.reloader.poll() is None
         return reloads.status.count_pending()["refused"] == 0
 
-    wait_until(mended, LIMIT, "the catalog of before")
+    wait_until(fixed, LIMIT, "the catalog of before")
     assert reloads.status.check_readiness()[1]["catalog"]["refused"] == before["refused"] == []
     assert reloads.reloads("accepted") == 0
 

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from structlog.testing import capture_logs
 
 from router.settings import Settings, settings_from_dict
-from router.telemetry.configured import send_telemetry
+from router.settings.catalogs import OtlpSettings
 from router.watching.batches import JUDGE, REST, BatchSteps, FinishedBatch, name_sink_step
 from tests.support.ports import Authority
 from tests.support.waiting import wait_until
@@ -25,9 +25,18 @@ from tests.support.web import Answer, Webhook
 if "CI" not in os.environ:
     pytest.importorskip("opentelemetry.sdk", reason="the extra `telemetry` is not installed")
 
+from router.telemetry.exporting import export_telemetry
 from tests.support import watched as collector
 
 LIMIT = 120.0
+
+
+def otlp_of(told: Settings) -> OtlpSettings:
+    """Return where these settings send telemetry."""
+    assert told.telemetry.otlp is not None
+    return told.telemetry.otlp
+
+
 SECRET = "Bearer of-the-collector"
 
 
@@ -82,7 +91,7 @@ def test_batches_and_metrics_arrive_with_our_headers_over_tls(tmp_path: Path) ->
     steps = BatchSteps(clock := Clock())
     with Webhook(collector.answer, authority.sign("c", alternatives="IP:127.0.0.1")) as server:
         told = settings(server.url, headers={"authorization": "${TOKEN}"}, tls={"ca": str(authority.certificate)})
-        with send_telemetry(told.telemetry.otlp, registry(), steps):
+        with export_telemetry(otlp_of(told), registry(), steps):
             one_batch(steps, clock, 3)
             one_batch(steps, clock, 4, None)
             wait_until(lambda: collector.metrics(server), LIMIT, "metrics")
@@ -110,7 +119,7 @@ def test_a_collector_without_a_trusted_certificate_gets_nothing(tmp_path: Path) 
     steps = BatchSteps(clock := Clock())
     with Webhook(collector.answer, Authority(tmp_path).sign("c", alternatives="IP:127.0.0.1")) as server:
         told = settings(server.url, headers={"authorization": "${TOKEN}"})
-        with send_telemetry(told.telemetry.otlp, registry(), steps):
+        with export_telemetry(otlp_of(told), registry(), steps):
             one_batch(steps, clock, 1)
         assert not server.seen
 
@@ -121,7 +130,7 @@ def test_a_redirect_is_not_followed() -> None:
         elsewhere = Answer(307, {"Location": f"{other.url}/v1/traces"})
         with Webhook(lambda request: elsewhere) as server:
             told = settings(server.url, headers={"authorization": "${TOKEN}"}, allow_plaintext_password=True)
-            with send_telemetry(told.telemetry.otlp, registry(), steps):
+            with export_telemetry(otlp_of(told), registry(), steps):
                 one_batch(steps, clock, 1)
                 wait_until(lambda: server.seen, LIMIT, "a request")
         assert not other.seen
@@ -137,7 +146,7 @@ def test_a_redirect_is_not_followed() -> None:
 )
 def test_the_log_says_once_why_nothing_is_taken(status: int, reason: str) -> None:
     with capture_logs() as log, Webhook(lambda request: Answer(status)) as server:
-        with send_telemetry(settings(server.url, traces=False).telemetry.otlp, registry(), BatchSteps(Clock())):
+        with export_telemetry(otlp_of(settings(server.url, traces=False)), registry(), BatchSteps(Clock())):
             wait_until(lambda: len(server.seen) > 1, LIMIT, "requests")
     (line,) = [each for each in log if each["event"] == "telemetry not accepted"]
     assert reason in line["problem"]
@@ -155,7 +164,7 @@ def test_a_mute_collector_holds_up_neither_batches_nor_the_end() -> None:
     steps = BatchSteps(clock := Clock())
     with capture_logs() as log, Webhook(mute) as server:
         try:
-            with send_telemetry(settings(server.url).telemetry.otlp, registry(), steps):
+            with export_telemetry(otlp_of(settings(server.url)), registry(), steps):
                 # More than any queue of ours takes.
                 for number in range(1_000):
                     one_batch(steps, clock, number)
