@@ -51,8 +51,8 @@ class BrokerLimits:
 
 
 class LinkClient(paho.Client):
-    """paho's client with our reader of PUBLISH packets (:mod:`bindings.mqtt.messages` says why), our TLS handshake, and
-    a buffer before its reader.
+    """paho's client with our reader of PUBLISH packets (:mod:`bindings.mqtt.messages` says why), our TLS handshake, a
+    buffer before its reader, and pauses of reading that may last longer than the keepalive.
 
     It overrides private methods of paho. Tests send what paho's own reader rejects, and fail a handshake under warnings
     as errors, so that a change in paho shows.
@@ -84,6 +84,10 @@ class LinkClient(paho.Client):
     def has_unread(self) -> bool:
         """Whether received bytes are buffered, which polling the socket does not show."""
         return bool(self._ahead or getattr(self.socket(), "pending", int)())
+
+    def expect_no_pong(self) -> None:
+        """Forget a ping without an answer, which cannot come while nothing is read; paho pings again when it is due."""
+        self._ping_t = 0.0
 
     def _sock_recv(self, bufsize: int) -> bytes:
         """Receive large chunks: paho asks for one byte, one more, and then the rest of each packet."""
@@ -223,13 +227,16 @@ class MqttLink:
     def serve_once(self, timeout: float, may_read: Callable[[], bool], wake: socket.socket | None = None) -> None:
         """Wait up to *timeout* seconds for work or for *wake* to be readable, then do the work.
 
-        Nothing is read while *may_read* returns False, so that TCP's flow control makes the broker wait.
+        Nothing is read while *may_read* returns False, so that TCP's flow control makes the broker wait; the broker's
+        answer to CONNECT is. Pings are sent as ever, so that the broker keeps the connection.
         """
         sock = self._client.socket()
         if sock is None or not self.alive:
             self.fault = self.fault or "the connection was closed"
             return
-        reading = may_read()
+        reading = not self.accepted or may_read()
+        if not reading:
+            self._client.expect_no_pong()
         poll = select.poll()
         wanted = (select.POLLIN if reading else 0) | (select.POLLOUT if self._client.want_write() else 0)
         poll.register(sock.fileno(), wanted)
@@ -304,7 +311,7 @@ class MqttLink:
     def _read_packets(self, may_read: Callable[[], bool]) -> None:
         self._unread = True
         for _ in range(_READ_PACKETS):
-            if not may_read():
+            if self.accepted and not may_read():
                 return
             before = self._packets
             self._client.loop_read()

@@ -127,6 +127,11 @@ class TopicSubscriber:
         """Whether the broker granted all wanted subscriptions, and no request is pending."""
         return not self._pending and all(self._granted.get(each.filter) == each for each in self.wanted)
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether the broker has not answered all requests yet."""
+        return bool(self._pending)
+
     def begin_link(self, session_present: bool) -> None:
         """Start on a new link; without its old session the broker has no subscription of ours."""
         self._pending.clear()
@@ -384,8 +389,11 @@ class MqttGateway(LinkOwner):
         """Whether more messages may be received.
 
         A broker that obeys the receive maximum never exceeds it, so reading continues, pings included. Messages of QoS
-        0 and 3.1.1, and brokers that do not obey, are limited by not reading.
+        0 and 3.1.1, and brokers that do not obey, are limited by not reading. The first answers on a link are always
+        read: else messages of the last link, which wait for a full inbox, would keep the gateway from connecting.
         """
+        if not self._connected and self._subscriber.is_pending:
+            return True
         return self._ack_queue.unstored_count <= self._config.limits.max_in_flight
 
     def _apply_replacement(self) -> None:

@@ -234,6 +234,49 @@ def test_a_broker_that_crashes_and_comes_back(tmp_path: Path, protocol: Version)
         wait_until(lambda: set(rows.bodies()) == {str(number) for number in range(301)}, SECONDS, "what was sent later")
 
 
+@BOTH
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_full_inbox_does_not_cost_the_connection(broker: Mosquitto, protocol: Version, qos: int) -> None:
+    """What is beyond the limit stays unread for several keepalives, and then comes once and in order."""
+    rows, counts = Rows(held=True), Counts()
+    connection = Connection((broker.uri,), options={"keepalive": 1})
+    wanted = [EndpointSubscription(E, "full")]
+    limits = GatewayLimits(max_in_flight=10)
+    sent = [b"%d" % number for number in range(200)]
+    with (
+        run_gateway(protocol, connection, wanted, rows, limits=limits, counts=counts, client_id=f"full-{qos}") as each,
+        Client(broker.uri) as client,
+    ):
+        client.send_all("full", sent, qos=qos)
+        wait_until(lambda: counts.arrived[E] >= 10, SECONDS, "a full gateway")
+        end = time.monotonic() + 5
+        wait_until(lambda: not each.connected or time.monotonic() > end, SECONDS, "five keepalives")
+        assert (each.connected, each.trouble) == (True, "")
+        rows.held = False
+        rows.release()
+        rows.wait(200)
+        assert rows.bodies() == [body.decode() for body in sent]
+        assert counts.arrived[E] == 200
+
+
+def test_a_full_gateway_connects_again(tmp_path: Path) -> None:
+    """Messages of QoS 0, which no broker sends again, still wait for the inbox when their connection has ended."""
+    rows, counts = Rows(held=True), Counts()
+    with (
+        Mosquitto(tmp_path) as broker,
+        run_gateway(
+            "MQTT/3.1.1", broker.uri, {E: "full"}, rows, limits=GatewayLimits(max_in_flight=10), counts=counts
+        ) as each,
+    ):
+        with Client(broker.uri) as client:
+            client.send_all("full", [b"%d" % number for number in range(20)], qos=0)
+            wait_until(lambda: counts.arrived[E] > 10, SECONDS, "a full gateway")
+        broker.kill()
+        wait_until(lambda: not each.connected, SECONDS, "the gateway to notice")
+        broker.start()
+        connected(each)
+
+
 def message(topic: str, body: bytes = b"", *parts: Part) -> Outbound:
     return Outbound(topic, parts, body, "", topic)
 

@@ -216,9 +216,9 @@ class Client:
                 setattr(taken, name, value)
         return self._client.publish(topic, payload, qos, retain, taken)
 
-    def send_all(self, topic: str, payloads: Iterable[bytes]) -> None:
-        """Send messages and return when the broker has all of them."""
-        for info in [self.begin(topic, payload) for payload in payloads]:
+    def send_all(self, topic: str, payloads: Iterable[bytes], **more: Any) -> None:
+        """Send messages and return when the broker has all of them; see :meth:`begin` for the rest."""
+        for info in [self.begin(topic, payload, **more) for payload in payloads]:
             info.wait_for_publish(LIMIT_SECONDS)
             assert info.is_published(), "the broker did not confirm a message"
 
