@@ -322,7 +322,12 @@ def iter_shadowing_routes(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRou
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether a path can match both templates; a placeholder matches characters of one level only."""
+    """Whether a path can match both templates; a placeholder matches characters of one level only.
+
+    Between two templates with placeholders, those of one name are not compared across levels.
+    """
+    if len(split_tokens(one)) == 1 or len(split_tokens(other)) == 1:
+        return parse_template(one).match(other) is not None or parse_template(other).match(one) is not None
     mine, its = one.split("/"), other.split("/")
     return len(mine) == len(its) and all(map(_levels_overlap, mine, its))
 

@@ -21,11 +21,12 @@ ANN = frozenset({"ann"})
 TEMPLATES = [
     *("/secret", "/{x}", "/s{x}", "/{x}t", "/se{x}et", "/{a}-{b}", "/{x}/y", "/{x}/{y}", "/a/y", "/a-b", "/ab", "/aba"),
     *("/ab{x}ba", "/{a}b{b}", "/a{x}a", "/{x}{y}", "/a", "/", "/a/", "/{x}/"),
+    *("/{x}/{x}", "/a/a", "/a/b"),
 ]
 MIDDLES = ["".join(each) for length in range(6) for each in product("ab-", repeat=length)]
 ENDS = product(("", "s", "se", "sec"), ("", "t", "et", "ret"))
 PATHS = [f"/{head}{middle}{tail}" for head, tail in ENDS for middle in MIDDLES]
-PATHS += [f"/{one}/{other}" for one, other in product(("a", "b", "", "ab"), ("y", "a", "", "b"))]
+PATHS += [f"/{one}/{other}" for one, other in product(("a", "b", "", "ab", "y"), ("y", "a", "", "b"))]
 
 
 @cache
