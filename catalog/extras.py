@@ -12,7 +12,7 @@ OURS: Final = frozenset({"catalog", "bindings", "registry", "router", "xrouter"}
 EXTRAS: Final = {
     "spark": ("pyspark", "py4j", "deltalake"),
     "brokers": ("confluent_kafka", "paho", "proton", "nats", "nkeys", "httptools", "uvloop"),
-    "registry": ("sqlalchemy", "alembic", "psycopg", "jinja2", "markupsafe", "rapidfuzz"),
+    "registry": ("sqlalchemy", "alembic", "psycopg", "jinja2", "markupsafe"),
     "protobuf": ("google", "grpc_tools"),
     "telemetry": ("opentelemetry", "requests"),
     "cloudevents": ("cloudevents",),

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from rapidfuzz.distance import OSA
+
 SHORT_NAME: Final = 5
 """Names up to this length may differ by one edit, longer ones by two."""
 MAX_STEPS: Final = 5_000_000
@@ -25,25 +27,10 @@ def find_nearest(name: str, known: Iterable[str]) -> str | None:
         if each.lower() == wanted:
             return None
         if abs(len(each) - len(wanted)) <= limit:
-            slips = edit_distance(wanted, each.lower())
+            slips = OSA.distance(wanted, each.lower())
             if slips <= limit and (best is None or (slips, each) < best):
                 best = (slips, each)
     return None if best is None else best[1]
-
-
-def edit_distance(one: str, other: str) -> int:
-    """Return the edit distance of two short texts (optimal string alignment)."""
-    before: list[int] = []
-    previous = list(range(len(other) + 1))
-    for row, character in enumerate(one, 1):
-        current = [row]
-        for column, wanted in enumerate(other, 1):
-            cost = min(previous[column] + 1, current[column - 1] + 1, previous[column - 1] + (character != wanted))
-            if row > 1 and column > 1 and character == other[column - 2] and one[row - 2] == wanted:
-                cost = min(cost, before[column - 2] + 1)
-            current.append(cost)
-        before, previous = previous, current
-    return previous[-1]
 
 
 class Suggestions:

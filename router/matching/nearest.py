@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, lru_cache, partial
 from heapq import heappop, heappush
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from rapidfuzz.distance import Levenshtein
 
 from catalog.definitions.constraints import Constraint, KeyedConstraint, MatchCandidate
 from catalog.model import CLOUDEVENTS
@@ -49,7 +50,7 @@ def distance(constraint: Constraint, texts: Sequence[str | None]) -> int:
     expected: str | None = constraint.value or ""
     if constraint.kind == "template":
         expected = constraint.template.fill_from_value(text)
-    return FAR if expected is None else max(1, min(FAR, _edit_distance(expected, text)))
+    return FAR if expected is None else max(1, Levenshtein.distance(expected, text, score_cutoff=FAR - 1))
 
 
 def has_text(constraint: Constraint) -> bool:
@@ -98,39 +99,6 @@ def _count_characters(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """Return the number of characters in each bucket."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return np.bincount(points % _BUCKETS, minlength=_BUCKETS).astype(np.uint8)
-
-
-def _edit_distance(expected: str, value: str) -> int:
-    """Return the edit distance of two texts (Levenshtein's), by a column of bits for each character.
-
-    The columns are those of Myers (1999) and Hyyrö (2003): two words of bits store where a column of the usual table
-    goes up and down, so one step covers a whole column.
-    """
-    start, end = 0, min(len(expected), len(value))
-    while start < end and expected[start] == value[start]:
-        start += 1
-    end -= start
-    tail = 0
-    while tail < end and expected[-1 - tail] == value[-1 - tail]:
-        tail += 1
-    expected, value = expected[start : len(expected) - tail], value[start : len(value) - tail]
-    if abs(len(expected) - len(value)) >= FAR or not expected:
-        return max(len(expected), len(value))
-    places: dict[str, int] = {}
-    for place, character in enumerate(expected):
-        places[character] = places.get(character, 0) | 1 << place
-    every, last = (1 << len(expected)) - 1, 1 << (len(expected) - 1)
-    up, down, changes = every, 0, len(expected)
-    for left, character in zip(range(len(value), 0, -1), value, strict=True):
-        if changes - left >= FAR:
-            return FAR
-        same = places.get(character, 0)
-        level = (((same & up) + up) ^ up) | same | down
-        right_up, right_down = (down | ~(level | up)) & every, up & level
-        changes += bool(right_up & last) - bool(right_down & last)
-        right_up, right_down = (right_up << 1 | 1) & every, right_down << 1 & every
-        up, down = (right_down | ~(same | down | right_up)) & every, right_up & (same | down)
-    return changes
 
 
 # The constraints of one candidate, property by property, with the record's values.
@@ -248,16 +216,13 @@ LOOKS: Final = 256
 """Most candidates examined for one record. More exist only where hundreds differ just in placeholders."""
 SPELLED: Final = 8
 """Most candidates examined that fail as little as their bound says. Beyond, only spelling could favour another."""
-_FIRST: Final = 64
-_KEPT: Final = 4_096
-_KEPT_TARGETS: Final = 2_000_000
+_KEPT: Final = 256
+"""Orders and changes that are cached, each with a number per candidate."""
 _FAILED: Final = 1 << 48
 _LITERALS: Final = 1 << 32
 _DISTANCE: Final = 1 << 26
 _FARTHEST: Final = _LITERALS // _DISTANCE - 1
 Bool = npt.NDArray[np.bool_]
-Texts = tuple[str | None, ...]
-_RankKey = tuple[int, int, bool, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,29 +258,6 @@ class _ClassChange:
     literals: IntArray
 
 
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
-
-
-class _Cache(Generic[_Key, _Value]):
-    """Values by key; cleared when there are more than ``_KEPT``, or they weigh more than ``_KEPT_TARGETS``."""
-
-    def __init__(self) -> None:
-        self._values: dict[_Key, _Value] = {}
-        self._weight = 0
-
-    def get(self, key: _Key, make: Callable[[], _Value], weigh: Callable[[_Value], int] = lambda _: 0) -> _Value:
-        """Return the value of *key*, made if it is not known."""
-        if key not in self._values:
-            made = make()
-            self._weight += weigh(made)
-            if self._weight > _KEPT_TARGETS or len(self._values) >= _KEPT:
-                self._values.clear()
-                self._weight = weigh(made)
-            self._values[key] = made
-        return self._values[key]
-
-
 class NearestFinder:
     """Explains records that matched nothing; built once per plan, used only for dead letters."""
 
@@ -329,12 +271,10 @@ class NearestFinder:
         self._order = np.argsort(self._by_order)
         self._tables = {event: self._build_tables(event=event) for event in (False, True)}
         self._absent = {event: self._absent_counts(event=event) for event in (False, True)}
-        self._kinds: _Cache[tuple[int, bool], IntArray] = _Cache()
-        self._changes: _Cache[tuple[bool, int, int], _ClassChange] = _Cache()
-        self._orders: _Cache[_RankKey, IntArray] = _Cache()
-        self._spelled: _Cache[tuple[_RankKey, Texts, int], IntArray] = _Cache()
-        self._spellings: _Cache[str, Spellings] = _Cache()
-        self._misspelt: _Cache[tuple[int, int], bool] = _Cache()
+        self._kind_failures = cache(self._count_kind_failures)
+        self._change_of = lru_cache(_KEPT)(self._class_change)
+        self._order_of = lru_cache(_KEPT)(self._candidate_bounds)
+        self._spellings_of = cache(lambda key: Spellings(self._index.classes[key].constraints))
 
     def explain(self, row: NearestRow) -> list[dict[str, Any]]:
         """Return up to three nearest candidates, as the JSON form of MATCHING.md#nearest-definitions."""
@@ -384,85 +324,48 @@ class NearestFinder:
 
         Before ties, their bound is yielded without a target, so that the caller can stop.
         """
-        place = (row.channel, row.protocol, row.event, row.classes)
-        order = self._orders.get(place, lambda: np.sort(self._candidate_bounds(row)), len)
-        texts = tuple(self._misspelt_text(row, key) for key in range(len(row.classes)))
+        order = self._order_of(row.channel, row.protocol, row.event, row.classes)
         start = 0
         while start < len(order):
             least = int(order[start]) // _LITERALS * _LITERALS
             yield least, None
             end = int(np.searchsorted(order, least + _LITERALS))
-            yield from self._iter_by_spelling(row, place, texts, order[start:end])
+            ties = order[start:end]
+            bounds = ties if len(ties) == 1 else np.sort(self._spelling_bounds(row, ties))
+            yield from zip(bounds.tolist(), self._by_order[bounds % _DISTANCE].tolist(), strict=True)
             start = end
 
-    def _iter_by_spelling(
-        self, row: NearestRow, place: _RankKey, texts: Texts, ties: IntArray
-    ) -> Iterator[tuple[int, int]]:
-        """Yield (bound, target) of candidates that tie but for their spelling, ascending."""
-        if len(ties) == 1 or not any(text is not None for text in texts):
-            yield from self._iter_targets(ties)
-            return
-
-        def leading() -> IntArray:
-            bounds = self._spelling_bounds(row, texts, ties)
-            return np.sort(np.partition(bounds, _FIRST)[:_FIRST] if len(bounds) > _FIRST else bounds)
-
-        first = self._spelled.get((place, texts, int(ties[0])), leading)
-        yield from self._iter_targets(first)
-        if len(first) < len(ties):
-            yield from self._iter_targets(np.sort(self._spelling_bounds(row, texts, ties))[len(first) :])
-
-    def _iter_targets(self, bounds: IntArray) -> Iterator[tuple[int, int]]:
-        yield from zip(bounds.tolist(), self._by_order[bounds % _DISTANCE].tolist(), strict=True)
-
-    def _misspelt_text(self, row: NearestRow, key: int) -> str | None:
-        """Return the first value of a property if it is a text that is close to what its constraint expects."""
-        number, name = row.classes[key], self._index.keys[key]
-
-        def is_misspelt() -> bool:
-            constraints, satisfied = self._index.classes[name].constraints, self._satisfied_bits(name, number)
-            failing = (constraints[place] for place in np.flatnonzero(~satisfied).tolist())
-            return number > 0 and any(map(has_text, failing))
-
-        if not self._misspelt.get((key, number), is_misspelt):
-            return None
-        text = next(iter(row.values(name)), None)
-        return text if text is not None and len(text) <= LONGEST else None
-
-    def _spelling_bounds(self, row: NearestRow, texts: Texts, ties: IntArray) -> IntArray:
+    def _spelling_bounds(self, row: NearestRow, ties: IntArray) -> IntArray:
         """Return the bounds of candidates that tie, each with how many characters differ at least."""
         targets = self._by_order[ties % _DISTANCE]
-        failed = ties[0] // _FAILED - self._count_kind_failures(row.protocol, row.event)[targets]
+        failed = ties[0] // _FAILED - self._kind_failures(row.protocol, row.event)[targets]
         unlike = failed * FAR
-        for key, text in enumerate(texts):
-            name = self._index.keys[key]
-            table = self._tables[row.event].get(name)
-            if text is not None and table is not None:
-                satisfied = self._satisfied_bits(name, row.classes[key])
-                unlike -= table.sum_over(targets, partial(self._distance_saved, name, text, satisfied))
+        for key, number in zip(self._index.keys, row.classes, strict=True):
+            text, table = next(iter(row.values(key)), None), self._tables[row.event].get(key)
+            if text is not None and len(text) <= LONGEST and table is not None:
+                satisfied = self._satisfied_bits(key, number)
+                unlike -= table.sum_over(targets, partial(self._distance_saved, key, text, satisfied))
         farther = np.minimum(unlike, _FARTHEST) * _DISTANCE
         bounds: IntArray = ties - ties % _LITERALS + farther + ties % _DISTANCE
         return bounds
 
-    def _distance_saved(self, name: str, text: str, satisfied: Bool, chosen: IntArray | slice) -> IntArray:
+    def _distance_saved(self, key: str, text: str, satisfied: Bool, chosen: IntArray | slice) -> IntArray:
         """Return how much less than ``FAR`` a value may be away from each constraint on its property."""
-        spellings = self._spellings.get(name, lambda: Spellings(self._index.classes[name].constraints))
-        return np.where(satisfied[chosen], 0, FAR - spellings.min_distances(text, chosen))
+        return np.where(satisfied[chosen], 0, FAR - self._spellings_of(key).min_distances(text, chosen))
 
-    def _candidate_bounds(self, row: NearestRow) -> IntArray:
-        """Return the bounds of all candidates, with maximum distance for everything that fails."""
-        chosen = self._candidates[row.channel]
-        failed, literals = (values.copy() for values in self._absent[row.event])
-        for key, number in enumerate(row.classes):
+    def _candidate_bounds(self, channel: int, protocol: int, event: bool, classes: tuple[int, ...]) -> IntArray:
+        """Return the bounds of all candidates, ascending, with maximum distance for everything that fails."""
+        failed, literals = (values.copy() for values in self._absent[event])
+        for key, number in zip(self._index.keys, classes, strict=True):
             if number:
-                change = self._class_change(row.event, key, number)
+                change = self._change_of(event, key, number)
                 failed[change.targets] += change.failed
                 literals[change.targets] += change.literals
         unlike = np.minimum(failed * FAR, _FARTHEST) * _DISTANCE
-        failed += self._count_kind_failures(row.protocol, row.event)
+        failed += self._kind_failures(protocol, event)
         few = _FAILED // _LITERALS - 1
         scores: IntArray = failed * _FAILED + (few - np.minimum(literals, few)) * _LITERALS + self._order + unlike
-        return scores[chosen]
+        return np.sort(scores[self._candidates[channel]])
 
     def _build_tables(self, *, event: bool) -> dict[str, _ConstraintTable]:
         numbers = {
@@ -487,12 +390,8 @@ class NearestFinder:
             np.add.at(literals, table.targets[satisfied], table.literals[satisfied])
         return failed, literals
 
-    def _class_change(self, event: bool, key: int, number: int) -> _ClassChange:
+    def _class_change(self, event: bool, key: str, number: int) -> _ClassChange:
         """Return what a class changes per target, compared with an absent property."""
-        change = partial(self._compute_change, event, self._index.keys[key], number)
-        return self._changes.get((event, key, number), change, lambda each: len(each.targets))
-
-    def _compute_change(self, event: bool, key: str, number: int) -> _ClassChange:
         table = self._tables[event].get(key)
         if table is None:
             return _ClassChange(*(np.zeros(0, np.int64) for _ in range(3)))
@@ -510,11 +409,8 @@ class NearestFinder:
         return _unpack_bits(classes.bits[number], len(classes.constraints))
 
     def _count_kind_failures(self, protocol: int, event: bool) -> IntArray:
-        def count() -> IntArray:
-            kinds = (check_kind(target, protocol, self._protocols, event=event) for target in self._index.targets)
-            return np.array([sum(not check.holds for check in checks) for checks in kinds], np.int64)
-
-        return self._kinds.get((protocol, event), count)
+        kinds = (check_kind(target, protocol, self._protocols, event=event) for target in self._index.targets)
+        return np.array([sum(not check.holds for check in checks) for checks in kinds], np.int64)
 
 
 def _unpack_bits(bits: int, width: int) -> Bool:
