@@ -79,7 +79,7 @@ class Spellings:
             self._counts[:, place] = _count_characters(value)
             self._lengths[place] = len(value)
 
-    def min_distances(self, text: str, numbers: IntArray | slice) -> IntArray:
+    def min_distances(self, text: str, numbers: IntArray) -> IntArray:
         """Return for each of these constraints a lower bound of the distance of a value that fails it.
 
         It is ``FAR`` for those without a text.
@@ -217,7 +217,7 @@ LOOKS: Final = 256
 SPELLED: Final = 8
 """Most candidates examined that fail as little as their bound says. Beyond, only spelling could favour another."""
 _KEPT: Final = 256
-"""Orders and changes that are cached, each with a number per candidate."""
+"""Orders that are cached, each with a number per candidate."""
 _FAILED: Final = 1 << 48
 _LITERALS: Final = 1 << 32
 _DISTANCE: Final = 1 << 26
@@ -237,25 +237,13 @@ class _ConstraintTable:
     literals: IntArray
     starts: IntArray
 
-    def sum_over(self, wanted: IntArray, of: Callable[[IntArray | slice], IntArray]) -> IntArray:
+    def sum_over(self, wanted: IntArray, of: Callable[[IntArray], IntArray]) -> IntArray:
         """Return for each of the *wanted* targets the sum of *of* applied to the numbers of its constraints."""
         starts, ends = self.starts[wanted], self.starts[wanted + 1]
         counts = ends - starts
-        if 4 * counts.sum() > len(self.targets):  # To use all is faster than to select.
-            sums = np.concatenate(([0], np.cumsum(of(slice(None))[self.numbers])))
-            return sums[ends] - sums[starts]
         places = np.repeat(np.arange(len(wanted)), counts)
         rows = np.arange(len(places)) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
         return np.bincount(places, of(self.numbers[rows]), len(wanted)).astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class _ClassChange:
-    """The change in failures and matched literals of each of these targets."""
-
-    targets: IntArray
-    failed: IntArray
-    literals: IntArray
 
 
 class NearestFinder:
@@ -270,9 +258,7 @@ class NearestFinder:
         self._by_order = np.array(order, np.int64)
         self._order = np.argsort(self._by_order)
         self._tables = {event: self._build_tables(event=event) for event in (False, True)}
-        self._absent = {event: self._absent_counts(event=event) for event in (False, True)}
         self._kind_failures = cache(self._count_kind_failures)
-        self._change_of = lru_cache(_KEPT)(self._class_change)
         self._order_of = lru_cache(_KEPT)(self._candidate_bounds)
         self._spellings_of = cache(lambda key: Spellings(self._index.classes[key].constraints))
 
@@ -349,18 +335,18 @@ class NearestFinder:
         bounds: IntArray = ties - ties % _LITERALS + farther + ties % _DISTANCE
         return bounds
 
-    def _distance_saved(self, key: str, text: str, satisfied: Bool, chosen: IntArray | slice) -> IntArray:
+    def _distance_saved(self, key: str, text: str, satisfied: Bool, chosen: IntArray) -> IntArray:
         """Return how much less than ``FAR`` a value may be away from each constraint on its property."""
         return np.where(satisfied[chosen], 0, FAR - self._spellings_of(key).min_distances(text, chosen))
 
     def _candidate_bounds(self, channel: int, protocol: int, event: bool, classes: tuple[int, ...]) -> IntArray:
         """Return the bounds of all candidates, ascending, with maximum distance for everything that fails."""
-        failed, literals = (values.copy() for values in self._absent[event])
+        failed, literals = np.zeros((2, len(self._index.targets)), np.int64)
         for key, number in zip(self._index.keys, classes, strict=True):
-            if number:
-                change = self._change_of(event, key, number)
-                failed[change.targets] += change.failed
-                literals[change.targets] += change.literals
+            if (table := self._tables[event].get(key)) is not None:
+                satisfied = self._satisfied_bits(key, number)[table.numbers]
+                np.add.at(failed, table.targets[~satisfied], 1)
+                np.add.at(literals, table.targets[satisfied], table.literals[satisfied])
         unlike = np.minimum(failed * FAR, _FARTHEST) * _DISTANCE
         failed += self._kind_failures(protocol, event)
         few = _FAILED // _LITERALS - 1
@@ -380,29 +366,6 @@ class NearestFinder:
         arrays = {key: np.array(entries, np.int64).T.copy() for key, entries in rows.items()}
         places = np.arange(len(self._index.targets) + 1)
         return {key: _ConstraintTable(a[0], a[1], a[2], np.searchsorted(a[0], places)) for key, a in arrays.items()}
-
-    def _absent_counts(self, *, event: bool) -> tuple[IntArray, IntArray]:
-        """Return how many properties fail and literals match, per target, if every property is absent."""
-        failed, literals = (np.zeros(len(self._index.targets), np.int64) for _ in range(2))
-        for key, table in self._tables[event].items():
-            satisfied = self._satisfied_bits(key, 0)[table.numbers]
-            np.add.at(failed, table.targets[~satisfied], 1)
-            np.add.at(literals, table.targets[satisfied], table.literals[satisfied])
-        return failed, literals
-
-    def _class_change(self, event: bool, key: str, number: int) -> _ClassChange:
-        """Return what a class changes per target, compared with an absent property."""
-        table = self._tables[event].get(key)
-        if table is None:
-            return _ClassChange(*(np.zeros(0, np.int64) for _ in range(3)))
-        before, after = self._satisfied_bits(key, 0)[table.numbers], self._satisfied_bits(key, number)[table.numbers]
-        changed = np.flatnonzero(before != after)
-        gained = after[changed].astype(np.int64) - before[changed]
-        targets, places = np.unique(table.targets[changed], return_inverse=True)
-        failed, literals = np.zeros((2, len(targets)), np.int64)
-        np.add.at(failed, places, -gained)
-        np.add.at(literals, places, gained * table.literals[changed])
-        return _ClassChange(targets, failed, literals)
 
     def _satisfied_bits(self, key: str, number: int) -> Bool:
         classes = self._index.classes[key]
