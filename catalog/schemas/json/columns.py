@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from operator import attrgetter
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Raw
 
 from catalog.parsing.pointers import to_pointer
-from catalog.schemas.columns import BodyReader, Getters, Leaf, MapShape, Shape, Struct, Undecoded, UnreadableBody
+from catalog.schemas.columns import BodyReader, Getters, Leaf, MapShape, Shape, Struct, UnreadableBody
 from catalog.schemas.columns import ListShape as List
-from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault, UnfitValue, is_utf8, make_fault
+from catalog.schemas.contract import SchemaFault, UnfitValue, is_utf8, make_fault
 from catalog.schemas.jsonschema.validating import BYTE_ORDER_MARK, parse_body
 
 # Decoders of leaves: msgspec's own types where possible, otherwise types with a conversion of ours.
@@ -135,8 +135,6 @@ def _fit_decimal(value: Decimal, unit: Decimal, context: Context) -> Decimal:
 # each member separately: it finds values that do not fit, accepts integers written as ``1.0``, and supports names
 # that msgspec does not.
 
-_AT_ONCE: Final = 256
-"""Number of bodies decoded together; one by one if the typed decoder rejects any of them."""
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 _ANY: Final = msgspec.json.Decoder()
@@ -159,40 +157,12 @@ class JsonReader(BodyReader):
         self._fast: Callable[[bytes], Any] | None = decoder.decode if self._takes_names else None
         self._has_json_leaf = _has_json_leaf(shape)
 
-    def read(
-        self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
-    ) -> tuple[list[Any], list[Undecoded]]:
-        values: list[Any] = []
-        undecoded: list[Undecoded] = []
-        for begin in range(0, len(bodies), _AT_ONCE):
-            rows = slice(begin, begin + _AT_ONCE)
-            decoded = self._read_fast(bodies[rows])
-            if decoded is not None:
-                values += decoded
-                continue
-            exact, refused = super().read(bodies[rows], content_types[rows])
-            values += exact
-            undecoded += (Undecoded(begin + one.row, one.why) for one in refused)
-        return values, undecoded
-
     def getters_of(self, struct: Struct) -> Getters:
         return [attrgetter(f"f{at}") for at in range(len(struct.members))]
 
     def to_json(self, value: Any) -> str | None:
         text = bytes(value).decode("utf-8")
         return None if text == "null" else text
-
-    def _read_fast(self, bodies: Sequence[bytes | None]) -> list[Any] | None:
-        """Return the values if the typed decoder accepts all bodies, else None."""
-        if self._fast is None or None in bodies:
-            return None
-        present = cast("Sequence[bytes]", bodies)
-        if max(map(len, present)) > MAX_BODY_BYTES or (self._has_json_leaf and not all(map(bytes.isascii, present))):
-            return None
-        try:
-            return list(map(self._fast, present))
-        except _REFUSALS:
-            return None
 
     def read_value(self, body: bytes, content_type: str | None) -> Any:
         if self._fast is not None and (not self._has_json_leaf or body.isascii() or is_utf8(body)):
