@@ -394,8 +394,6 @@ def _locate(document: Document, assembly: Assembly, path: Sequence[str]) -> Sour
 # of its document and its xid (``https://host/base.json#/messagegroups/G/messages/M``), so that it never conflicts with
 # definitions of the catalog. The address of a local document is its path relative to the folder of the sources.
 
-MAX_EXTERNAL_DOCUMENTS: Final = 200
-"""Maximum external documents that one load reads."""
 Declare = Callable[[Iterable[Document], Declarations, Findings], Declarations]
 """Reads documents into declarations; one that is not a catalog is reported as ``not-a-catalog``."""
 
@@ -433,7 +431,6 @@ class ExternalDocuments:
         self._home: set[str] = set()
         self._lands: dict[str, ExternalDocument | DocumentError] = {}
         self._of: dict[str, ExternalDocument] = {}
-        self._documents = 0
         folders: list[str] = []
         for document in documents:
             for address in {document.file, *document.aliases, *(place.file for place in document.mounts.values())}:
@@ -529,10 +526,6 @@ class ExternalDocuments:
         destination = external if external is not None else ExternalDocument(f"{self.label(address)}#")
         findings = Findings()
         try:
-            if self._documents >= MAX_EXTERNAL_DOCUMENTS:
-                message = f"{address} is not read: references lead to more than {MAX_EXTERNAL_DOCUMENTS} documents"
-                raise DocumentError(message, file=address, hint="add the documents to the sources")
-            self._documents += 1
             document = self._following.completed(read_document(address, self._fetcher, findings))
             self._declare([document], destination.declarations, findings)
             if any(each.rule == "not-a-catalog" for each in findings.sorted()):

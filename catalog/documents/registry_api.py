@@ -69,8 +69,6 @@ def send_json(
 
 # Pages of a collection, linked by Link headers (``rel=next``).
 
-MAX_PAGES: Final = 500
-"""Maximum pages of one collection."""
 _LINK: Final = re.compile(r'<([^<>]*+)>((?:\s*+;\s*+[^\s;,="]++(?:\s*+=\s*+(?:"[^"]*+"|[^\s;,"]*+))?+)*+)')
 _NEXT: Final = re.compile(r';\s*rel\s*=\s*(?:"(?:[^"]*\s)?next(?:\s[^"]*)?"|next\b)', re.IGNORECASE)
 
@@ -86,7 +84,7 @@ def iter_next_pages(
     """Yield the pages after the *first* of the collection at *url*, each with its address.
 
     Raises:
-        DocumentError: a page cannot be fetched, is repeated, exceeds the limit, or is not at one of *origins*.
+        DocumentError: a page cannot be fetched, is repeated, or is not at one of *origins*.
     """
     answer, seen = first, {url, first.url}
     while (written := next_page(answer.link)) is not None:
@@ -94,8 +92,7 @@ def iter_next_pages(
         trouble = (
             "is at another origin" if origin_of(page) not in origins else "was read before" if page in seen else ""
         )
-        if trouble or len(seen) > MAX_PAGES:
-            trouble = trouble or f"would be more than {MAX_PAGES}"
+        if trouble:
             raise DocumentError(f"the next page of {url} {trouble}", file=url, hint="fix the registry's paging")
         seen.add(page)
         answer = require_own(fetcher.fetch_response(page), page, origins)

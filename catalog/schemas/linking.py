@@ -43,8 +43,6 @@ from catalog.schemas.library import (
 # Collects the schema documents of a catalog from the registry, files and URLs, with all documents that they refer to.
 # Nothing is fetched after loading (MATCHING.md#data-schemas).
 
-MAX_DOCUMENTS: Final = 500
-"""Maximum number of schema documents outside of the catalog."""
 _DEEP_LINK: Final = re.compile(
     r"(?P<document>.*(?:[^#/:]\.[A-Za-z][A-Za-z0-9]*|/versions/(?:[0-9]+|latest)|/schemas/ids/[0-9]+))"
     r":(?P<name>[A-Za-z_][\w./-]*)"
@@ -83,7 +81,6 @@ class SchemaLoader:
     _named: dict[str, dict[str, str]] = field(default_factory=dict)
     """URLs that schemas of a schema registry refer to, by reference name."""
     _registries: dict[str, SchemaRegistry] = field(default_factory=dict)
-    _requested: set[str] = field(default_factory=set)
     _completed: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def load_embedded(self) -> None:
@@ -116,7 +113,9 @@ class SchemaLoader:
 
     def _load_target(self, link: SchemaReference, location: SourceLocation) -> SchemaPart | None:
         entry, deep = link.entry, SchemaPart("", link.name, link.pointer)
-        for _ in range(MAX_DOCUMENTS):
+        seen: set[str] = set()
+        while entry.key not in seen:
+            seen.add(entry.key)
             if entry.document is not None:
                 self._store_embedded(entry)
                 return SchemaPart(entry.key, deep.name, deep.pointer)
@@ -233,10 +232,6 @@ class SchemaLoader:
 
     def _load_document(self, key: str, form: str | None, uri: str) -> None:
         """Load the content of a URI; extract the schema from a schema registry's response."""
-        if uri not in self._requested and len(self._requested) >= MAX_DOCUMENTS:
-            hint = "write schemas into the catalog, or split it"
-            raise DocumentError(f"more than {MAX_DOCUMENTS} documents are referred to", file=uri, hint=hint)
-        self._requested.add(uri)
         document, wrapped = read_document(uri, self.fetcher.fetch(uri)), _WRAPPED.fullmatch(uri.partition("?")[0])
         if wrapped is not None and isinstance(document, dict) and isinstance(document.get("schema"), str):
             response = parse_registered(document)

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from catalog import references
-from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.model import Catalog
 from tests.support.cases import read_cases
@@ -96,16 +94,6 @@ def test_a_message_in_a_live_registry(web: Web, tmp_path: Path) -> None:
     definition = load([source], network=True).definitions[M]
     assert definition.protocol == "HTTP"
     assert definition.base[0] == f"{registry.url}/messagegroups/G/messages/B"
-
-
-def test_documents_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references, "MAX_EXTERNAL_DOCUMENTS", 5)
-    for number in range(10):
-        write(tmp_path / f"{number}.json", group(M={"basemessage": f"{number + 1}.json#{M}"}))
-    fetcher = Fetcher(network=False)
-    catalog = load([tmp_path / "0.json"], fetcher=fetcher)
-    assert len(catalog.definitions[M].base) == 5
-    assert "more than 5 documents" in next(f.message for f in catalog.findings if f.rule == "dangling-base")
 
 
 @pytest.mark.parametrize(

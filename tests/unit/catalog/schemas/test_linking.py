@@ -10,7 +10,6 @@ import pytest
 
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.schemas import linking
 from catalog.schemas.validation import PayloadValidation
 from tests.support.cases import read_cases
 from tests.support.web import Reply, Web
@@ -128,15 +127,6 @@ def test_what_is_unreachable_for_now_is_pending(web: Web, tmp_path: Path) -> Non
     fixed = catalog_of(tmp_path, m=one(dataschemauri=f"{web.url}/s.json"), n=one(dataschema=document), network=True)
     assert (said(fixed), fixed.pending) == ([], ())
     assert fixed.epoch != catalog.epoch
-
-
-def test_there_is_an_end_to_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linking, "MAX_DOCUMENTS", 5)
-    for n in range(10):
-        (tmp_path / f"s{n}.json").write_text(json.dumps({"$ref": f"s{n + 1}.json"}))
-    catalog = catalog_of(tmp_path, m=one(dataschemauri="s0.json"))
-    assert len(catalog.schemas) == 5
-    assert said(catalog) == ["error unresolvable-schema "]
 
 
 ODD: list[Any] = [7, [], True, {"$ref": 7}, {"properties": 7}, {"$id": 7}, "", "x", {"a": [[[]]]}]
