@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from registry.core.views import CHECKS
+from registry.errors import invalid_value
 from registry.store import history
 from registry.store.entities import Entity, Registry, Resource, Version, WriteTransaction, level_of, to_json_text
 from registry.store.history import MODEL_XID, Mark, Marks, digest_of, is_by_xid, marks_by_version
@@ -234,12 +235,14 @@ def _mark_version(marks: Marks, xid: str, work: WriteTransaction, known: dict[st
             mark.deleted, mark.digest = True, ""
             put_own_mark(marks, mark)
         return
-    digest = digest_of(now.attributes)
+    digest, authority = digest_of(now.attributes), str(now.attributes.get("authority") or "")
+    if not authority.isprintable():  # other catalogs refuse it, and PostgreSQL refuses NUL
+        raise invalid_value(xid, "authority", "has characters that are not printable")
     if mark is not None and mark.digest == digest:
         return
     if mark is None:
         mark = Mark(owner, new_uid(marks), name, 0, "")
-    mark.digest, mark.authority = digest, str(now.attributes.get("authority") or "")
+    mark.digest, mark.authority = digest, authority
     put_own_mark(marks, mark)
 
 
