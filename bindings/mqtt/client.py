@@ -32,7 +32,6 @@ MAX_RECEIVE: Final = 65_535
 """The largest receive maximum, and the default if the broker names none."""
 ROUND_SECONDS: Final = 0.5
 """Maximum wait for a link, after which its owner looks for work that does not wake it, such as pings."""
-_READ_AHEAD_BYTES: Final = 2**16
 VERSIONS: Final = {"MQTT/5.0": MQTTProtocolVersion.MQTTv5, "MQTT/3.1.1": MQTTProtocolVersion.MQTTv311}
 
 
@@ -51,8 +50,7 @@ class BrokerLimits:
 
 
 class LinkClient(paho.Client):
-    """paho's client with our reader of PUBLISH packets (:mod:`bindings.mqtt.messages` says why), our TLS handshake, and
-    a buffer before its reader.
+    """paho's client with our reader of PUBLISH packets (:mod:`bindings.mqtt.messages` says why) and our TLS handshake.
 
     It overrides private methods of paho. Tests send what paho's own reader rejects, and fail a handshake under warnings
     as errors, so that a change in paho shows.
@@ -70,7 +68,6 @@ class LinkClient(paho.Client):
         )
         self._take = take
         self._version = config.version
-        self._ahead = memoryview(b"")
         self.on_socket_open = _disable_nagle
         # With a handler of this event paho queues what it sends, and writes only when MqttLink.serve_once tells it to.
         self.on_socket_register_write = lambda _client, _data, _sock: None
@@ -79,21 +76,6 @@ class LinkClient(paho.Client):
             self.tls_set_context(config.tls)
         if address.username is not None:
             self.username_pw_set(address.username, address.password)
-
-    @property
-    def has_unread(self) -> bool:
-        """Whether received bytes are buffered, which polling the socket does not show."""
-        return bool(self._ahead or getattr(self.socket(), "pending", int)())
-
-    def _sock_recv(self, bufsize: int) -> bytes:
-        """Receive large chunks: paho asks for one byte, one more, and then the rest of each packet."""
-        if not self._ahead:
-            data = super()._sock_recv(max(bufsize, _READ_AHEAD_BYTES))
-            if len(data) <= bufsize:
-                return data
-            self._ahead = memoryview(data)
-        chunk, self._ahead = bytes(self._ahead[:bufsize]), self._ahead[bufsize:]
-        return chunk
 
     def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
         """Shake hands as paho does, but close the socket after a failure, and never retry without the server's name."""
@@ -190,7 +172,6 @@ class MqttLink:
         self._config = config
         self._owner = owner
         self._packets = 0  # received; a read without a packet does not change it
-        self._unread = False  # buffers that no poll sees may have bytes
         self._client = LinkClient(config, address, self._handle_message)
         self._client.on_connect = self._handle_connack
         self._client.on_disconnect = self._handle_disconnect
@@ -235,10 +216,11 @@ class MqttLink:
         poll.register(sock.fileno(), wanted)
         if wake is not None:
             poll.register(wake.fileno(), select.POLLIN)
-        patience = 0.0 if reading and self._unread else max(timeout, 0.0)
+        decrypted = reading and bool(getattr(sock, "pending", int)())  # which polling the socket does not show
+        patience = 0.0 if decrypted else max(timeout, 0.0)
         ready = dict(poll.poll(patience * 1000))
         events = ready.get(sock.fileno(), 0)
-        if reading and (events or self._unread):
+        if reading and (events or decrypted):
             self._read_packets(may_read)
         elif events & (select.POLLERR | select.POLLHUP | select.POLLNVAL):
             self.close("the broker closed the connection")
@@ -302,17 +284,12 @@ class MqttLink:
             sock.close()
 
     def _read_packets(self, may_read: Callable[[], bool]) -> None:
-        self._unread = True
         for _ in range(_READ_PACKETS):
-            if not may_read():
-                return
             before = self._packets
-            self._client.loop_read()
+            if may_read():
+                self._client.loop_read()
             if self._packets == before:
-                break
-        else:
-            return
-        self._unread = self._client.has_unread
+                return
 
     def _write_and_check(self) -> None:
         if self.alive and self._client.want_write():

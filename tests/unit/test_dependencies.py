@@ -55,7 +55,6 @@ PRIVATE: Final[dict[str, tuple[type[Any], dict[str, str]]]] = {
         LinkClient,
         {
             "_handle_publish": "1bbaa3ef0e3afc6d",
-            "_sock_recv": "c3b9043a46dd81b7",
             "_ssl_wrap_socket": "a71513b1452dc33b",
         },
     ),
