@@ -43,6 +43,7 @@ from registry.http.access import (
     json_reply,
     matches_etag,
     options_reply,
+    parse_entry_number,
     parse_query,
     parse_request,
     single_value,
@@ -355,11 +356,9 @@ class _Page:
 
     def _history(self, gone: bool) -> dict[str, Any]:
         place, cursor, writer = self._place, self._given["cursor"], self._call.sender
-        if not (cursor.isascii() and (not cursor or cursor.isdecimal()) and len(cursor) < 19):
-            raise Refusal("bad_request", place.xid, error_detail="cursor must be the number of an entry")
         xid = "" if place.kind == "registry" else place.xid
         who = writer.administrator or bool(writer.name)
-        question = changes.HistoryQuery(xid, bool(xid), False, int(cursor) if cursor else None, _PAGE_ROWS, who)
+        question = changes.HistoryQuery(xid, bool(xid), False, parse_entry_number(cursor, place.xid), _PAGE_ROWS, who)
         entries, more = changes.history_page(self._session.reader.connection, question, _HISTORY_BYTES)
         if gone and not entries:
             raise Refusal("not_found", place.xid)
