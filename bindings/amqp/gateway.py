@@ -441,14 +441,10 @@ class AmqpGateway:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._connection: ReceivingConnection | None = None
-        self._connected = False
+        self.connected = False
+        """Whether the broker serves all subscriptions now."""
         self._trouble = self._failure = ""
         self._thread: threading.Thread | None = None
-
-    @property
-    def connected(self) -> bool:
-        """Whether the broker serves all subscriptions now."""
-        return self._connected
 
     @property
     def alive(self) -> bool:
@@ -462,7 +458,7 @@ class AmqpGateway:
 
     def report(self, connected: bool, trouble: str) -> None:
         """Set the state of its connection."""
-        self._connected, self._trouble = connected, trouble
+        self.connected, self._trouble = connected, trouble
 
     def start(self) -> None:
         """Start connecting without waiting.
@@ -550,5 +546,5 @@ class AmqpGateway:
             self._failure = f"the AMQP gateway stopped after an internal error: {type(error).__name__}: {error}"
             _logger.exception("the AMQP gateway stopped after an internal error")
         finally:
-            self._connected = False
+            self.connected = False
             self.abandon_unstored()

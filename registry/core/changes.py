@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Row
 
+from catalog.parsing.pointers import to_pointer
 from registry.core.views import CHECKS
 from registry.errors import invalid_value
 from registry.store import history
@@ -262,7 +263,6 @@ def new_uid(marks: Marks) -> str:
 
 _MAX_DEPTH: Final = 8
 """Nesting depth that is compared member by member; deeper objects are compared as a whole."""
-_ESCAPES: Final = str.maketrans({"~": "~0", "/": "~1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ def iter_json_differences(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield JSON pointers of differences, with ``old`` unless added and ``new`` unless removed."""
     for name in {**old, **new}:
-        pointer = f"{place}/{name.translate(_ESCAPES)}"
+        pointer = place + to_pointer([name])
         one, other = old.get(name), new.get(name)
         if name in old and name in new:
             if isinstance(one, Mapping) and isinstance(other, Mapping) and depth < _MAX_DEPTH:

@@ -14,10 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs
 
-import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.http.request import HttpProblem, Reply, RequestHead, body_too_large, unavailable_problem
@@ -26,7 +25,7 @@ from registry.core import changes
 from registry.core.requests import RequestSender
 from registry.core.service import RegistryService
 from registry.delivery.service import SubscriptionApi
-from registry.delivery.subscriptions import MAX_BYTES
+from registry.delivery.subscriptions import MAX_BYTES, PATH
 from registry.delivery.targets import RATE, parse_rate
 from registry.errors import Refusal
 from registry.http.access import (
@@ -44,6 +43,7 @@ from registry.http.access import (
     json_reply,
     next_link,
     parse_entry_number,
+    parse_json,
     parse_limit,
     parse_query,
     single_value,
@@ -291,7 +291,7 @@ class SubscriptionsHttpApi(RegistryApi):
                 HTTPStatus.METHOD_NOT_ALLOWED, f"{call.head.method} is not allowed here", allow
             ).to_reply()
         if not call.sender.writes:
-            raise Refusal("forbidden", "/subscriptions", error_detail="only writers may use subscriptions")
+            raise Refusal("forbidden", PATH, error_detail="only writers may use subscriptions")
         who = None if call.sender.administrator else call.sender.name
         return self._reply_of_one(call, name, who) if name else self._reply_of_all(call, who)
 
@@ -301,14 +301,14 @@ class SubscriptionsHttpApi(RegistryApi):
         fault = _fault_reply(call)
         if fault is not None:
             return fault
-        identifier, created = self._subscriptions.create(_parse_body(call), call.sender.name)
+        identifier, created = self._subscriptions.create(parse_json(call.body, PATH), call.sender.name)
         location = (b"Location", f"{call.url}/{identifier}".encode("latin-1", "replace"))
         return json_reply(created, 201, (location,))
 
     def _reply_of_one(self, call: ApiCall, name: str, who: str | None) -> Reply:
         if call.head.method == "PUT":
             fault = _fault_reply(call)
-            return fault or json_reply(self._subscriptions.replace(name, _parse_body(call), who))
+            return fault or json_reply(self._subscriptions.replace(name, parse_json(call.body, PATH), who))
         act = self._subscriptions.delete if call.head.method == "DELETE" else self._subscriptions.read
         return json_reply(act(name, who))
 
@@ -348,10 +348,3 @@ def _fault_reply(call: ApiCall) -> Reply | None:
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a subscription has at most {MAX_BYTES} bytes"
         ).to_reply()
     return None
-
-
-def _parse_body(call: ApiCall) -> Any:
-    try:
-        return msgspec.json.decode(call.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal("parsing_data", "/subscriptions", error_detail=str(error)) from None
