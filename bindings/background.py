@@ -40,13 +40,12 @@ class Backoff:
 class Retries:
     """Decides when something that ended may be restarted: immediately, then after growing pauses."""
 
-    def __init__(self, first: float = 1.0, most: float = 60.0) -> None:
-        self._first, self._most = first, most
+    def __init__(self) -> None:
         self._next: dict[str, tuple[Backoff, float]] = {}
 
     def may_retry(self, name: str) -> bool:
         """Whether *name* may be retried now; if so, a longer pause begins."""
-        backoff, at = self._next.get(name, (Backoff(self._first, self._most), 0.0))
+        backoff, at = self._next.get(name, (Backoff(1.0, 60.0), 0.0))
         now = time.monotonic()
         if now < at:
             return False

@@ -19,6 +19,7 @@ from typing import Final
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from bindings.background import Background
 from bindings.private_files import sync_path
 from registry.model.attributes import format_time
 from registry.store import history
@@ -201,7 +202,7 @@ class HistoryKeeper:
         self._database = database
         self._limits = limits
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+        self._thread = Background("history", self._run)
 
     def start(self) -> None:
         """Begin."""
@@ -210,24 +211,18 @@ class HistoryKeeper:
     def request_stop(self) -> None:
         """Stop after the current transaction."""
         self._stopping.set()
+        self._thread.ask_to_end()
 
     def join(self, seconds: float) -> None:
         """Wait up to *seconds* for the thread to end."""
-        if self._thread.is_alive():
-            self._thread.join(seconds)
+        self._thread.join(seconds)
 
     def _run(self) -> None:
-        failing = False
         while not self._stopping.is_set():
             try:
                 self._prune_history()
-                failing = False
             except SQLAlchemyError as error:
-                level = logging.DEBUG if failing else logging.WARNING
-                _logger.log(level, "cannot prune history: the store does not answer: %s", type(error).__name__)
-                failing = True
-            except Exception:  # nobody joins this thread, so its death would go unnoticed
-                _logger.exception("pruning of history failed; retrying")
+                _logger.warning("cannot prune history: the store does not answer: %s", type(error).__name__)
             self._stopping.wait(self._limits.every)
 
     def _prune_history(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 import proton
-from proton import SSLDomain, SSLException, symbol
-from proton.reactor import ApplicationEvent, Container, EventInjector
+from proton import UNDESCRIBED, Array, Data, SSLDomain, SSLException, symbol
+from proton.reactor import ApplicationEvent, AtLeastOnce, Container, EventInjector
 
 from bindings.amqp.binding import AmqpSending, read_string_map
 from bindings.background import Backoff
@@ -100,6 +100,26 @@ def condition_text(*conditions: proton.Condition | None) -> str:
         if condition is not None:
             return to_line(": ".join(filter(None, (condition.name, condition.description))))
     return ""
+
+
+def symbols(names: Iterable[str]) -> Array:
+    """Return an array of symbols."""
+    return Array(UNDESCRIBED, Data.SYMBOL, *map(symbol, names))  # type: ignore[arg-type]  # proton's own constant
+
+
+class LinkModes(AtLeastOnce):
+    """Delivery at least once: the receiver settles first (AMQP part 2, 2.6.12). A peer that insists on it may do so.
+
+    The peer gets the option ``link-properties`` with the link.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._properties = read_string_map(options, "linkproperties")
+
+    def apply(self, link: proton.Link) -> None:
+        super().apply(link)
+        if self._properties:
+            link.properties = {symbol(name): value for name, value in self._properties.items()}
 
 
 def _create_ssl_domain(tls: Tls) -> SSLDomain:

@@ -10,16 +10,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import proton
-from proton import Delivery, Described, Handler, Link, ProtonException, Terminus, symbol
-from proton.reactor import Container, ReceiverOption
+from proton import Delivery, Described, Handler, Link, ProtonException, symbol
+from proton.reactor import Container, Copy, DurableSubscription, Filter, LinkOption, Move, ReceiverOption
 
-from bindings.amqp.binding import capabilities_of, check_subscriptions, find_option, parse_filters, read_string_map
-from bindings.amqp.client import Dialer, Mailbox, abort_connection, condition_text, create_backoff
+from bindings.amqp.binding import capabilities_of, check_subscriptions, find_option, parse_filters
+from bindings.amqp.client import (
+    Dialer,
+    LinkModes,
+    Mailbox,
+    abort_connection,
+    condition_text,
+    create_backoff,
+    symbols,
+)
 from bindings.amqp.values import to_row
 from bindings.gateways import (
     CLOSE_SECONDS,
@@ -39,42 +47,25 @@ from bindings.store_and_ack import AckAfterStore
 
 # One subscription on one connection: its receiving link, how it is attached, and its credit.
 
-_DISTRIBUTION_MODES: Final = {"move": Terminus.DIST_MODE_MOVE, "copy": Terminus.DIST_MODE_COPY}
 
+class _Capabilities(ReceiverOption):
+    """The required capabilities of a node."""
 
-class _ReceiverModes(ReceiverOption):
-    """The settle modes of a link: the receiver settles first, for delivery at least once (AMQP part 2, 2.6.12).
-
-    A broker that insists on settling first is accepted.
-    """
-
-    def __init__(self, subscription: EndpointSubscription, durable: bool) -> None:
-        self._options = subscription.options
-        self._durable = durable
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._names = capabilities_of(options)
 
     def apply(self, receiver: Link) -> None:
-        receiver.snd_settle_mode = Link.SND_UNSETTLED
-        receiver.rcv_settle_mode = Link.RCV_FIRST
-        properties = read_string_map(self._options, "linkproperties")
-        if properties:
-            receiver.properties = {symbol(name): value for name, value in properties.items()}
-        mode = find_option(self._options, "distributionmode")
-        if mode is not None:
-            receiver.source.distribution_mode = _DISTRIBUTION_MODES[mode]
-        filters = parse_filters(self._options)
-        if filters:
-            described = {symbol(each.name): Described(symbol(each.descriptor), each.value) for each in filters}
-            receiver.source.filter.put_dict(described)
-        capabilities = capabilities_of(self._options)
-        if capabilities:
-            receiver.source.capabilities.put_array(False, proton.Data.SYMBOL)
-            receiver.source.capabilities.enter()
-            for name in capabilities:
-                receiver.source.capabilities.put_symbol(symbol(name))
-            receiver.source.capabilities.exit()
-        if self._durable:
-            receiver.source.durability = Terminus.DELIVERIES
-            receiver.source.expiry_policy = Terminus.EXPIRE_NEVER
+        if self._names:
+            receiver.source.capabilities.put_object(symbols(self._names))
+
+
+def _link_options(options: Mapping[str, Any], *, durable: bool) -> list[LinkOption]:
+    modes = {"move": Move, "copy": Copy}
+    chosen = [LinkModes(options), _Capabilities(options)]
+    chosen += [modes[mode]()] if (mode := find_option(options, "distributionmode")) is not None else []
+    if filters := parse_filters(options):
+        chosen.append(Filter({symbol(each.name): Described(symbol(each.descriptor), each.value) for each in filters}))
+    return [*chosen, DurableSubscription()] if durable else chosen
 
 
 class ReceivingLink:
@@ -102,9 +93,9 @@ class ReceivingLink:
         """Request the link, and return its name. The broker serves it once the handler gets the remote open."""
         self._attempts += 1
         name = self._name if self._durable else f"{self._name}|{self._attempts}"
-        modes = _ReceiverModes(self.subscription, self._durable)
+        options = _link_options(self.subscription.options, durable=self._durable)
         self.unstored_count = 0
-        self.receiver = container.create_receiver(connection, self.subscription.address, name=name, options=modes)
+        self.receiver = container.create_receiver(connection, self.subscription.address, name=name, options=options)
         return name
 
     def find_ignored_filters(self) -> list[str]:
@@ -450,14 +441,10 @@ class AmqpGateway:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._connection: ReceivingConnection | None = None
-        self._connected = False
+        self.connected = False
+        """Whether the broker serves all subscriptions now."""
         self._trouble = self._failure = ""
         self._thread: threading.Thread | None = None
-
-    @property
-    def connected(self) -> bool:
-        """Whether the broker serves all subscriptions now."""
-        return self._connected
 
     @property
     def alive(self) -> bool:
@@ -471,7 +458,7 @@ class AmqpGateway:
 
     def report(self, connected: bool, trouble: str) -> None:
         """Set the state of its connection."""
-        self._connected, self._trouble = connected, trouble
+        self.connected, self._trouble = connected, trouble
 
     def start(self) -> None:
         """Start connecting without waiting.
@@ -559,5 +546,5 @@ class AmqpGateway:
             self._failure = f"the AMQP gateway stopped after an internal error: {type(error).__name__}: {error}"
             _logger.exception("the AMQP gateway stopped after an internal error")
         finally:
-            self._connected = False
+            self.connected = False
             self.abandon_unstored()

@@ -18,8 +18,8 @@ import proton
 from proton import Data, Delivery, Described, Handler, ProtonException, symbol, ulong
 from proton.reactor import Container, SenderOption
 
-from bindings.amqp.binding import FIELD_TYPES, read_string_map
-from bindings.amqp.client import HEARTBEAT_SECONDS, Dialer, abort_connection, condition_text
+from bindings.amqp.binding import FIELD_TYPES
+from bindings.amqp.client import HEARTBEAT_SECONDS, Dialer, LinkModes, abort_connection, condition_text, symbols
 from bindings.amqp.values import DESCRIPTORS, SECTION_FIELDS, AmqpValue, types_of, value_of_part
 from bindings.gateways import CLOSE_SECONDS, Connection, to_line
 from bindings.parts import Part
@@ -184,23 +184,12 @@ EncodedMessage = tuple[int, str, bytes]
 """A message's index, node and bytes."""
 
 
-class _LinkModes(SenderOption):
-    """Delivery at least once, with all outcomes: otherwise a broker ends the link to reject a message."""
-
-    def __init__(self, properties: Mapping[str, str]) -> None:
-        self._properties = properties
+class _AllOutcomes(SenderOption):
+    """All outcomes are understood: otherwise a broker ends the link to reject a message."""
 
     def apply(self, sender: proton.Link) -> None:
-        if self._properties:
-            sender.properties = {proton.symbol(name): value for name, value in self._properties.items()}
-        sender.snd_settle_mode = proton.Link.SND_UNSETTLED
-        sender.rcv_settle_mode = proton.Link.RCV_FIRST
-        outcomes = sender.source.outcomes
-        outcomes.put_array(False, proton.Data.SYMBOL)
-        outcomes.enter()
-        for name in ("accepted", "rejected", "released", "modified"):
-            outcomes.put_symbol(f"amqp:{name}:list")
-        outcomes.exit()
+        names = ("accepted", "rejected", "released", "modified")
+        sender.source.outcomes.put_object(symbols(f"amqp:{name}:list" for name in names))
 
 
 @dataclass(slots=True)
@@ -214,12 +203,12 @@ class _SendingNode:
 
 
 class SendingConnection(Handler):
-    """A connection, served by the thread that sends over it. The broker gets *properties* with every link."""
+    """A connection, served by the thread that sends over it; *modes* are those of every link."""
 
-    def __init__(self, dialer: Dialer, container_id: str, properties: Mapping[str, str]) -> None:
+    def __init__(self, dialer: Dialer, container_id: str, modes: LinkModes) -> None:
         self.usable = True
         self._dialer = dialer
-        self._properties = properties
+        self._link_options = [modes, _AllOutcomes()]
         self._container_id = container_id
         self._nodes: dict[str, _SendingNode] = {}
         self._in_flight: dict[str, int] = {}
@@ -376,7 +365,7 @@ class SendingConnection(Handler):
     def _attach_node(self, address: str) -> _SendingNode:
         assert self._connection is not None
         name = f"{self._container_id}|{address}|{next(self._tags)}"
-        link = self._container.create_sender(self._connection, address, name=name, options=_LinkModes(self._properties))
+        link = self._container.create_sender(self._connection, address, name=name, options=self._link_options)
         node = self._nodes[address] = _SendingNode(link)
         return node
 
@@ -431,7 +420,7 @@ class AmqpSender:
         self._dialer = Dialer(connection, container_id)
         self._container_id = container_id
         self._timeout = timeout
-        self._properties = read_string_map(connection.options, "linkproperties")
+        self._modes = LinkModes(connection.options)
         self._connection: SendingConnection | None = None
         self._isolator = PoisonIsolator()
 
@@ -461,7 +450,7 @@ class AmqpSender:
 
     def _connect(self) -> SendingConnection:
         if self._connection is None or not self._connection.check():
-            self._connection = SendingConnection(self._dialer, self._container_id, self._properties)
+            self._connection = SendingConnection(self._dialer, self._container_id, self._modes)
         return self._connection
 
 

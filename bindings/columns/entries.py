@@ -21,8 +21,6 @@ Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Int32 = npt.NDArray[np.int32]
 _MAX_UNSORTED: Final = 1 << 20
-MAX_NAMES_ONE_BY_ONE: Final = 64
-"""Maximum names that are looked up one by one; for more, sorting the entries is faster."""
 
 
 class Entries:
@@ -87,18 +85,13 @@ class Entries:
         rows[self.owners[entries]] = True
         return rows
 
-    def rows_with_repeats(self, condition: Callable[[str], object]) -> Bool:
-        """Return which rows have two entries with one name that meets a condition."""
+    def rows_with_repeats(self, at: Int | slice, numbers: Int | Int32) -> Bool:
+        """Return which rows have two of the entries *at* with one number; *numbers* has that of each entry."""
+        width = int(numbers.max(initial=0)) + 1
+        # In order of rows already; sorting takes what looking at number by number does.
+        pairs = np.sort(self.owners[at] * width + numbers[at], kind="stable")
         rows = np.zeros(self.rows, bool)
-        names = [name for name in self.names if condition(name)]
-        if len(names) <= MAX_NAMES_ONE_BY_ONE:
-            for name in names:
-                owners = self.owners[self.entries_named(name)]
-                rows[owners[1:][owners[1:] == owners[:-1]]] = True
-            return rows
-        entries = self.find_entries(condition)
-        pairs = np.sort(self.owners[entries] * len(self.names) + self.codes[entries])
-        rows[pairs[1:][pairs[1:] == pairs[:-1]] // len(self.names)] = True
+        rows[pairs[1:][pairs[1:] == pairs[:-1]] // width] = True
         return rows
 
 

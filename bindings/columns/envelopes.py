@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.entries import (
-    MAX_NAMES_ONE_BY_ONE,
     Bool,
     Int,
     PartEntries,
@@ -375,25 +374,11 @@ class Envelopes:
         bad = entries.is_kind(BINARY_KIND)[mine] | self._is_doubtful(decode_utf8(chars), mine, numbers)
         bad[find_invalid_strings(chars)] = True
         self.odd[entries.owners[mine[bad]]] = True
-        self.odd |= self._rows_with_repeats(numbers)
+        self.odd |= entries.rows_with_repeats(mine, self._roles.attributes[entries.numbers])
         sound = pc.equal(self._texts[VERSION_NAME], "1.0")
         for name in REQUIRED:
             sound = pc.and_(sound, pc.greater(pc.binary_length(self.attribute_column(name)), 0))
         self.odd |= self.events & ~pc.fill_null(sound, False).to_numpy(zero_copy_only=False)
-
-    def _rows_with_repeats(self, numbers: Int) -> Bool:
-        """Return which rows have two entries for one attribute."""
-        owners, places = self.entries.owners[self.attributes], self._roles.attributes[numbers]
-        repeated = np.zeros(self.entries.rows, bool)
-        count = len(self._roles.places)
-        if count <= MAX_NAMES_ONE_BY_ONE:
-            for place in range(count):
-                mine = owners[places == place]
-                repeated[mine[1:][mine[1:] == mine[:-1]]] = True
-        else:
-            pairs = np.sort(owners * count + places)
-            repeated[pairs[1:][pairs[1:] == pairs[:-1]] // count] = True
-        return repeated
 
     def _is_doubtful(self, texts: pa.StringArray, mine: Int, numbers: Int) -> Bool:
         """Return which values are not text, need decoding (HTTP, NATS), or may be of a type that events cannot have."""

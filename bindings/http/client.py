@@ -19,6 +19,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import httpx
 import msgspec
 
+from bindings.certificates import create_tls_context
 from bindings.gateways import Tls, to_line
 from catalog.documents.connecting import ConnectionPolicy, origin_of
 
@@ -120,10 +121,10 @@ def create_client(
     With *reach* it connects to allowed addresses only; other requests fail with :class:`ForbiddenHost`.
 
     Raises:
-        OSError, ssl.SSLError: a certificate file that cannot be read.
+        GatewayError: a certificate or key cannot be used; the text names the file.
     """
     transport = httpx.HTTPTransport(
-        verify=_create_tls_context(tls),
+        verify=create_tls_context(tls or Tls()),
         http1=version != "2",
         http2=version != "1.1",
         limits=httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight),
@@ -137,13 +138,6 @@ def create_client(
         follow_redirects=False,
         trust_env=False,
     )
-
-
-def _create_tls_context(tls: Tls | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(tls.ca) if tls and tls.ca else None)
-    if tls and tls.certificate:
-        context.load_cert_chain(tls.certificate, tls.key)
-    return context
 
 
 # Calls with a deadline. A thread cannot be killed, and no client timeout ends a request whose response trickles in. So

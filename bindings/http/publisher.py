@@ -70,7 +70,7 @@ class HttpPoster:
     (:mod:`bindings.http.client`).
 
     Raises:
-        OSError, ssl.SSLError: a certificate file that cannot be read.
+        GatewayError: a certificate or key cannot be used; the text names the file.
     """
 
     def __init__(

@@ -92,20 +92,9 @@ class KafkaOffsets:
         Raises:
             KafkaUnreachable: as :meth:`find_partitions`.
         """
-        found: dict[str, str] = {}
-        if not (names := sorted(set(topics))):
-            return found
         with self._connect() as admin:
-            asked = admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS)
-            for name, answer in asked.items():
-                try:
-                    id = str(answer.result().topic_id)
-                except KafkaException as error:
-                    if error.args[0].code() not in _NO_TOPIC:
-                        raise
-                else:
-                    found[name] = "" if id == _NO_ID else id
-        return found
+            known = {name: str(each.topic_id) for name, each in _iter_descriptions(admin, topics)}
+        return {name: "" if id == _NO_ID else id for name, id in known.items()}
 
     def topic_capabilities(self, topics: Iterable[str]) -> dict[str, TopicCapabilities]:
         """Return whether we may write to existing topics, and their maximum batch size.
@@ -113,24 +102,19 @@ class KafkaOffsets:
         Raises:
             KafkaUnreachable: as :meth:`find_partitions`.
         """
-        found: dict[str, TopicCapabilities] = {}
-        if not (names := sorted(set(topics))):
-            return found
         with self._connect() as admin:
-            options: dict[str, Any] = {"request_timeout": TIMEOUT_SECONDS}
-            asked = admin.describe_topics(TopicCollection(names), include_authorized_operations=True, **options)
-            for name, answer in asked.items():
-                try:
-                    may = answer.result().authorized_operations
-                except KafkaException as error:
-                    if error.args[0].code() in (*_NO_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED):
-                        if error.args[0].code() not in _NO_TOPIC:
-                            found[name] = TopicCapabilities(writable=False)
-                        continue
-                    raise
-                found[name] = TopicCapabilities(not may or AclOperation.WRITE in may)
+            described = _iter_descriptions(admin, topics, include_authorized_operations=True)
+            found = {
+                name: TopicCapabilities(
+                    each is not None
+                    and (not each.authorized_operations or AclOperation.WRITE in each.authorized_operations)
+                )
+                for name, each in described
+            }
             there = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in found]
-            for resource, settings in (admin.describe_configs(there, **options) if there else {}).items():
+            for resource, settings in (
+                admin.describe_configs(there, request_timeout=TIMEOUT_SECONDS) if there else {}
+            ).items():
                 # A client that may write need not be allowed to read the configuration.
                 with contextlib.suppress(KafkaException):
                     limit = settings.result()["max.message.bytes"].value
@@ -273,6 +257,20 @@ class KafkaOffsets:
         """Return the client's most informative error: a refusal before a lost connection."""
         ranked = sorted(self._errors, key=lambda each: each.code() not in _REFUSED)
         return ranked[0].str() if ranked else ""
+
+
+def _iter_descriptions(admin: AdminClient, topics: Iterable[str], **options: Any) -> Iterator[tuple[str, Any]]:
+    """Yield existing topics with their descriptions; None for one that we may not see."""
+    names = sorted(set(topics))
+    asked = admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS, **options) if names else {}
+    for name, answer in asked.items():
+        try:
+            yield name, answer.result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and options:
+                yield name, None
+            elif error.args[0].code() not in _NO_TOPIC:
+                raise
 
 
 # The mean record size of topics, from a few records.

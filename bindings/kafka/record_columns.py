@@ -104,7 +104,7 @@ class KafkaColumnReader:
             yield (seen.first_entries(name) >= 0) & ~is_not_null(seen.text_column(name))
         yield entries.rows_with(entries.find_entries(_needs_exact_codec))
         # If a header repeats, the first one with a value counts.
-        yield entries.rows_with_repeats(self._is_decisive_name)
+        yield entries.rows_with_repeats(entries.find_entries(self._is_decisive_name), entries.codes)
         attributes = entries.find_entries(lambda name: name.startswith(ATTRIBUTE))
         # A native record must not pass these on: they would describe the event that it becomes.
         yield entries.rows_with(attributes) & ~events

@@ -222,12 +222,8 @@ class MqttGateway(LinkOwner):
         self._stop_at: float | None = None
         self._drained = False
         self._fault = ""
-        self._connected = False
-
-    @property
-    def connected(self) -> bool:
+        self.connected = False
         """Whether it is connected, and the broker granted every subscription."""
-        return self._connected
 
     @property
     def alive(self) -> bool:
@@ -265,7 +261,7 @@ class MqttGateway(LinkOwner):
         self._stop_at = time.monotonic() + grace
         self._wakeup.wake()
         self._thread.join(grace + JOIN_SECONDS)
-        self._connected = False
+        self.connected = False
         if not self._thread.is_alive():
             self._wakeup.close()
 
@@ -313,7 +309,7 @@ class MqttGateway(LinkOwner):
             self._fault = f"the MQTT gateway stopped after an internal error: {type(error).__name__}"
             _logger.exception("the MQTT gateway stopped after an internal error")
         finally:
-            self._connected = False
+            self.connected = False
 
     def _connect_and_serve(self) -> None:
         self._copy_detector.clear()
@@ -329,7 +325,7 @@ class MqttGateway(LinkOwner):
                     self._drain_unstored(link)
             finally:
                 link.close("the gateway stopped")
-            self._connected = False
+            self.connected = False
             self._ack_queue.drop_waiting(_will_be_redelivered)
             if self._stop_at is not None:
                 return
@@ -351,7 +347,7 @@ class MqttGateway(LinkOwner):
             self._ack_queue.advance()
             if begun and link.alive:
                 self._subscriber.send_requests(link)
-                self._connected = self._subscriber.is_complete
+                self.connected = self._subscriber.is_complete
 
     def _drain_unstored(self, link: MqttLink | None) -> None:
         """Store and acknowledge unstored messages until the deadline, then disconnect; only the first call does so."""
@@ -392,7 +388,7 @@ class MqttGateway(LinkOwner):
         0 and 3.1.1, and brokers that do not obey, are limited by not reading. The first answers on a link are always
         read: else messages of the last link, which wait for a full inbox, would keep the gateway from connecting.
         """
-        if not self._connected and self._subscriber.is_pending:
+        if not self.connected and self._subscriber.is_pending:
             return True
         return self._ack_queue.unstored_count <= self._config.limits.max_in_flight
 

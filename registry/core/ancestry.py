@@ -22,6 +22,7 @@ from catalog.linting.attributes import rejecting_errors
 from catalog.load import build_catalog
 from catalog.model import Finding
 from catalog.parsing.pointers import unescape_step
+from catalog.values import parse_whole_number
 from registry.core.requests import ResourcePath, parse_resource_path
 from registry.core.views import INLINE_ALL, EntityView, Scope, ShownResource, ViewOptions, find_shown
 from registry.errors import Refusal, invalid_value, join_values
@@ -40,13 +41,12 @@ from registry.store.entities import Entity, GroupEntity, Version, WriteTransacti
 # Newest and oldest version, and ancestry (``model.md``, versionmode).
 
 _SEMVER: Final = re.compile(r"v?(\d{1,18})(?:\.(\d{1,18}))?(?:\.(\d{1,18}))?(?:-([0-9A-Za-z.-]{1,100}))?(?:\+.*)?")
-_MAX_DIGITS: Final = 18
 
 
 def parse_number(version: str) -> int | None:
     """Return a numeric version id as a number, None for other ids, which only the core API can create."""
-    plain = version.isascii() and version.isdecimal() and len(version) <= _MAX_DIGITS
-    return int(version) if plain and str(int(version)) == version else None
+    number = parse_whole_number(version, 10**18 - 1)
+    return number if str(number) == version else None
 
 
 def version_sort_key(version: str) -> tuple[bool, int, str]:

@@ -10,7 +10,9 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Row
 
+from catalog.parsing.pointers import to_pointer
 from registry.core.views import CHECKS
+from registry.errors import invalid_value
 from registry.store import history
 from registry.store.entities import Entity, Registry, Resource, Version, WriteTransaction, level_of, to_json_text
 from registry.store.history import MODEL_XID, Mark, Marks, digest_of, is_by_xid, marks_by_version
@@ -234,12 +236,14 @@ def _mark_version(marks: Marks, xid: str, work: WriteTransaction, known: dict[st
             mark.deleted, mark.digest = True, ""
             put_own_mark(marks, mark)
         return
-    digest = digest_of(now.attributes)
+    digest, authority = digest_of(now.attributes), str(now.attributes.get("authority") or "")
+    if not authority.isprintable():  # other catalogs refuse it, and PostgreSQL refuses NUL
+        raise invalid_value(xid, "authority", "has characters that are not printable")
     if mark is not None and mark.digest == digest:
         return
     if mark is None:
         mark = Mark(owner, new_uid(marks), name, 0, "")
-    mark.digest, mark.authority = digest, str(now.attributes.get("authority") or "")
+    mark.digest, mark.authority = digest, authority
     put_own_mark(marks, mark)
 
 
@@ -259,7 +263,6 @@ def new_uid(marks: Marks) -> str:
 
 _MAX_DEPTH: Final = 8
 """Nesting depth that is compared member by member; deeper objects are compared as a whole."""
-_ESCAPES: Final = str.maketrans({"~": "~0", "/": "~1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +314,7 @@ def iter_json_differences(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield JSON pointers of differences, with ``old`` unless added and ``new`` unless removed."""
     for name in {**old, **new}:
-        pointer = f"{place}/{name.translate(_ESCAPES)}"
+        pointer = place + to_pointer([name])
         one, other = old.get(name), new.get(name)
         if name in old and name in new:
             if isinstance(one, Mapping) and isinstance(other, Mapping) and depth < _MAX_DEPTH:

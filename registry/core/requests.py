@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from catalog.values import parse_whole_number
 from registry.errors import Refusal, invalid_value, join_values
 from registry.model.attributes import WILDCARD, GroupType, Model, ResourceType, parse_time
 from registry.store.entities import EntityReader
@@ -385,9 +386,9 @@ def parse_epoch(text: str | None, path: str) -> int | None:
     """
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+    if (epoch := parse_whole_number(text)) is None:
         raise Refusal("bad_flag", path, detail="epoch must be an unsigned integer", flag="epoch")
-    return int(text)
+    return epoch
 
 
 # Filters: expressions in dot notation over entities and those below them (core ``spec.md``, Filter Flag).
@@ -397,7 +398,6 @@ def parse_epoch(text: str | None, path: str) -> int | None:
 _PART_FORM: Final = re.compile(
     r"\.(?P<name>[A-Za-z0-9_:\-]+|\*)|\.?\[(?:(?P<index>\d{1,9}|\*)|'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\")\]"
 )
-MAX_PARTS: Final = 32
 Part = str | int
 ANY_PART: Final = "\0any"
 """``*``: every member or item."""
@@ -413,7 +413,7 @@ def parse_path(text: str) -> tuple[Part, ...]:
     rest = text if text[:1] == "[" else f".{text}"
     while rest:
         hit = _PART_FORM.match(rest)
-        if hit is None or len(parts) == MAX_PARTS:
+        if hit is None:
             raise ValueError(f"{text!r} is not a path in dot notation")
         name, index, single, double = hit.group("name", "index", "single", "double")
         if "*" in (name, index):

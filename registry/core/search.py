@@ -14,8 +14,6 @@ import msgspec
 from rapidfuzz.distance import Indel
 from sqlalchemy import Connection, and_, func, or_, select
 
-from registry.core.requests import RegistryRequest, ResourcePath
-from registry.core.service import RegistrySession
 from registry.store.engine import GROUPS, RESOURCES, VERSIONS
 from registry.store.entities import bounds_below
 
@@ -98,18 +96,6 @@ def xids_after(connection: Connection, within: str, after: str, limit: int) -> l
         chosen.append(query.order_by(table.c.xid).limit(limit))
     found = [xid for query in chosen for xid in connection.execute(query).scalars()]
     return sorted(found)[:limit]
-
-
-def read_document(session: RegistrySession, place: ResourcePath) -> tuple[Mapping[str, Any], bytes | None]:
-    """Return a resource or a version as the API shows it, with its document if it is stored here.
-
-    Raises:
-        Refusal: it does not exist.
-    """
-    segments = tuple(place.xid.split("/")[1:])
-    answer = session.perform(RegistryRequest("read", segments, place.xid, ""))
-    assert answer.body is not None
-    return answer.body, answer.document if not answer.document_url else None
 
 
 def diff_lines(old: Sequence[str], new: Sequence[str]) -> list[Line] | None:

@@ -74,7 +74,7 @@ def _check_inline(names: Sequence[str], text: str, model: Model, place: Resource
             return
         if at is None:
             raise Refusal("bad_inline", path, value=text, error_detail=f"{names[index - 1]} has nothing to inline")
-        inlineable, attributes, following = _inlinable_at(at, model)
+        inlineable, attributes, following = inlinable_at(at, model)
         if name not in inlineable:
             if name in attributes and last:
                 raise Refusal("inline_noninlineable", path, name=name)
@@ -82,25 +82,25 @@ def _check_inline(names: Sequence[str], text: str, model: Model, place: Resource
         at = following.get(name)
 
 
-def _inlinable_at(
+def inlinable_at(
     place: ResourcePath, model: Model
-) -> tuple[set[str], Mapping[str, ModelAttribute], dict[str, ResourcePath]]:
+) -> tuple[tuple[str, ...], Mapping[str, ModelAttribute], dict[str, ResourcePath]]:
     """Return what can be inlined at a path, all attributes, and the collections below."""
     if place.kind == "registry":
         deeper = {name: ResourcePath("groups", kind) for name, kind in model.groups.items()}
-        return {*deeper, *CONFIGURATION}, model.attributes, deeper
+        return (*CONFIGURATION, *deeper), model.attributes, deeper
     kind = place.resource_type
     if kind is None:
         owner = ResourcePath("group", place.group, place.gid)
         deeper = {name: owner.collection(name) for name in place.group.resources}
-        return set(deeper), place.group.attributes, deeper
+        return tuple(deeper), place.group.attributes, deeper
     if place.kind == "meta":
-        return set(), kind.meta, {}
-    document = {kind.singular} if kind.hasdocument else set()
+        return (), kind.meta, {}
+    document = (kind.singular,) if kind.hasdocument else ()
     if place.kind in ("versions", "version"):
         return document, kind.attributes, {}
     deeper = {"versions": place.collection("versions")}
-    return {*document, "versions", "meta"}, {**kind.attributes, **kind.resource}, deeper
+    return ("meta", *document, "versions"), {**kind.attributes, **kind.resource}, deeper
 
 
 # Resources with their default version, and with the target of an ``xref``.

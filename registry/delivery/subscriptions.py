@@ -177,13 +177,12 @@ class Sender(Protocol):
 class BrokerSender:
     """Implements :class:`Sender` with a publisher of the bindings."""
 
-    def __init__(self, publisher: Publisher, batch_size: int = 500) -> None:
+    def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        self._most = batch_size
 
     def send_allowance(self) -> tuple[int, float]:
         """Return the batch size; there is no rate limit."""
-        return self._most, 0.0
+        return 500, 0.0
 
     def send(self, messages: Sequence[Outbound]) -> list[DeliveryResult]:
         """Send messages; if none was accepted, the target is unavailable."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,9 +14,11 @@ from urllib.parse import parse_qsl, quote, unquote_plus, unquote_to_bytes, urlen
 
 import msgspec
 
+from bindings.envelope import UNESCAPED
 from bindings.http.request import Access, Guard, HttpProblem, Reply, RequestHead
 from catalog.findings import DocumentError
 from catalog.parsing.texts import parse_text
+from catalog.values import parse_whole_number
 from registry.core.requests import (
     ABSENT,
     Flags,
@@ -36,13 +39,13 @@ from registry.model.attributes import ModelAttribute, ResourceType
 # Attributes as ``xRegistry-`` headers (``http.md``, HTTP Header Values).
 
 PREFIX: Final = "xregistry-"
-_UNESCAPED: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+_ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 
 
 def encode_header(value: Any) -> bytes:
     """Encode a scalar as a header value."""
     text = ("true" if value else "false") if isinstance(value, bool) else str(value)
-    return quote(text, safe=_UNESCAPED).encode("ascii")
+    return quote(text, safe=UNESCAPED).encode("ascii")
 
 
 def decode_header(value: bytes, name: str, path: str) -> str:
@@ -53,7 +56,7 @@ def decode_header(value: bytes, name: str, path: str) -> str:
     """
     text = value.strip()
     if len(text) > 1 and text[:1] == text[-1:] == b'"':
-        text = _unquote(text[1:-1])
+        text = _ESCAPED.sub(rb"\1", text[1:-1])
     try:
         return unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
@@ -121,17 +124,6 @@ def _parse_typed(text: str, attribute: ModelAttribute | None) -> Any:
     return text
 
 
-def _unquote(text: bytes) -> bytes:
-    unquoted, escaped = bytearray(), False
-    for byte in text:
-        if byte == 0x5C and not escaped:
-            escaped = True
-        else:
-            unquoted.append(byte)
-            escaped = False
-    return bytes(unquoted)
-
-
 VERBS: Final[dict[str, Verb]] = {
     "GET": "read",
     "HEAD": "read",
@@ -142,9 +134,6 @@ VERBS: Final[dict[str, Verb]] = {
 }
 DETAILS: Final = "$details"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
-MAX_SEGMENTS: Final = 8
-MAX_REPEATED: Final = 20
-"""Duplicate keys reported for one body."""
 _SINGLE_FLAGS: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "cursor")
 
 
@@ -165,8 +154,6 @@ def parse_request(call: ApiCall) -> RegistryRequest:
     head = call.head
     path = decode_text(head.path, "/")
     segments = tuple(decode_text(part, path) for part in head.path.split(b"/") if part)
-    if len(segments) > MAX_SEGMENTS:
-        raise Refusal("api_not_found", path)
     details = bool(segments) and segments[-1].endswith(DETAILS)
     if details:
         segments = (*segments[:-1], segments[-1].removesuffix(DETAILS))
@@ -250,7 +237,7 @@ def parse_json(body: bytes, path: str) -> Any:
 def find_repeated_keys(body: bytes) -> tuple[dict[str, str], ...]:
     """Return findings about duplicate keys in objects of a JSON body; the last value is used."""
     try:
-        places = parse_text("", body).duplicates[:MAX_REPEATED]
+        places = parse_text("", body).duplicates
     except DocumentError:
         return ()  # parsing reports the error
     message, hint = "duplicate key; the last value is used", "remove one of them"
@@ -288,9 +275,21 @@ def parse_limit(text: str | None, path: str) -> int | None:
     """
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text)):
+    if not (limit := parse_whole_number(text, 999_999_999)):
         raise Refusal("bad_request", path, error_detail="limit must be a positive integer")
-    return int(text)
+    return limit
+
+
+def parse_entry_number(text: str | None, path: str) -> int | None:
+    """Return the cursor of the history as a number, None without it.
+
+    Raises:
+        Refusal: it is not the number of an entry.
+    """
+    number = parse_whole_number(text) if text else None
+    if text and number is None:
+        raise Refusal("bad_request", path, error_detail="cursor must be the number of an entry")
+    return number
 
 
 def decode_text(text: bytes, path: str) -> str:
@@ -643,8 +642,6 @@ _ALLOWED_HEADERS: Final = b"Authorization, Content-Type, If-Match, If-None-Match
 _SAME_SITE: Final = (b"same-origin", b"none")
 _WITHOUT_PREFLIGHT: Final = (b"", b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
 """Content types that a browser sends without a preflight."""
-_MAX_PREFLIGHT_BYTES: Final = 8192
-"""Bytes of header names that a preflight may request."""
 
 
 class CorsPolicy:
@@ -665,7 +662,7 @@ class CorsPolicy:
             return None
         asked = head.header(b"access-control-request-headers") or b""
         # Header names cannot contain separators; `*` is not a wildcard for requests with credentials.
-        plain = len(asked) <= _MAX_PREFLIGHT_BYTES and all(byte > 0x1F and byte < 0x7F for byte in asked)
+        plain = all(byte > 0x1F and byte < 0x7F for byte in asked)
         allowed = asked if asked and plain else _ALLOWED_HEADERS
         fields = (
             (b"Access-Control-Allow-Methods", _METHODS),

@@ -14,10 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs
 
-import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.http.request import HttpProblem, Reply, RequestHead, body_too_large, unavailable_problem
@@ -26,7 +25,7 @@ from registry.core import changes
 from registry.core.requests import RequestSender
 from registry.core.service import RegistryService
 from registry.delivery.service import SubscriptionApi
-from registry.delivery.subscriptions import MAX_BYTES
+from registry.delivery.subscriptions import MAX_BYTES, PATH
 from registry.delivery.targets import RATE, parse_rate
 from registry.errors import Refusal
 from registry.http.access import (
@@ -43,6 +42,8 @@ from registry.http.access import (
     common_headers,
     json_reply,
     next_link,
+    parse_entry_number,
+    parse_json,
     parse_limit,
     parse_query,
     single_value,
@@ -217,7 +218,6 @@ def _post_reply(loop: asyncio.AbstractEventLoop, answer: Callable[[Reply], None]
 FLAGS: Final = ("xid", "limit", "cursor", "sort")
 _ALLOW_HEADER: Final = (b"Allow", ", ".join(READ_METHODS).encode("ascii"))
 _PAGE_BYTES: Final = 8 * 2**20
-_MAX_NUMBER: Final = 2**63 - 1
 
 
 class HistoryApi(RegistryApi):
@@ -247,7 +247,7 @@ class HistoryApi(RegistryApi):
             xid=values["xid"] or "",
             below="below" in given,
             oldest=values["sort"] in HISTORY_ORDERS[:2],
-            after=_parse_cursor(values["cursor"], path),
+            after=parse_entry_number(values["cursor"], path),
             limit=min(parse_limit(values["limit"], path) or call.pages.usual, call.pages.most),
             who=call.sender.administrator or bool(call.sender.name),
         )
@@ -260,14 +260,6 @@ class HistoryApi(RegistryApi):
                 kept["below"] = ""
             links.append(next_link(call.url, kept.items(), query.limit, str(found[-1]["number"])))
         return json_reply(found, 200, links)
-
-
-def _parse_cursor(text: str | None, path: str) -> int | None:
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_NUMBER):
-        raise Refusal("bad_request", path, error_detail="cursor must be the number of an entry")
-    return int(text)
 
 
 # The CloudEvents Subscriptions API over HTTP, at ``/subscriptions``, and the callback of webhook targets.
@@ -299,7 +291,7 @@ class SubscriptionsHttpApi(RegistryApi):
                 HTTPStatus.METHOD_NOT_ALLOWED, f"{call.head.method} is not allowed here", allow
             ).to_reply()
         if not call.sender.writes:
-            raise Refusal("forbidden", "/subscriptions", error_detail="only writers may use subscriptions")
+            raise Refusal("forbidden", PATH, error_detail="only writers may use subscriptions")
         who = None if call.sender.administrator else call.sender.name
         return self._reply_of_one(call, name, who) if name else self._reply_of_all(call, who)
 
@@ -309,14 +301,14 @@ class SubscriptionsHttpApi(RegistryApi):
         fault = _fault_reply(call)
         if fault is not None:
             return fault
-        identifier, created = self._subscriptions.create(_parse_body(call), call.sender.name)
+        identifier, created = self._subscriptions.create(parse_json(call.body, PATH), call.sender.name)
         location = (b"Location", f"{call.url}/{identifier}".encode("latin-1", "replace"))
         return json_reply(created, 201, (location,))
 
     def _reply_of_one(self, call: ApiCall, name: str, who: str | None) -> Reply:
         if call.head.method == "PUT":
             fault = _fault_reply(call)
-            return fault or json_reply(self._subscriptions.replace(name, _parse_body(call), who))
+            return fault or json_reply(self._subscriptions.replace(name, parse_json(call.body, PATH), who))
         act = self._subscriptions.delete if call.head.method == "DELETE" else self._subscriptions.read
         return json_reply(act(name, who))
 
@@ -342,7 +334,7 @@ class PermissionApi(RegistryApi):
 
 def _subscription_id(call: ApiCall) -> str:
     name = call.path.strip(b"/").decode("latin-1")
-    if "/" in name or len(name) > 128:
+    if "/" in name:
         raise Refusal("api_not_found", call.head.path.decode("latin-1"))
     return name
 
@@ -356,10 +348,3 @@ def _fault_reply(call: ApiCall) -> Reply | None:
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a subscription has at most {MAX_BYTES} bytes"
         ).to_reply()
     return None
-
-
-def _parse_body(call: ApiCall) -> Any:
-    try:
-        return msgspec.json.decode(call.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal("parsing_data", "/subscriptions", error_detail=str(error)) from None

@@ -15,6 +15,7 @@ from registry.core.ancestry import IGNORE_VALUES
 from registry.core.requests import ResourcePath, Verb
 from registry.core.responses import CONFIGURATION_PATHS, is_enabled
 from registry.core.service import METHODS
+from registry.core.views import inlinable_at
 from registry.delivery.service import PERMISSIONS
 from registry.delivery.subscriptions import PATH, SECRET_MEMBERS, subscriptions_document
 from registry.delivery.targets import PROTOCOLS
@@ -248,29 +249,12 @@ def iter_attribute_headers(kind: ResourceType) -> Iterator[Parameter]:
 
 def _iter_inlineable(place: ResourcePath, model: Model) -> Iterator[str]:
     """Yield everything that can be inlined at a path and below."""
+    names, _, collections = inlinable_at(place, model)
     yield "*"
-    if place.kind == "registry":
-        yield from ("capabilities", "model", "modelsource")
-        for plural, group in model.groups.items():
-            yield from _iter_below(plural, ResourcePath("groups", group), model)
-    elif place.kind in ("groups", "group"):
-        for plural, each in place.group.resources.items():
-            yield from _iter_below(plural, ResourcePath("resources", place.group, "", each), model)
-    elif place.kind in ("resources", "resource"):
-        yield from ("meta", *_document_names(place.resource))
-        yield from _iter_below("versions", ResourcePath("versions", place.group, "", place.resource), model)
-    elif place.kind in ("versions", "version"):
-        yield from _document_names(place.resource)
-
-
-def _iter_below(name: str, place: ResourcePath, model: Model) -> Iterator[str]:
-    yield name
-    for each in _iter_inlineable(place, model):
-        yield f"{name}.{each}"
-
-
-def _document_names(kind: ResourceType) -> tuple[str, ...]:
-    return (kind.singular,) if kind.hasdocument else ()
+    for name in names:
+        yield name
+        if name in collections:
+            yield from (f"{name}.{each}" for each in _iter_inlineable(collections[name], model))
 
 
 def _header_parameter(name: str, schema: Mapping[str, Any], description: str) -> Parameter:

@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -43,6 +43,7 @@ from registry.http.access import (
     json_reply,
     matches_etag,
     options_reply,
+    parse_entry_number,
     parse_query,
     parse_request,
     single_value,
@@ -292,9 +293,12 @@ class _Page:
             if place.kind != "groups":
                 self._perform(place.owner)  # raises if it does not exist
             return {}, None
-        if place.kind in ("resource", "version"):
-            return looking.read_document(self._session, place)
-        return self._perform(place).body or {}, None
+        return self._read_with_document(place)
+
+    def _read_with_document(self, place: ResourcePath) -> tuple[Mapping[str, Any], bytes | None]:
+        """Return an entity as the API shows it, with its document if it is stored here."""
+        answer = self._perform(place, details=False)
+        return answer.body or {}, None if answer.document_url else answer.document
 
     def _overview(self, body: Mapping[str, Any], document: bytes | None) -> dict[str, Any]:
         place, model = self._place, self._session.model
@@ -355,11 +359,9 @@ class _Page:
 
     def _history(self, gone: bool) -> dict[str, Any]:
         place, cursor, writer = self._place, self._given["cursor"], self._call.sender
-        if not (cursor.isascii() and (not cursor or cursor.isdecimal()) and len(cursor) < 19):
-            raise Refusal("bad_request", place.xid, error_detail="cursor must be the number of an entry")
         xid = "" if place.kind == "registry" else place.xid
         who = writer.administrator or bool(writer.name)
-        question = changes.HistoryQuery(xid, bool(xid), False, int(cursor) if cursor else None, _PAGE_ROWS, who)
+        question = changes.HistoryQuery(xid, bool(xid), False, parse_entry_number(cursor, place.xid), _PAGE_ROWS, who)
         entries, more = changes.history_page(self._session.reader.connection, question, _HISTORY_BYTES)
         if gone and not entries:
             raise Refusal("not_found", place.xid)
@@ -370,11 +372,10 @@ class _Page:
         place = self._place
         if place.kind != "resource":
             raise Refusal("api_not_found", place.xid)
-        read = partial(looking.read_document, self._session)
-        newer = self._given["to"] or str(read(place)[0].get("versionid") or "")
-        new, new_document = read(replace(place, kind="version", vid=newer))
+        newer = self._given["to"] or str(self._read_with_document(place)[0].get("versionid") or "")
+        new, new_document = self._read_with_document(replace(place, kind="version", vid=newer))
         older = self._given["from"] or str(new.get("ancestorid") or "")
-        old, old_document = read(replace(place, kind="version", vid=older))
+        old, old_document = self._read_with_document(replace(place, kind="version", vid=older))
         one, other = ({name: each for name, each in body.items() if name not in _VERSION_ONLY} for body in (old, new))
         page: dict[str, Any] = {"xid": place.xid, "older": older, "newer": newer}
         page["attributes"] = list(changes.iter_json_differences("", one, other))
@@ -388,11 +389,11 @@ class _Page:
     def _resolve(self, xids: Sequence[str]) -> ResolvedEntities:
         return ResolvedEntities(self._session.reader.connection, self._session.model, xids)
 
-    def _perform(self, place: ResourcePath, **more: Any) -> Response:
+    def _perform(self, place: ResourcePath, *, details: bool = True, **more: Any) -> Response:
         segments = tuple(each for each in place.xid.split("/") if each)
         most = self._call.max_answer
         return self._session.perform(
-            RegistryRequest("read", segments, place.xid, "", details=True, max_answer=most, **more)
+            RegistryRequest("read", segments, place.xid, "", details=details, max_answer=most, **more)
         )
 
     def _title(self) -> str:

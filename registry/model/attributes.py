@@ -134,15 +134,15 @@ KEY: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
 NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 MAX_SCALAR: Final = 4096
 """Maximum bytes of the name and value of a scalar attribute together."""
-MAX_DEPTH: Final = 32
 _URI: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*", re.ASCII)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 
 
-def find_fault(value: Any, attribute: ModelAttribute, depth: int = 0) -> str:
-    """Return why a value is not valid, '' if it is; the text continues ``the attribute``."""
-    if depth > MAX_DEPTH:
-        return "is nested too deeply"
+def find_fault(value: Any, attribute: ModelAttribute) -> str:
+    """Return why a value is not valid, '' if it is; the text continues ``the attribute``.
+
+    It goes as deep as the model, which is limited.
+    """
     if value is None:
         return "is null"
     if attribute.type == "any":
@@ -150,8 +150,8 @@ def find_fault(value: Any, attribute: ModelAttribute, depth: int = 0) -> str:
     if attribute.is_scalar:
         return _scalar_fault(value, attribute)
     if attribute.type in ("array", "map"):
-        return _members_fault(value, attribute, depth)
-    return _object_fault(value, attribute, depth)
+        return _members_fault(value, attribute)
+    return _object_fault(value, attribute)
 
 
 def active_attributes(attributes: Mapping[str, ModelAttribute], values: Mapping[str, Any]) -> dict[str, ModelAttribute]:
@@ -189,7 +189,7 @@ def _scalar_fault(value: Any, attribute: ModelAttribute) -> str:
     return ""
 
 
-def _members_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
+def _members_fault(value: Any, attribute: ModelAttribute) -> str:
     """Return why an array or a map is not valid."""
     listed = attribute.type == "array"
     if not isinstance(value, list if listed else Mapping):
@@ -200,14 +200,14 @@ def _members_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
         if not listed and not KEY.fullmatch(key):
             return f"has the key {key!r}, which is too long or not made of a-z, 0-9, ':', '-', '_' and '.'"
         place = f"[{key}]" if listed else f".{key}"
-        if why := find_fault(each, attribute.item, depth + 1):
+        if why := find_fault(each, attribute.item):
             return f"{place} {why}"
         if attribute.enum and attribute.strict and each not in attribute.enum:
             return f"{place} must be one of {', '.join(map(_text_fault, attribute.enum))}"
     return ""
 
 
-def _object_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
+def _object_fault(value: Any, attribute: ModelAttribute) -> str:
     if not isinstance(value, Mapping):
         return "must be an object"
     try:
@@ -219,7 +219,7 @@ def _object_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
             return f".{name} is unknown"
         if name not in known and not KEY.fullmatch(name) and not NAME.fullmatch(name):
             return f"has a member {name!r}, which is not a valid attribute name"
-        why = "" if each is None else find_fault(each, known.get(name) or known[WILDCARD], depth + 1)
+        why = "" if each is None else find_fault(each, known.get(name) or known[WILDCARD])
         if why:
             return f".{name} {why}"
     for name, member in known.items():

@@ -35,7 +35,6 @@ from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks, is_by
 Winner = Literal["mine", "theirs", "both-mine", "both-theirs"]
 """Which state wins; with ``both`` the other content is kept as well."""
 MAX_ORIGINS: Final = 1000
-MAX_AUTHORITY: Final = 1000
 _NAME_FORM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@+]{0,127}", re.ASCII)
 MAX_AHEAD: Final = 2**32
 """How far stamps of a page may be ahead of our clock before the page."""
@@ -78,11 +77,7 @@ class ReplicatedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         own = (self.definition, self.uid, self.name)
         if not self.xid and not all(_NAME_FORM.fullmatch(each) for each in own):
             return "a version needs a definition, a uid and an id"
-        return (
-            ""
-            if self.authority.isprintable() and len(self.authority) <= MAX_AUTHORITY
-            else "its authority is not valid"
-        )
+        return "" if self.authority.isprintable() else "its authority is not valid"
 
 
 def _xid_names(xid: str) -> list[str]:
@@ -186,7 +181,6 @@ def possible_xids(group: str, name: str, authority: str) -> tuple[str, str]:
 _logger = logging.getLogger(__name__)
 Perform = Callable[[Verb, tuple[str, ...], Any], None]
 _DIGEST_LENGTH: Final = 8
-_MAX_ID: Final = 128
 
 
 class VersionState(msgspec.Struct, omit_defaults=True):
@@ -354,7 +348,7 @@ class EntityMerger:
     ) -> None:
         """Keep the losing content as a new version, older than the winning one."""
         digest = digest_of_state(msgspec.to_builtins(lost))
-        name = f"{names[5][: _MAX_ID - _DIGEST_LENGTH - 1]}-{digest[:_DIGEST_LENGTH]}"
+        name = f"{names[5][: MAX_ID - _DIGEST_LENGTH - 1]}-{digest[:_DIGEST_LENGTH]}"
         where = (*names[:5], name)
         xid = join_xid(where)
         if not write[1] or self._marks.mark_of(xid) is not None:

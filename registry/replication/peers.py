@@ -120,8 +120,6 @@ _logger = logging.getLogger(__name__)
 Direction = Literal["pull", "push", "both"]
 _STATUS_OK: Final = 200
 _LAST_POSITION: Final = 2**63 - 1
-_MAX_CHANGES: Final = 2_000
-"""Changes accepted in a page: more than a peer of any release sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +273,7 @@ class PeerExchange:
         by = Fetcher(network=True, logins=peer.logins)
         url = f"{peer.url}?changes={position}"
         page = parse_page(by.fetch(url))
-        if page is None or len(page.changes) > _MAX_CHANGES or not 0 <= page.position <= _LAST_POSITION:
+        if page is None or not 0 <= page.position <= _LAST_POSITION:
             hint = "use the URL of the message catalog of an xrouter registry"
             raise DocumentError(f"{by.address(url)} did not return changes of a catalog", file=peer.url, hint=hint)
         return page

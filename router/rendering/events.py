@@ -174,20 +174,11 @@ def _is_kind(kinds: pa.StringArray, kind: str) -> Bool:
 def _find_fallback_rows(entries: Entries, layout: _EntryLayout) -> Bool:
     """Find the rows where a member or a name in a member is repeated: only the last one would count."""
     begun = np.flatnonzero(layout.positions != _CONTINUES)
-    fallback = _rows_with_repeats(entries, begun, layout.member_numbers)
+    fallback = entries.rows_with_repeats(begun, layout.member_numbers)
     named = np.flatnonzero(layout.roles == _MAP)
-    fallback |= _rows_with_repeats(entries, named, entries.codes.astype(np.int64))
+    fallback |= entries.rows_with_repeats(named, entries.codes)
     bare = np.array(["." not in name for name in entries.names], bool)[entries.codes[named]]
     return fallback | entries.rows_with(named[bare])
-
-
-def _rows_with_repeats(entries: Entries, at: Int, numbers: Int) -> Bool:
-    """Find the rows where two of the entries *at* have the same number."""
-    width = int(numbers.max(initial=0)) + 1
-    pairs = np.sort(entries.owners[at] * width + numbers[at])
-    rows = np.zeros(entries.rows, bool)
-    rows[pairs[1:][pairs[1:] == pairs[:-1]] // width] = True
-    return rows
 
 
 _NUMBERS: Final = ("partition", "offset", "timestamp")

@@ -384,18 +384,22 @@ def mirror_registry(
         RegistryUnavailableError: it does not answer now; what was mirrored stays.
     """
     cache = SchemaIdCache(folder, address.url)
-    local = threading.local()  # a client serves one thread
+    local = threading.local()
+
+    def client() -> SchemaIdRegistry:
+        """Return this thread's client: each serves one."""
+        if not hasattr(local, "client"):
+            local.client = address.client()
+        own: SchemaIdRegistry = local.client
+        return own
+
     index = {subject: dict(versions) for subject, versions in cache.mirrored_versions().items()}
     on_disk = {schema_id for schema_id in cache.ids() if _is_readable(cache, schema_id)}
-    chosen = list(dict.fromkeys(subjects)) or address.client().list_subjects()
+    chosen = list(dict.fromkeys(subjects)) or client().list_subjects()
     reported = time.monotonic()
-    with ThreadPoolExecutor(
-        THREADS, thread_name_prefix="schemas", initializer=lambda: setattr(local, "client", address.client())
-    ) as pool:
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="schemas") as pool:
         todo: list[tuple[str, int]] = []
-        for subject, versions in zip(
-            chosen, pool.map(lambda each: local.client.list_versions(each), chosen), strict=True
-        ):
+        for subject, versions in zip(chosen, pool.map(lambda each: client().list_versions(each), chosen), strict=True):
             if not versions:
                 tally.missing.append(subject)
                 continue
@@ -409,12 +413,10 @@ def mirror_registry(
                     todo.append((subject, version))
         for start in range(0, len(todo), VERSIONS_AT_ONCE):
             part = todo[start : start + VERSIONS_AT_ONCE]
-            found = list(pool.map(lambda place: local.client.get_version(*place), part))
+            found = list(pool.map(lambda place: client().get_version(*place), part))
             ids = {each.id for each in found if each is not None and each.id}
             unseen = sorted(ids - on_disk)
-            for schema_id, schema in zip(
-                unseen, pool.map(lambda each: local.client.get_schema(each), unseen), strict=True
-            ):
+            for schema_id, schema in zip(unseen, pool.map(lambda each: client().get_schema(each), unseen), strict=True):
                 on_disk.add(schema_id)
                 if schema is None:
                     continue

@@ -239,7 +239,7 @@ def _is_unusual(entries: Entries, names: frozenset[str]) -> Bool:
     """Return which rows have an entry without a value, an entry with one of these names, or a repeated name."""
     valueless = np.flatnonzero(entries.values.is_null())
     return (
-        entries.rows_with_repeats(lambda _: True)
+        entries.rows_with_repeats(slice(None), entries.codes)
         | entries.rows_with(entries.find_entries(lambda name: name in names))
         | entries.rows_with(valueless)
     )

@@ -10,6 +10,7 @@ import msgspec
 
 from bindings.http.request import Reply, RequestHead
 from catalog.dialects.messages import format_name_of
+from catalog.values import parse_whole_number
 from registry.apis.messagecatalog.documents import (
     FILTERS,
     GROUPS,
@@ -325,12 +326,12 @@ class MessageCatalogApi(_ProblemsApi):
     def _send_changes(self, call: ApiCall) -> Reply:
         """Return the changes after a position, for other catalogs (:mod:`registry.replication`)."""
         query = parse_query(call.head.query)
-        position = query["changes"][0]
-        if not (position.isascii() and position.isdecimal() and len(position) < 19):
+        position = parse_whole_number(query["changes"][0])
+        if position is None:
             raise Refusal("bad_request", "/", error_detail="changes must be a position")
         limit = parse_limit(query["limit"][0] if "limit" in query else None, "/") or PAGE_CHANGES
         with self._service.session(writing=False) as session:
-            page = changes_after(session.reader, int(position), self._default_authority(call), limit)
+            page = changes_after(session.reader, position, self._default_authority(call), limit)
         return json_reply(page)
 
     def _apply_changes(self, call: ApiCall) -> Reply:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr
 
-from bindings.gateways import BrokerLogin
+from bindings.gateways import BrokerLogin, GatewayError
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Publisher
@@ -244,7 +244,7 @@ class HttpSink(MessageSink):
                 version=self.version,
                 origin=self.webhook_origin,
             )
-        except OSError as error:
+        except GatewayError as error:
             raise SinkError(name, f"cannot use its certificates: {error}", hint="correct tls of the sink") from error
 
     def own_headers(self) -> list[tuple[str, str]]:

@@ -124,7 +124,7 @@ def sent(protocol: str, options: Mapping[str, Any]) -> object:
     if kind == "amqp":
         connection = AmqpSink(type="amqp", endpoint=endpoint.xid).connection("s", endpoint)
         sender = AmqpSender(connection, container_id="c")
-        return made.address, amqp.encode_message(made), sender._properties, Dialer(connection, "c")._properties
+        return made.address, amqp.encode_message(made), sender._modes._properties, Dialer(connection, "c")._properties
     return made
 
 

@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from catalog.schemas.ids.client import WrittenSchema
-from router.schemaids.cache import FORGET_SECONDS, DamagedFile, SchemaIdCache
+from catalog.findings import DocumentError
+from catalog.schemas.ids.client import SchemaIdRegistry, WrittenSchema
+from router.schemaids.cache import (
+    FORGET_SECONDS,
+    DamagedFile,
+    MirrorProgress,
+    RegistryAddress,
+    SchemaIdCache,
+    mirror_registry,
+)
 
 URL = "https://registry.example/apis"
 RIDE = WrittenSchema("12", "Avro", '{"type": "int"}', {"a.B": '"string"'}, (("rides-value", 2),))
@@ -84,6 +92,15 @@ def test_what_was_mirrored_is_known_by_subject_and_version(tmp_path: Path) -> No
     assert kept(tmp_path, url="https://other.example").mirrored_versions() == {}
     (tmp_path / "lake" / "pulled").write_text("{")
     assert kept(tmp_path).mirrored_versions() == {}
+
+
+def test_why_nothing_can_be_mirrored_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: RegistryAddress) -> SchemaIdRegistry:
+        raise DocumentError("the token cannot be read", file="token")
+
+    monkeypatch.setattr(RegistryAddress, "client", fail)
+    with pytest.raises(DocumentError, match="the token cannot be read"):
+        mirror_registry(RegistryAddress("lake", URL), tmp_path, ["rides"], MirrorProgress(), lambda: None)
 
 
 def test_a_line_that_a_crash_tore_harms_no_other(tmp_path: Path) -> None:
