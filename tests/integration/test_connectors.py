@@ -6,12 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from router.spark.connectors import fetch_jars
-
-if TYPE_CHECKING:
-    pass
 
 
 def test_the_four_jars_and_none_that_spark_has() -> None:
