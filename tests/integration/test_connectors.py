@@ -1,4 +1,4 @@
-"""The Kafka connector: exactly the jars that Spark lacks, and a Spark that reads a real topic with them."""
+"""The jars of the Kafka connector: exactly those that Spark lacks, or a line about what is missing."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load, shop
+from tests.support import load, plain, shop
 from tests.support.kafka import ends, produce
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -51,7 +51,7 @@ class Sender:
 
 
 def configured(router: RouterProcess, kafka: Kafka, topic: str) -> None:
-    catalog = load.write_catalog(router.folder / "catalog.json", load.catalog(DEFINITIONS, topic=topic))
+    catalog = plain.write(router.folder, load.catalog(DEFINITIONS, topic=topic))
     tables = {name: {"type": "table", "path": str(router.folder / name)} for name in ("lake", "copy", "dead")}
     router.configure(
         {

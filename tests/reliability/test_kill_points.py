@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load
+from tests.support import load, plain
 from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import produce, read_all
 from tests.support.router import RouterProcess
@@ -93,7 +93,7 @@ def step_through(
     The last router lives, and writes what is left.
     """
     folder = router.folder
-    load.write_catalog(folder / "catalog.json", load.catalog(DEFINITIONS, topic=source))
+    plain.write(folder, load.catalog(DEFINITIONS, topic=source))
     router.configure(
         {
             "catalog": {"source": str(folder / "catalog.json")},

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from bindings.inbox.log import Inbox
 from bindings.parts import InboxRow, Part
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load
+from tests.support import load, plain
 from tests.support.dying_router import ACTIVATED, BATCH_DONE, CATALOG_READ, ENDED_BY_SIGNAL, JUDGED, PINNED
 from tests.support.kafka import create_topics, produce
 from tests.support.ports import free_ports
@@ -128,7 +128,7 @@ def has(router: RouterProcess, wanted: set[int]) -> bool:
 
 def change(router: RouterProcess, document: dict[str, Any]) -> None:
     """Give the router another catalog, whole."""
-    load.write_catalog(router.folder / "catalog.json", document)
+    plain.write(router.folder, document)
 
 
 @pytest.mark.full
