@@ -52,19 +52,9 @@ class Sender:
 
 def configured(router: RouterProcess, kafka: Kafka, topic: str) -> None:
     catalog = plain.write(router.folder, load.catalog(DEFINITIONS, topic=topic))
-    tables = {name: {"type": "table", "path": str(router.folder / name)} for name in ("lake", "copy", "dead")}
-    router.configure(
-        {
-            "catalog": {"source": str(catalog)},
-            "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": kafka.bootstrap}],
-            "sinks": tables,
-            "routes": [{"to": ["lake", "copy"]}],
-            "dead_letters": {"sinks": ["dead"]},
-            "max_records_per_batch": 2_000,
-            "trigger": "100ms",
-            "log": {"format": "json"},
-        }
-    )
+    tables = plain.tables(router.folder, "lake", "copy", "dead")
+    more = {"max_records_per_batch": 2_000, "trigger": "100ms", "log": {"format": "json"}}
+    router.configure(load.settings(kafka.bootstrap, catalog, tables, **more))
 
 
 def kill_and_count(router: RouterProcess, kafka: Kafka, topic: str, *, kills: int, seconds: float) -> int:

@@ -40,16 +40,8 @@ def numbers(messages: list[Message]) -> Counter[int]:
 
 def settings(bootstrap: str, catalog: Path, out: str, dead: str, **more: Any) -> dict[str, Any]:
     """Return settings for one Kafka source, and two Kafka sinks."""
-    sink = {"type": "kafka", "bootstrap_servers": bootstrap}
-    return {
-        "catalog": {"source": str(catalog), "poll": "200ms"},
-        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
-        "sinks": {"bus": {**sink, "topic": out}, "dead": {**sink, "topic": dead}},
-        "routes": [{"to": ["bus"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "max_records_per_batch": 5_000,
-        **more,
-    }
+    told = {"catalog": {"source": str(catalog), "poll": "200ms"}, "max_records_per_batch": 5_000, **more}
+    return load.settings(bootstrap, catalog, plain.topics(bootstrap, bus=out, dead=dead), **told)
 
 
 def crash_and_account(

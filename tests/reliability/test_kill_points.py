@@ -60,12 +60,12 @@ def each_kind(kafka: Kafka, folder: Path, out: str, hook: Webhook) -> dict[str, 
     """A sink of each kind of promise."""
     return {
         "sinks": {
-            "wide": {"type": "table", "path": str(folder / "wide"), "compact_after": 2},
-            "typed": {"type": "table", "path": str(folder / "typed"), "layout": "definition", "table": "{messageid}"},
-            "bus": {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": out},
+            **plain.tables(folder, "wide", compact_after=2),
+            **plain.tables(folder, "typed", layout="definition", table="{messageid}"),
+            **plain.topics(kafka.bootstrap, bus=out),
             "hook": {"type": "http", "url": hook.url + "/{messageid}"},
-            "files": {"type": "table", "format": "parquet", "path": str(folder / "files")},
-            "dead": {"type": "table", "path": str(folder / "dead")},
+            **plain.tables(folder, "files", format="parquet"),
+            **plain.tables(folder, "dead"),
         },
         "routes": [{"to": ["wide", "typed", "bus", "hook", "files"]}],
     }

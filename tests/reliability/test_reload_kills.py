@@ -79,17 +79,8 @@ Plans are removed before there is an inbox. Its pins would keep the plan that th
 
 def settings(kafka: Kafka, folder: Path, **more: Any) -> dict[str, Any]:
     """Every consumer endpoint of the catalog as a source, and tables, which take each batch exactly once."""
-    return {
-        "catalog": {"source": str(folder / "catalog.json"), "poll": "200ms"},
-        "sinks": {
-            "wide": {"type": "table", "path": str(folder / "wide")},
-            "dead": {"type": "table", "path": str(folder / "dead")},
-        },
-        "routes": [{"to": ["wide"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "http": {"port": 0},
-        **more,
-    }
+    told = {"catalog": {"source": str(folder / "catalog.json"), "poll": "200ms"}, "http": {"port": 0}, **more}
+    return plain.routed(folder, plain.tables(folder, "wide", "dead"), **told)
 
 
 def catalog(bootstrap: str, topics: Sequence[str], *, latest: Sequence[str] = (), http: bool = False) -> dict[str, Any]:
