@@ -71,7 +71,7 @@ def _measured(count: int, chosen: argparse.Namespace, folder: Path) -> Spent:
 
 
 def _settings(broker: KafkaBroker, cluster: SparkCluster, folder: Path, definitions: int) -> dict[str, Any]:
-    catalog = load.write_catalog(folder / "catalog.json", load.catalog(definitions, topic="in"))
+    catalog = plain.write(folder, load.catalog(definitions, topic="in"))
     # The best code here, where tests want a quick start.
     best = {"spark.driver.extraJavaOptions": "", "spark.executor.extraJavaOptions": "-XX:+UseSerialGC"}
     spark = cluster.settings(folder / "lake")

@@ -64,7 +64,7 @@ class Bench:
         out, dead = _sent(topic)
         create_topics(self._bootstrap, [topic, out, dead], PARTITIONS)
         produce(self._bootstrap, topic, load.records(records, definitions))
-        catalog = load.write_catalog(self._folder / f"{topic}.json", load.catalog(definitions, topic=topic))
+        catalog = plain.write(self._folder, load.catalog(definitions, topic=topic), f"{topic}.json")
         sinks = plain.topics(self._bootstrap, bus=out, dead=dead)
         return plan_of(self._folder, load.settings(self._bootstrap, catalog, sinks))
 

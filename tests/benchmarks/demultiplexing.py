@@ -132,7 +132,7 @@ def main() -> None:
 
 def _measure_all(folder: Path, bootstrap: str, definitions: int, chosen: argparse.Namespace) -> None:
     folder.mkdir()
-    catalog = load.write_catalog(folder / "catalog.json", typed_catalog(definitions, bootstrap))
+    catalog = plain.write(folder, typed_catalog(definitions, bootstrap))
     create_topics(bootstrap, [TOPIC], PARTITIONS)
     produce(bootstrap, TOPIC, load.records(chosen.records, definitions))
     wanted = {"routed": chosen.records - chosen.records // 50, "dead": chosen.records // 50}

@@ -289,7 +289,7 @@ def http(folder: Path, count: int, *, keep: bool) -> tuple[Load, float]:
 
 def main() -> None:
     """Run the benchmark and print a table."""
-    only = ("", "mqtt, amqp, nats or http instead of all")
+    only = ("", "one protocol instead of all", "mqtt", "amqp", "nats", "http")
     chosen = options(__doc__, messages=20_000, rounds=3, only=only)
     lines = [machine(), "protocol    gateway /s    dropping /s    ratio", "-" * 48]
     with tempfile.TemporaryDirectory(prefix="xrouter-bench-") as name:

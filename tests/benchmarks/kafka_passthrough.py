@@ -117,7 +117,7 @@ def main() -> None:
 
 def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     create_topics(bootstrap, ["in", "out", "dead"], PARTITIONS)
-    path = load.write_catalog(folder / "catalog.json", load.catalog(chosen.definitions, topic="in"))
+    path = plain.write(folder, load.catalog(chosen.definitions, topic="in"))
     more = {"spark": {"master": chosen.master}} if chosen.master else {}
     sinks = plain.topics(bootstrap, bus="out", dead="dead")
     plan, without = (

@@ -59,7 +59,7 @@ class Bench:
     def settings(self, way: str, trigger: str) -> dict[str, Any]:
         """Return the settings of a router that takes the topic of a way and sends to its others."""
         catalog = load.catalog(self._chosen.definitions, topic=f"{way}-in")
-        path = load.write_catalog(self._folder / f"{way}.json", catalog)
+        path = plain.write(self._folder, catalog, f"{way}.json")
         more: dict[str, Any] = {"trigger": trigger, "spark": load.MEASURED}
         if trigger == ROUTED:
             more["realtime"] = {"rest": f"{way}-rest"}

@@ -44,17 +44,18 @@ def java() -> str:
 
 
 def options(doc: str | None, arguments: Sequence[str] | None = None, **known: Any) -> argparse.Namespace:
-    """Return what a command line says. Of each option its default is *known*, or that and a word about it."""
+    """Return what a command line says. *known* are defaults, or each with a word about it and the choices."""
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     for name, told in known.items():
-        default, about = told if isinstance(told, tuple) else (told, None)
+        default, about, *choices = told if isinstance(told, tuple) else (told, None)
+        more = {"help": about, "default": default, "choices": choices or None}
         flag = f"--{name.replace('_', '-')}"
         if default is False:
             parser.add_argument(flag, action="store_true", help=about)
         elif isinstance(default, list):
-            parser.add_argument(flag, type=type(default[0]), nargs="*", default=default, help=about)
+            parser.add_argument(flag, type=type(default[0]), nargs="*", **more)
         else:
-            parser.add_argument(flag, type=type(default), default=default, help=about)
+            parser.add_argument(flag, type=type(default), **more)
     return parser.parse_args(arguments)
 
 

@@ -400,7 +400,7 @@ class Bench:
 
     def _run_with_catalog(self, definitions: int, contestants: Mapping[str, Contestant]) -> list[Result]:
         topic = f"in-{definitions}"
-        catalog = load.write_catalog(self._folder / f"{topic}.json", load.catalog(definitions, topic=topic))
+        catalog = plain.write(self._folder, load.catalog(definitions, topic=topic), f"{topic}.json")
         records = list(load.records(self._chosen.records, definitions))
         create_topics(self._bootstrap, [topic], PARTITIONS)
         produce(self._bootstrap, topic, itertools.chain.from_iterable(itertools.repeat(records, self._laps)))
@@ -484,7 +484,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rounds=3,
         warm=(2, "rounds before those that count"),
         definitions=([50, 200, 1_500], "ascending"),
-        peers=([*KINDS][1:], "none leaves them out"),
+        peers=([*KINDS][1:], "none leaves them out", *[*KINDS][1:]),
         limit=(100.0, "seconds after which a peer is stopped"),
     )
     began, waiting = time.monotonic(), os.getloadavg()[0]

@@ -97,7 +97,7 @@ def _send(bootstrap: str, topic: str, start: int, definitions: int) -> None:
 
 
 def _settings(folder: Path, bootstrap: str, topic: str, definitions: int, trigger: str) -> dict[str, Any]:
-    path = load.write_catalog(folder / f"{topic}.json", load.catalog(definitions, topic=f"{topic}-in"))
+    path = plain.write(folder, load.catalog(definitions, topic=f"{topic}-in"), f"{topic}.json")
     sinks = plain.topics(bootstrap, bus=f"{topic}-out", dead=f"{topic}-dead")
     more = {"start": "earliest", "trigger": trigger, "log": {"level": "debug"}, "spark": load.MEASURED}
     return load.settings(bootstrap, path, sinks, **more)

@@ -126,8 +126,8 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
 
 def _plans(folder: Path, bootstrap: str) -> dict[str, Plan]:
     """Return the plans by name: one wide table, three of them with that of dead letters, and typed tables."""
-    plant = load.write_catalog(folder / "plant.json", load.catalog(DEFINITIONS, topic=PLANT))
-    readings = load.write_catalog(folder / "readings.json", steady_tables.catalog(TABLES, bootstrap))
+    plant = plain.write(folder, load.catalog(DEFINITIONS, topic=PLANT), "plant.json")
+    readings = plain.write(folder, steady_tables.catalog(TABLES, bootstrap), "readings.json")
 
     def plan(catalog: Path, endpoint: str, sinks: Mapping[str, Any]) -> Plan:
         dead = plain.tables(folder / "-".join(sinks), "dead")

@@ -54,7 +54,7 @@ def committed(generation: Generation, offset: dict[str, Any], batch: int = 0) ->
 
 
 def kafka_plan(folder: Path, bootstrap: str, topic: str, **source: Any) -> Plan:
-    catalog = load.write_catalog(folder / "catalog.json", load.catalog(3, topic=topic))
+    catalog = plain.write(folder, load.catalog(3, topic=topic))
     sources = [{"endpoint": PLANT, "bootstrap_servers": bootstrap, **source}]
     told = load.settings(bootstrap, catalog, plain.tables(folder, "lake", "dead"), sources=sources)
     told["state"] = str(folder / "state")

@@ -16,7 +16,7 @@ from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
 from tests.benchmarks import spark_by_hand, spark_filters
 from tests.integration.test_one_pass import FAILED, ONE
-from tests.support import load
+from tests.support import load, plain
 from tests.support.evaluating import KAFKA_SCHEMA, single_write
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Way = Callable[["SparkSession", Path], Callable[["DataFrame"], "DataFrame"]]
 
 def routed(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFrame]:
     """The router's own way."""
-    path = load.write_catalog(folder / "catalog.json", load.catalog(DEFINITIONS, topic="in"))
+    path = plain.write(folder, load.catalog(DEFINITIONS, topic="in"))
     settings = settings_from_dict(
         {"sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": "broker:9092"}], **ONE}, {}, folder
     )

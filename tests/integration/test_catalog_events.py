@@ -21,7 +21,6 @@ from tests.support.registry import Registry
 from tests.support.waiting import wait_until
 from tests.support.web import Web, serving
 
-LIMIT = 240.0
 AT_ONCE = 60.0
 """Seconds that a loaded machine may take; the next poll is an hour away."""
 CHANGES = "/endpoints/changes"

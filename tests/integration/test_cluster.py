@@ -42,7 +42,7 @@ def settings(cluster: SparkCluster, kafka: Kafka, router: RouterProcess, topics:
     """Settings of a router from a topic to a topic and a table, and dead letters in both kinds."""
     source, out, dead = topics
     lake = router.folder / "lake"
-    catalog = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(DEFINITIONS, topic=source))
+    catalog = plain.write(router.folder, load.catalog(DEFINITIONS, topic=source), "catalog.xreg.json")
     sinks = plain.topics(kafka.bootstrap, bus=out, dead=dead) | plain.tables(lake, "events", "letters")
     return load.settings(
         kafka.bootstrap,

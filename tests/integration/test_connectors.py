@@ -1,4 +1,4 @@
-"""The Kafka connector: exactly the jars that Spark lacks, and a Spark that reads a real topic with them."""
+"""The jars of the Kafka connector: exactly those that Spark lacks, or a line about what is missing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from router.spark.connectors import fetch_jars
-
-if TYPE_CHECKING:
-    pass
 
 
 def test_the_four_jars_and_none_that_spark_has() -> None:

@@ -103,7 +103,7 @@ def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: 
 
 
 def in_real_time(bootstrap: str, folder: Path, topics: dict[str, str]) -> dict[str, Any]:
-    path = load.write_catalog(folder / "load.json", load.catalog(DEFINITIONS, topic=topics["in"]))
+    path = plain.write(folder, load.catalog(DEFINITIONS, topic=topics["in"]), "load.json")
     return load.settings(
         bootstrap,
         path,

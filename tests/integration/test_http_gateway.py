@@ -31,7 +31,6 @@ from tests.support.gateways import Rows, client_of, serving
 from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 FREE = InboxLimits(min_free_bytes=0)
 ROUTES = [
     HttpRoute("/endpoints/plain", "/events"),

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
 from tests.reliability.test_reload_kills import DEFINITIONS, catalog, change, has, numbers, said, settings
-from tests.support import load
+from tests.support import load, plain
 from tests.support.kafka import Transactions, ends, produce, read_all
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -183,7 +183,7 @@ def test_plan_reads_as_many_records_as_it_is_asked_for(
         one.commit()
         one.begin(topic, of(100, 3))
         one.abort()
-    document = load.write_catalog(tmp_path / "catalog.json", catalog(kafka.bootstrap, [topic]))
+    document = plain.write(tmp_path, catalog(kafka.bootstrap, [topic]))
     told = {**settings(kafka, tmp_path), "state": str(tmp_path / "state")}
     (tmp_path / "router.yaml").write_text(yaml.safe_dump(told))
 

@@ -33,7 +33,7 @@ def large(start: int, count: int = COUNT) -> Any:
 
 def configure(router: RouterProcess, bootstrap: str, topic: str, **more: Any) -> None:
     """Write settings with one topic and two tables."""
-    catalog = load.write_catalog(router.folder / "catalog.json", load.catalog(DEFINITIONS, topic=topic))
+    catalog = plain.write(router.folder, load.catalog(DEFINITIONS, topic=topic))
     tables = plain.tables(router.folder, "lake", "dead")
     router.configure(load.settings(bootstrap, catalog, tables, spark={"master": "local[1]"}, **more))
 

@@ -30,7 +30,7 @@ def catalog(folder: Path, topic: str, **types: str) -> Path:
     document = load.catalog(DEFINITIONS, topic=topic)
     messages = next(iter(document["messagegroups"].values()))["messages"]
     messages |= {name: plain.event(kind) for name, kind in types.items()}
-    return load.write_catalog(folder / "catalog.json", document)
+    return plain.write(folder, document)
 
 
 def settings(bootstrap: str, path: Path, out: str, dead: str, **more: Any) -> dict[str, Any]:

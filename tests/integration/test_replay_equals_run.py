@@ -29,6 +29,7 @@ from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 from tests.support import plain
 from tests.support.evaluating import KAFKA_SCHEMA, evaluated, inbox_row, kafka_row
+from tests.support.plain import BATCH, STRUCTURED
 from tests.support.processes import KeptOutcomes
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ pytestmark = pytest.mark.spark
 GROUP = "/messagegroups/g"
 RECEIVED = datetime(2026, 1, 2, 3, 4, 5, 123_450, tzinfo=UTC)
 EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
-STRUCTURED = "application/cloudevents+json"
-BATCH = "application/cloudevents-batch+json"
 
 
 def headers(*pairs: tuple[str, str | bytes | None]) -> dict[str, Any]:

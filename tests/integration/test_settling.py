@@ -18,7 +18,7 @@ from router.settings import settings_from_dict
 from router.settings.values import LineageForm
 from tests.integration.test_match_equals_run import HEADERS
 from tests.integration.test_one_pass import FAILED, ONE
-from tests.support import load
+from tests.support import load, plain
 from tests.support.evaluating import KAFKA_SCHEMA, single_write
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def plan_for(folder: Path, lineage: LineageForm) -> Plan:
     group["messages"]["timed"] = {"envelope": "CloudEvents/1.0", "envelopemetadata": TIMES}
     options = document["endpoints"]["plant"]["protocoloptions"]
     options["endpoints"] = [{"uri": "kafka://broker:9092"}]
-    path = load.write_catalog(folder / "c.json", document)
+    path = plain.write(folder, document, "c.json")
     sinks = {**ONE["sinks"], "bus": {**ONE["sinks"]["bus"], "lineage": lineage}}
     told = {**ONE, "sinks": sinks, "sources": [{"endpoint": "/endpoints/plant"}]}
     return Plan(load_catalog([path]), settings_from_dict(told, {}, folder))

@@ -173,7 +173,7 @@ def test_plan_and_shadow_tell_what_a_reload_then_does(
     assert (shadow(router)["state"], shadow(router)["findings"][0]["rule"]) == ("loading", "unreadable-document")
 
     # It is fixed, and judges beside the active one.
-    (folder / "next.json").write_text(json.dumps(new))
+    plain.write(folder, new, "next.json")
     wait_until(
         lambda: shadow(router).get("state") == "judging", SECONDS, lambda: f"the shadow; log:\n{router.log[-3000:]}"
     )

@@ -23,7 +23,7 @@ LIMIT: Final = 240.0
 
 
 def settings(kafka: Kafka, folder: Path, source: str, out: str, **more: Any) -> dict[str, Any]:
-    catalog = load.write_catalog(folder / "catalog.json", load.catalog(3, topic=source))
+    catalog = plain.write(folder, load.catalog(3, topic=source))
     sinks = plain.topics(kafka.bootstrap, bus=out, dead=f"{source}.dead")
     return load.settings(kafka.bootstrap, catalog, {name: {**sink, **more} for name, sink in sinks.items()})
 

@@ -20,7 +20,7 @@ from tests.support.tables import by_duckdb
 from tests.support.waiting import wait_until
 
 SECONDS: Final = 120.0
-INT32, INT64, DOUBLE, BOOLEAN, STRING = 3, 4, 10, 11, 12
+INT64, DOUBLE, BOOLEAN, STRING = 4, 10, 11, 12
 """Data types of metrics (Sparkplug 3.0 section 6.4.16)."""
 Value = int | float | bool | str
 

@@ -1,4 +1,4 @@
-"""``xrouter tap`` beside a running router: topics and inbox at once, as the router judges them, and nothing changed."""
+"""``xrouter tap`` beside a running router or none: topics and inbox at once, as the router judges them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check(found: list[dict[str, Any]]) -> None:
     assert {each["reason"] for each in found if not each["after"]} == {"no-match"}
 
 
-def test_a_topic_is_tapped_whether_a_router_runs_or_not(
+def test_a_topic_is_tapped_without_a_router(
     kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = topic_factory("tapped")

@@ -34,7 +34,7 @@ def catalog_with_http(folder: Path, topic: str) -> Path:
     """Write the load's catalog, with an HTTP endpoint of the same groups."""
     document = load.catalog(10, topic=topic)
     document["endpoints"]["web"] = plain.endpoint("HTTP", {"path": "/in"}, *document["messagegroups"])
-    return load.write_catalog(folder / "catalog.json", document)
+    return plain.write(folder, document)
 
 
 def settings(kafka: Kafka, catalog: Path, sinks: dict[str, Any]) -> dict[str, Any]:

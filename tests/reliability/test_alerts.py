@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 
 from router.spark.session import DAEMON_CONF
 from router.state.database import StateDatabase
+from tests.support import plain
 from tests.support.brokers import KafkaBroker
 from tests.support.faulty_router import VARIABLE
 from tests.support.kafka import create_topics, ends, produce
@@ -128,10 +129,8 @@ class Plant:
             ("mqtt", "MQTT/5.0", {"uri": self.mqtt.uri, "topicfilter": "plant/#"}),
             ("http", "HTTP", {"path": "/plant", "method": "POST"}),
         ):
-            addresses = [{"uri": uri} for uri in (options.pop("uri", ""),) if uri]
-            native = {"endpoints": addresses, "options": options} if addresses else {"options": options}
-            told = {"usage": ["consumer"], "protocol": protocol, "protocoloptions": native}
-            yield name, {**told, "messagegroups": ["/messagegroups/g"]}
+            uri = options.pop("uri", "")
+            yield name, plain.endpoint(protocol, options, "g", uri=uri)
 
     def _settings(self) -> dict[str, Any]:
         own = {"cert": str(self.folder / "login.crt"), "key": str(self.certificates[90].key)}

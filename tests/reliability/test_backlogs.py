@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load
+from tests.support import load, plain
 from tests.support.kafka import ends, produce
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -50,7 +50,7 @@ def drained(router: RouterProcess, count: int) -> Peaks:
 
 def configure(router: RouterProcess, bootstrap: str, source: str, sinks: dict[str, Any], **more: Any) -> None:
     """Write settings with one Kafka source, the first sink for events and the last one for dead letters."""
-    catalog = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(DEFINITIONS, topic=source))
+    catalog = plain.write(router.folder, load.catalog(DEFINITIONS, topic=source), "catalog.xreg.json")
     names = list(sinks)
     router.configure(
         {

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load, shop
+from tests.support import load, plain, shop
 from tests.support.kafka import ends, produce
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -51,20 +51,10 @@ class Sender:
 
 
 def configured(router: RouterProcess, kafka: Kafka, topic: str) -> None:
-    catalog = load.write_catalog(router.folder / "catalog.json", load.catalog(DEFINITIONS, topic=topic))
-    tables = {name: {"type": "table", "path": str(router.folder / name)} for name in ("lake", "copy", "dead")}
-    router.configure(
-        {
-            "catalog": {"source": str(catalog)},
-            "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": kafka.bootstrap}],
-            "sinks": tables,
-            "routes": [{"to": ["lake", "copy"]}],
-            "dead_letters": {"sinks": ["dead"]},
-            "max_records_per_batch": 2_000,
-            "trigger": "100ms",
-            "log": {"format": "json"},
-        }
-    )
+    catalog = plain.write(router.folder, load.catalog(DEFINITIONS, topic=topic))
+    tables = plain.tables(router.folder, "lake", "copy", "dead")
+    more = {"max_records_per_batch": 2_000, "trigger": "100ms", "log": {"format": "json"}}
+    router.configure(load.settings(kafka.bootstrap, catalog, tables, **more))
 
 
 def kill_and_count(router: RouterProcess, kafka: Kafka, topic: str, *, kills: int, seconds: float) -> int:

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 import yaml
 
@@ -28,7 +27,7 @@ from tests.conftest import Kafka
 from tests.support import plain, shop
 from tests.support.damage import DAMAGES, INBOX, Damage, emptied, harmless
 from tests.support.dying_router import ENDED_BY_SIGNAL
-from tests.support.kafka import Headers, create_topics, produce
+from tests.support.kafka import create_topics, produce
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -55,21 +54,18 @@ class Killed:
         self.folder = folder
         self.sent = self.pending = 0
         self._stands_for: dict[str, str] = {}
-        self._write_catalog()
+        shop.write_catalog_with_lane(folder, topic)
 
     def run(self) -> None:
         """Bring it about: one batch of Kafka and some of the inbox are done, and one more is begun."""
         self.process.configure(self.settings(self.folder))
         self.process.module = ("tests.support.dying_router", "router.state.state:BatchStore.pin", "after", "4")
         self.process.start()
-        headers: Headers = [("ce_specversion", b"1.0"), ("ce_source", b"/s"), ("ce_type", b"aside"), ("ce_id", b"k")]
-        produce(self.servers, self.topic, [(None, b"x", headers)])
+        produce(self.servers, self.topic, [(None, b"x", plain.kafka_headers("aside", "k"))])
         self._wait(1)
         while self.process.ended is None:
-            event = {"specversion": "1.0", "id": f"id-{self.sent}", "source": "/s", "type": "good", "data": {}}
-            sent = {"content-type": "application/cloudevents+json"}
-            answer = httpx.post(f"http://127.0.0.1:{self.port}/shop", json=event, headers=sent, timeout=LIMIT)
-            assert answer.status_code == 202, answer.text
+            event = {**plain.attributes("good", f"id-{self.sent}"), "data": {}}
+            plain.post(self.port, "/shop", event, plain.STRUCTURED)
             self.sent += 1
             self._wait(1 + self.sent)
         assert self.process.wait(LIMIT) == ENDED_BY_SIGNAL, self.process.log[-2000:]
@@ -116,16 +112,6 @@ class Killed:
         for name, meant in self._stands_for.items():
             file = file.replace(name, meant)
         return state / file
-
-    def _write_catalog(self) -> None:
-        document = shop.catalog(fixed=True)
-        document["messagegroups"] = {
-            "G": {"messages": {"good": plain.event("good")}},
-            "L": {"messages": {"aside": plain.event("aside")}},
-        }
-        lane = {"usage": "consumer", "protocol": "KAFKA", "protocoloptions": {"options": {"topic": self.topic}}}
-        document["endpoints"]["lane"] = {**lane, "messagegroups": ["/messagegroups/L"]}
-        (self.folder / "catalog.json").write_text(json.dumps(document))
 
     def _wait(self, routed: int) -> None:
         router = self.process

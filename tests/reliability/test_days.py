@@ -5,7 +5,6 @@ Alerts are those of the shipped rules in a real Prometheus, with their times div
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -45,18 +44,17 @@ class Day:
 
     def catalog(self) -> dict[str, Any]:
         document = shop.catalog(fixed=True)
-        document["messagegroups"]["G"]["messages"] = {"good": plain.event("good")}
+        document["messagegroups"]["G"]["messages"] = plain.events("good")
         return document
 
     def configure(self, **more: Any) -> None:
         told = shop.settings(self.folder, "http://127.0.0.1:9/", http={"port": self.port})
         told["sinks"].pop("hook")
         self.router.configure({**told, "sources": [{"endpoint": shop.SHOP}], "routes": [{"to": ["lake"]}], **more})
-        (self.folder / "catalog.json").write_text(json.dumps(self.catalog()))
+        plain.write(self.folder, self.catalog())
 
     def post(self, id: str) -> httpx.Response:
-        event = {"specversion": "1.0", "id": id, "source": "/s", "type": "good", "data": {}}
-        headers = {"content-type": "application/cloudevents+json"}
+        event, headers = {**plain.attributes("good", id), "data": {}}, {"content-type": plain.STRUCTURED}
         return httpx.post(f"http://127.0.0.1:{self.port}/shop", json=event, headers=headers, timeout=LIMIT)
 
     def posts(self, id: str) -> bool:
@@ -150,11 +148,10 @@ def test_a_day_with_a_full_disk(day: Day, small_disk: Path) -> None:
 @pytest.mark.full
 def test_a_day_that_begins_without_kafka(day: Day, tmp_path: Path) -> None:
     broker = KafkaBroker(tmp_path / "kafka")
-    lane = {"usage": "consumer", "protocol": "KAFKA", "protocoloptions": {"options": {"topic": TOPIC}}}
 
     def catalog() -> dict[str, Any]:
         document = Day.catalog(day)
-        document["endpoints"]["plant"] = {**lane, "messagegroups": ["/messagegroups/G"]}
+        document["endpoints"]["plant"] = plain.endpoint("KAFKA", {"topic": TOPIC}, "G")
         return document
 
     day.catalog = catalog  # type: ignore[method-assign]

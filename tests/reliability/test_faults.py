@@ -6,16 +6,14 @@ Status, metrics and log name what is in the way. Schemas that cannot be reached 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any, Final
 
-import httpx
 import pytest
 
 from tests.conftest import Kafka, TopicFactory
 from tests.support import plain, shop
-from tests.support.kafka import Headers, produce
+from tests.support.kafka import produce
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -44,9 +42,8 @@ class Router:
         lane = {"endpoint": "/endpoints/lane", "bootstrap_servers": self.servers, "lane": "own"}
         sinks = {
             **told["sinks"],
-            "lines": {"type": "jsonl", "path": str(self.folder / "lines")},
-            "other": {"type": "table", "path": str(self.folder / "other")},
-            "apart": {"type": "table", "path": str(self.folder / "apart")},
+            **plain.lines(self.folder, "lines"),
+            **plain.tables(self.folder, "other", "apart"),
         }
         routes = [{"when": {"message": "*/aside"}, "to": ["apart"]}, {"to": ["lake", "lines", "hook", "other"]}]
         return {
@@ -58,34 +55,17 @@ class Router:
             "dead_letters": {"sinks": ["dead"]},
         }
 
-    def write_catalog(self) -> None:
-        """Write the catalog, with a definition for HTTP and one for the lane."""
-        document = shop.catalog(fixed=True)
-        document["messagegroups"] = {
-            "G": {"messages": {"good": plain.event("good")}},
-            "L": {"messages": {"aside": plain.event("aside")}},
-        }
-        lane = {"usage": "consumer", "protocol": "KAFKA", "protocoloptions": {"options": {"topic": self.topic}}}
-        document["endpoints"]["lane"] = {**lane, "messagegroups": ["/messagegroups/L"]}
-        (self.folder / "catalog.json").write_text(json.dumps(document))
-
     def post(self) -> None:
         """Send events by HTTP, in one request, so that they are one batch of the router's."""
-        events = [
-            {"specversion": "1.0", "id": f"id-{n}", "source": "/s", "type": "good", "data": {"n": n}}
-            for n in range(self.sent, self.sent + RECORDS)
-        ]
-        headers = {"content-type": "application/cloudevents-batch+json"}
-        answer = httpx.post(f"http://127.0.0.1:{self.port}/shop", json=events, headers=headers, timeout=LIMIT)
-        assert answer.status_code == 202, answer.text
+        numbers = range(self.sent, self.sent + RECORDS)
+        events = [{**plain.attributes("good", f"id-{n}"), "data": {"n": n}} for n in numbers]
+        plain.post(self.port, "/shop", events, plain.BATCH)
         self.sent += len(events)
 
     def lane_goes_on(self) -> None:
         """Send some by the lane, and see them in its table."""
-        told: Headers = [(f"ce_{name}", text) for name, text in (("specversion", b"1.0"), ("source", b"/s"))]
         numbers = range(self.in_lane, self.in_lane + 5)
-        more = [[*told, ("ce_type", b"aside"), ("ce_id", str(n).encode())] for n in numbers]
-        produce(self.servers, self.topic, ((None, b"x", headers) for headers in more))
+        produce(self.servers, self.topic, [(None, b"x", plain.kafka_headers("aside", n)) for n in numbers])
         self.in_lane += 5
         apart = self.folder / "apart"
         self.wait(lambda: len(shop.rows_of(apart)) == self.in_lane)
@@ -135,9 +115,7 @@ class Router:
         return Counter(row["id"] for row in shop.rows_of(self.folder / table))
 
     def line_ids(self) -> Counter[str]:
-        files = sorted((self.folder / "lines").glob("*.jsonl"))
-        lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-        return Counter(line["cloudevent"]["id"] for line in lines)
+        return Counter(line["cloudevent"]["id"] for line in plain.lines_of(self.folder / "lines"))
 
 
 @pytest.fixture
@@ -155,7 +133,7 @@ def test_sinks_that_are_down_hold_their_query_and_no_other(shop_router: Router) 
     def answer(_: Taken) -> Answer:
         return Answer(503 if busy else 202)
 
-    router.write_catalog()
+    shop.write_catalog_with_lane(router.folder, router.topic)
     other = router.folder / "other"
     with Webhook(answer) as hook:
         router.process.configure(router.settings(hook.url))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import threading
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 
 from router.state.database import StateDatabase
@@ -42,20 +40,14 @@ class Shop:
         process.configure({**told, "routes": [{"when": {"message": "*/slow"}, "to": ["hook"]}, {"to": ["lake"]}]})
 
     def write_catalog(self, *types: str) -> None:
-        document = shop.catalog(fixed=True)
-        document["messagegroups"]["G"]["messages"] = {name: plain.event(name) for name in types}
+        endpoints = shop.catalog(fixed=True)["endpoints"]
         for number, topic in enumerate(self.topics):
-            lane = {"usage": "consumer", "protocol": "KAFKA", "protocoloptions": {"options": {"topic": topic}}}
-            document["endpoints"][f"lane{number}"] = {**lane, "messagegroups": ["/messagegroups/G"]}
-        (self.process.folder / "fresh").write_text(json.dumps(document))
-        (self.process.folder / "fresh").replace(self.process.folder / "catalog.json")
+            endpoints[f"lane{number}"] = plain.endpoint("KAFKA", {"topic": topic}, "G")
+        plain.write(self.process.folder, plain.catalog(endpoints, G=plain.events(*types)))
 
     def post(self, *ids: str, type: str = "good") -> None:
         for id in ids:
-            event = {"specversion": "1.0", "id": id, "source": "/s", "type": type, "data": {}}
-            headers = {"content-type": "application/cloudevents+json"}
-            answer = httpx.post(f"http://127.0.0.1:{self.port}/shop", json=event, headers=headers, timeout=LIMIT)
-            assert answer.status_code == 202, answer.text
+            plain.post(self.port, "/shop", {**plain.attributes(type, id), "data": {}}, plain.STRUCTURED)
 
     def wait(self, condition: Any) -> None:
         wait_until(condition, LIMIT, lambda: f"{self.process.readiness()}; log:\n{self.process.log[-3000:]}")

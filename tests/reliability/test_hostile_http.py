@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support import plain
 from tests.support.hostile_http import SHAPES, abuse, seen
 from tests.support.http import KEY, HonestSenders
 from tests.support.ports import Authority, free_ports
@@ -31,17 +32,11 @@ FILES: Final = 1024
 
 def catalog() -> dict[str, Any]:
     """Return a catalog of one event, and of a template that used to take days to match."""
-
-    def endpoint(method: str, path: str) -> dict[str, Any]:
-        options = {"options": {"path": path, "method": method}}
-        groups = ["/messagegroups/g"]
-        return {"usage": ["consumer"], "protocol": "HTTP", "protocoloptions": options, "messagegroups": groups}
-
-    definition = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "honest"}}}
-    return {
-        "endpoints": {"events": endpoint("POST", "/events"), "days": endpoint("PUT", "/days/{y}-{m}-{d}/x")},
-        "messagegroups": {"g": {"messages": {"honest": definition}}},
+    told = {"events": ("POST", "/events"), "days": ("PUT", "/days/{y}-{m}-{d}/x")}
+    endpoints = {
+        name: plain.endpoint("HTTP", {"path": path, "method": method}, "g") for name, (method, path) in told.items()
     }
+    return plain.catalog(endpoints, g=plain.events("honest"))
 
 
 class Attacked:
@@ -50,7 +45,6 @@ class Attacked:
     def __init__(self, folder: Path, *, tls: bool) -> None:
         self.router = RouterProcess(folder, {})
         self.http = free_ports(1)[0]
-        (folder / "catalog.json").write_text(json.dumps(catalog()))
         self.client: ssl.SSLContext | None = None
         settings: dict[str, Any] = {"port": self.http, "auth": {"api_keys": {"h": "${HONEST}", "i": "${INSIDER}"}}}
         if tls:
@@ -60,18 +54,10 @@ class Attacked:
             self.client = ssl.create_default_context(cafile=str(authority.certificate))
         # Short times, so that no kind of abuse takes long to see its end.
         settings |= {"header_timeout": "2s", "request_timeout": "3s", "idle_timeout": "2s"}
-        self.router.configure(
-            {
-                "catalog": {"source": str(folder / "catalog.json")},
-                "sources": [{"endpoint": "/endpoints/events"}, {"endpoint": "/endpoints/days"}],
-                "http": settings,
-                "sinks": {name: {"type": "jsonl", "path": str(folder / name)} for name in ("out", "dead")},
-                "routes": [{"to": ["out"]}],
-                "dead_letters": {"sinks": ["dead"]},
-                "inbox": {"min_free_bytes": 0},
-                "trigger": "5s",
-            }
-        )
+        more: dict[str, Any] = {"http": settings, "inbox": {"min_free_bytes": 0}, "trigger": "5s"}
+        more["sources"] = [{"endpoint": "/endpoints/events"}, {"endpoint": "/endpoints/days"}]
+        source = plain.write(folder, catalog())
+        self.router.configure(plain.routed(source, plain.lines(folder, "out", "dead"), **more))
 
     def start(self) -> None:
         """Start it, with few open files, and fewer still until it raises its limit."""
@@ -96,8 +82,7 @@ class Attacked:
 
     def written(self) -> set[str]:
         """Return the ids of all events in the output."""
-        paths = (self.router.folder / "out").rglob("*.jsonl")
-        return {json.loads(line)["cloudevent"]["id"] for path in paths for line in path.read_bytes().splitlines()}
+        return {line["cloudevent"]["id"] for line in plain.lines_of(self.router.folder / "out")}
 
 
 @pytest.fixture

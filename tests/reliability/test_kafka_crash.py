@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load
+from tests.support import load, plain
 from tests.support.brokers import KafkaBroker, KafkaCluster
 from tests.support.kafka import Message, create_topics, ends, produce, read_all
 from tests.support.router import RouterProcess
@@ -40,16 +40,8 @@ def numbers(messages: list[Message]) -> Counter[int]:
 
 def settings(bootstrap: str, catalog: Path, out: str, dead: str, **more: Any) -> dict[str, Any]:
     """Return settings for one Kafka source, and two Kafka sinks."""
-    sink = {"type": "kafka", "bootstrap_servers": bootstrap}
-    return {
-        "catalog": {"source": str(catalog), "poll": "200ms"},
-        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
-        "sinks": {"bus": {**sink, "topic": out}, "dead": {**sink, "topic": dead}},
-        "routes": [{"to": ["bus"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "max_records_per_batch": 5_000,
-        **more,
-    }
+    told = {"catalog": {"source": str(catalog), "poll": "200ms"}, "max_records_per_batch": 5_000, **more}
+    return load.settings(bootstrap, catalog, plain.topics(bootstrap, bus=out, dead=dead), **told)
 
 
 def crash_and_account(
@@ -57,7 +49,7 @@ def crash_and_account(
 ) -> None:
     """Feed *count* records through a router that is killed, then look for each."""
     source, out, dead = topics
-    catalog = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(DEFINITIONS, topic=source))
+    catalog = plain.write(router.folder, load.catalog(DEFINITIONS, topic=source), "catalog.xreg.json")
     router.configure(settings(kafka.bootstrap, catalog, out, dead))
     produce(kafka.bootstrap, source, load.records(count, DEFINITIONS))
     for part in range(1, kills + 1):
@@ -108,7 +100,7 @@ def test_a_batch_cut_between_two_sinks_is_finished_under_its_own_plan(
 ) -> None:
     source, dead = topic_factory("in"), topic_factory("dead")
     catalog = router.folder / "catalog.xreg.json"
-    load.write_catalog(catalog, load.catalog(DEFINITIONS, topic=source))
+    plain.write(catalog.parent, load.catalog(DEFINITIONS, topic=source), catalog.name)
     second = KafkaBroker(tmp_path / "second")
     second.start()
     topics = [f"{age}.plant.{group}" for age in ("old", "new") for group in range(load.GROUPS)]
@@ -125,7 +117,7 @@ def test_a_batch_cut_between_two_sinks_is_finished_under_its_own_plan(
         assert 0 < first.num_rows < 1_000
 
         # Another catalog, in which half of the definitions are gone, and routes that lead elsewhere.
-        load.write_catalog(catalog, load.catalog(DEFINITIONS // 2, topic=source))
+        plain.write(catalog.parent, load.catalog(DEFINITIONS // 2, topic=source), catalog.name)
         second.restart()
         told = two_sinks(kafka.bootstrap, second.bootstrap, catalog, dead, tmp_path / "other", "new.{messagegroup}")
         router.configure(told)
@@ -180,7 +172,7 @@ def test_a_broker_that_is_killed_and_comes_back_needs_no_hand(router: RouterProc
     try:
         create_topics(broker.bootstrap, ["in"], 2)
         create_topics(broker.bootstrap, ["out", "dead"])
-        catalog = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(DEFINITIONS, topic="in"))
+        catalog = plain.write(router.folder, load.catalog(DEFINITIONS, topic="in"), "catalog.xreg.json")
         router.configure(settings(broker.bootstrap, catalog, "out", "dead"))
         router.start()
         produce(broker.bootstrap, "in", load.records(1_000, DEFINITIONS))
@@ -228,7 +220,7 @@ def test_a_cluster_loses_one_broker_after_the_other(router: RouterProcess, tmp_p
     try:
         create_topics(cluster.bootstrap, ["in"], 6, copies=3)
         create_topics(cluster.bootstrap, ["out"], 3, copies=3)
-        catalog = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(DEFINITIONS, topic="in"))
+        catalog = plain.write(router.folder, load.catalog(DEFINITIONS, topic="in"), "catalog.xreg.json")
         told = settings(cluster.bootstrap, catalog, "out", "unused")
         told["sinks"]["lake"] = {"type": "table", "path": str(lake)}
         told["sinks"]["dead"] = {"type": "table", "path": str(letters)}

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load
+from tests.support import load, plain
 from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import produce, read_all
 from tests.support.router import RouterProcess
@@ -60,12 +60,12 @@ def each_kind(kafka: Kafka, folder: Path, out: str, hook: Webhook) -> dict[str, 
     """A sink of each kind of promise."""
     return {
         "sinks": {
-            "wide": {"type": "table", "path": str(folder / "wide"), "compact_after": 2},
-            "typed": {"type": "table", "path": str(folder / "typed"), "layout": "definition", "table": "{messageid}"},
-            "bus": {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": out},
+            **plain.tables(folder, "wide", compact_after=2),
+            **plain.tables(folder, "typed", layout="definition", table="{messageid}"),
+            **plain.topics(kafka.bootstrap, bus=out),
             "hook": {"type": "http", "url": hook.url + "/{messageid}"},
-            "files": {"type": "table", "format": "parquet", "path": str(folder / "files")},
-            "dead": {"type": "table", "path": str(folder / "dead")},
+            **plain.tables(folder, "files", format="parquet"),
+            **plain.tables(folder, "dead"),
         },
         "routes": [{"to": ["wide", "typed", "bus", "hook", "files"]}],
     }
@@ -93,7 +93,7 @@ def step_through(
     The last router lives, and writes what is left.
     """
     folder = router.folder
-    load.write_catalog(folder / "catalog.json", load.catalog(DEFINITIONS, topic=source))
+    plain.write(folder, load.catalog(DEFINITIONS, topic=source))
     router.configure(
         {
             "catalog": {"source": str(folder / "catalog.json")},

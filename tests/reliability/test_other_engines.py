@@ -250,21 +250,10 @@ def judge(
     all_readers: bool = False,
 ) -> None:
     folder = router.folder
-    plain.write(folder, steady_tables.catalog(TABLES, kafka.bootstrap, topic))
-    lake = {"type": "table", "layout": "definition", "path": str(folder / "lake"), "compact_after": 1}
-    router.configure(
-        {
-            "catalog": {"source": str(folder / "catalog.json")},
-            "sources": [{"endpoint": "/endpoints/hall"}],
-            "sinks": {
-                "lake": {**lake, "keep_replaced": "1h"},
-                "dead": {"type": "table", "path": str(folder / "dead")},
-            },
-            "routes": [{"to": ["lake"]}],
-            "dead_letters": {"sinks": ["dead"]},
-            "trigger": "500ms",
-        }
-    )
+    source = plain.write(folder, steady_tables.catalog(TABLES, kafka.bootstrap, topic))
+    sinks = plain.tables(folder, "lake", layout="definition", compact_after=1, keep_replaced="1h")
+    sinks |= plain.tables(folder, "dead")
+    router.configure(plain.routed(source, sinks, sources=[{"endpoint": "/endpoints/hall"}], trigger="500ms"))
     tables = [folder / f"lake/readings/reading{number}" for number in range(TABLES)]
     router.start()
     sender = steady_tables.Sender(kafka.bootstrap, TABLES, rate, seconds, topic)

@@ -5,7 +5,6 @@ Each record ends in exactly one outcome, no batch takes long, and no Python work
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support import shop
+from tests.support import plain, shop
 from tests.support.kafka import produce
 from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer, make_stream
@@ -85,35 +84,21 @@ def configure(router: RouterProcess, mqtt: str, sinks: dict[str, Any], sources: 
     told = catalog()
     told["endpoints"]["mqtt"]["protocoloptions"]["endpoints"] = [{"uri": mqtt}]
     for source in sources:
-        told["endpoints"][source["topic"]] = {
-            "usage": "consumer",
-            "protocol": "KAFKA",
-            "protocoloptions": {"options": {"topic": source["topic"]}},
-            "messagegroups": ["/messagegroups/P"],
-        }
+        told["endpoints"][source["topic"]] = plain.endpoint("KAFKA", {"topic": source["topic"]}, "P")
     inbox = [{"endpoint": "/endpoints/web"}, {"endpoint": "/endpoints/mqtt"}]
     topics = [
         {"endpoint": f"/endpoints/{source['topic']}", "bootstrap_servers": source["bootstrap"]} for source in sources
     ]
-    (folder / "catalog.json").write_text(json.dumps(told))
-    router.configure(
-        {
-            "catalog": {"source": str(folder / "catalog.json")},
-            "sources": [*inbox, *topics],
-            "http": {"port": 0},
-            "match": {"validate": "always"},
-            "sinks": {
-                "lake": {"type": "table", "path": str(folder / "lake")},
-                "kinds": {"type": "table", "layout": "definition", "path": str(folder / "kinds")},
-                "parquet": {"type": "table", "format": "parquet", "path": str(folder / "parquet")},
-                "lines": {"type": "jsonl", "path": str(folder / "lines")},
-                **sinks,
-                "dead": {"type": "table", "path": str(folder / "dead")},
-            },
-            "routes": [{"to": ["lake", "kinds", "parquet", "lines", *sinks]}],
-            "dead_letters": {"sinks": ["dead"]},
-        }
-    )
+    sinks = {
+        **plain.tables(folder, "lake"),
+        **plain.tables(folder, "kinds", layout="definition"),
+        **plain.tables(folder, "parquet", format="parquet"),
+        **plain.lines(folder, "lines"),
+        **sinks,
+        **plain.tables(folder, "dead"),
+    }
+    more = {"sources": [*inbox, *topics], "http": {"port": 0}, "match": {"validate": "always"}}
+    router.configure(plain.routed(plain.write(folder, told), sinks, **more))
 
 
 def on_kafka(case: Case) -> Record | None:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.support import plain
 from tests.support.router import RouterProcess
 from tests.support.senders import HttpSender, is_strange
 from tests.support.spark_cluster import KINDS, Channel, channels, channels_catalog
@@ -77,24 +78,14 @@ class Run:
         self.channels = opened
         self.count, self.total = count, count * len(opened)
         self.outcomes = Outcomes(router.folder)
-        source = router.folder / "catalog.json"
-        source.write_text(json.dumps(channels_catalog(opened)))
-        port = max(channel.port for channel in opened)
-        router.configure(
-            {
-                "catalog": {"source": str(source)},
-                "http": {"port": port},
-                "sinks": {
-                    "out": {"type": "jsonl", "path": str(self.outcomes.out)},
-                    "dead": {"type": "jsonl", "path": str(self.outcomes.dead)},
-                },
-                "routes": [{"to": ["out"]}],
-                "dead_letters": {"sinks": ["dead"]},
-                "inbox": {"min_free_bytes": 0, "segment_bytes": 500_000},
-                "gateways": {"max_in_flight": 400},
-                "max_records_per_batch": self.total // 5,
-            }
-        )
+        source = plain.write(router.folder, channels_catalog(opened))
+        more = {
+            "http": {"port": max(channel.port for channel in opened)},
+            "inbox": {"min_free_bytes": 0, "segment_bytes": 500_000},
+            "gateways": {"max_in_flight": 400},
+            "max_records_per_batch": self.total // 5,
+        }
+        router.configure(plain.routed(source, plain.lines(router.folder, "out", "dead"), **more))
         self.senders = {channel.protocol: channel.sender(count) for channel in opened}
 
     def confirmed(self, *, least: int) -> bool:

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from bindings.inbox.log import Inbox
 from bindings.parts import InboxRow, Part
 from tests.conftest import Kafka, TopicFactory
-from tests.support import load
+from tests.support import load, plain
 from tests.support.dying_router import ACTIVATED, BATCH_DONE, CATALOG_READ, ENDED_BY_SIGNAL, JUDGED, PINNED
 from tests.support.kafka import create_topics, produce
 from tests.support.ports import free_ports
@@ -79,17 +79,8 @@ Plans are removed before there is an inbox. Its pins would keep the plan that th
 
 def settings(kafka: Kafka, folder: Path, **more: Any) -> dict[str, Any]:
     """Every consumer endpoint of the catalog as a source, and tables, which take each batch exactly once."""
-    return {
-        "catalog": {"source": str(folder / "catalog.json"), "poll": "200ms"},
-        "sinks": {
-            "wide": {"type": "table", "path": str(folder / "wide")},
-            "dead": {"type": "table", "path": str(folder / "dead")},
-        },
-        "routes": [{"to": ["wide"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "http": {"port": 0},
-        **more,
-    }
+    told = {"catalog": {"source": str(folder / "catalog.json"), "poll": "200ms"}, "http": {"port": 0}, **more}
+    return plain.routed(folder, plain.tables(folder, "wide", "dead"), **told)
 
 
 def catalog(bootstrap: str, topics: Sequence[str], *, latest: Sequence[str] = (), http: bool = False) -> dict[str, Any]:
@@ -128,7 +119,7 @@ def has(router: RouterProcess, wanted: set[int]) -> bool:
 
 def change(router: RouterProcess, document: dict[str, Any]) -> None:
     """Give the router another catalog, whole."""
-    load.write_catalog(router.folder / "catalog.json", document)
+    plain.write(router.folder, document)
 
 
 @pytest.mark.full

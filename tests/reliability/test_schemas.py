@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support import plain
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -20,23 +20,17 @@ METRES = {"type": "object", "required": ["metres"]}
 FEET = {"type": "object", "required": ["feet"]}
 
 
-def catalog(unit: str, *schemas: str) -> str:
-    """Two definitions that only their schemas tell apart, at these URIs."""
+def write_catalog(folder: Path, unit: str, *schemas: str) -> Path:
+    """Write two definitions that only their schemas tell apart, at these URIs."""
     message = {"protocol": "HTTP", "protocoloptions": {"method": {"value": "POST"}}, "dataschemaformat": "JsonSchema"}
     messages = {f"{unit}{number}": {**message, "dataschemauri": uri} for number, uri in enumerate(schemas)}
-    endpoint = {
-        "usage": ["consumer"],
-        "protocol": "HTTP",
-        "protocoloptions": {"options": {"path": "/lengths"}},
-        "messagegroups": ["/messagegroups/Lengths"],
-    }
-    return json.dumps({"messagegroups": {"Lengths": {"messages": messages}}, "endpoints": {"in": endpoint}})
+    endpoint = plain.endpoint("HTTP", {"path": "/lengths"}, "Lengths")
+    return plain.write(folder, plain.catalog({"in": endpoint}, Lengths=messages))
 
 
 def routed(folder: Path) -> list[str]:
     """Short names of the definitions that took records so far."""
-    lines = [line for path in sorted(folder.rglob("*.jsonl")) for line in path.read_text().splitlines()]
-    return [json.loads(line)["message"].rsplit("/", 1)[-1] for line in lines]
+    return [line["message"].rsplit("/", 1)[-1] for line in plain.lines_of(folder)]
 
 
 class Silent:
@@ -51,16 +45,8 @@ class Silent:
 
 
 def settings(folder: Path, port: int) -> dict[str, Any]:
-    return {
-        "catalog": {"source": str(folder / "catalog.json"), "poll": "200ms"},
-        "http": {"port": port},
-        "sinks": {
-            "out": {"type": "jsonl", "path": str(folder / "out")},
-            "dead": {"type": "jsonl", "path": str(folder / "dead")},
-        },
-        "routes": [{"to": ["out"]}],
-        "dead_letters": {"sinks": ["dead"]},
-    }
+    catalog = {"source": str(folder / "catalog.json"), "poll": "200ms"}
+    return plain.routed(folder, plain.lines(folder, "out", "dead"), catalog=catalog, http={"port": port})
 
 
 def awaited(router: RouterProcess) -> list[str]:
@@ -78,7 +64,7 @@ def test_a_router_waits_for_schemas_before_it_starts_and_before_it_changes(
 ) -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/lengths"
-    out, source = tmp_path / "out", tmp_path / "catalog.json"
+    out = tmp_path / "out"
 
     def send(expected: list[str], **length: int) -> None:
         assert httpx.post(url, json=length, timeout=SECONDS).status_code == 202
@@ -87,7 +73,7 @@ def test_a_router_waits_for_schemas_before_it_starts_and_before_it_changes(
     with serving() as web:
         web.routes["/metres"] = Silent()
         web.routes["/feet"] = Reply(FEET)
-        source.write_text(catalog("First", f"{web.url}/metres", f"{web.url}/feet"))
+        write_catalog(tmp_path, "First", f"{web.url}/metres", f"{web.url}/feet")
         router.configure(settings(tmp_path, port))
         router.module = ("tests.support.hasty_router",)
         router.launch()
@@ -105,7 +91,7 @@ def test_a_router_waits_for_schemas_before_it_starts_and_before_it_changes(
         # A changed catalog waits; the router goes on by the old one, and is ready.
         away: tuple[Route, ...] = (Silent(), Reply("busy", 503))
         for web.routes["/later"] in away:
-            source.write_text(catalog("Second", f"{web.url}/later", f"{web.url}/feet"))
+            write_catalog(tmp_path, "Second", f"{web.url}/later", f"{web.url}/feet")
             wait_until(lambda: f"{web.url}/later" in awaited(router), SECONDS, lambda: router.log[-2000:])
             assert router.readiness()["ready"]
             send([*routed(out), "First1"], feet=1)
@@ -118,7 +104,7 @@ def test_a_router_waits_for_schemas_before_it_starts_and_before_it_changes(
 
         # Nor does the end of the router wait for somebody who does not answer.
         web.routes["/never"] = never = Silent()
-        source.write_text(catalog("Third", f"{web.url}/never", f"{web.url}/feet"))
+        write_catalog(tmp_path, "Third", f"{web.url}/never", f"{web.url}/feet")
         assert never.asked.wait(SECONDS)
         assert router.stop() == 0
     assert not (tmp_path / "dead").exists()
@@ -129,7 +115,7 @@ def test_a_router_that_waits_for_a_silent_server_can_be_stopped(router: RouterPr
     (port,) = free_ports(1)
     with serving() as web:
         web.routes["/metres"] = silent = Silent()
-        (tmp_path / "catalog.json").write_text(catalog("First", f"{web.url}/metres"))
+        write_catalog(tmp_path, "First", f"{web.url}/metres")
         router.configure(settings(tmp_path, port))
         router.launch()
         assert silent.asked.wait(SECONDS)

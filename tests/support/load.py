@@ -57,14 +57,6 @@ def _definition(number: int, types: str) -> dict[str, Any]:
     return {"envelope": "CloudEvents/1.0", "envelopemetadata": attributes}
 
 
-def write_catalog(path: Path, document: dict[str, Any]) -> Path:
-    """Write a catalog as a router would meet it: whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document))
-    temporary.replace(path)
-    return path
-
-
 def settings(bootstrap: str, source: Path, sinks: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Return settings of a router that sends all of the load to all sinks, and dead letters to ``dead``."""
     endpoint = {"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}

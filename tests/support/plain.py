@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from tests.support.kafka import Headers
 from tests.support.ports import LOOPBACK
+
+if TYPE_CHECKING:
+    from tests.support.kafka import Headers
 
 SECONDS: Final = 300.0
 JSON: Final = "application/json"

@@ -21,6 +21,7 @@ from typing import Any, Final
 import yaml
 
 from router.spark.connectors import cache_root, find_java
+from tests.support import plain
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import below, command_of
 from tests.support.waiting import wait_until
@@ -100,23 +101,10 @@ def _run_one(options: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (port,) = free_ports(1)
-        (root / "catalog.json").write_text(json.dumps(_CATALOG))
-        router = RouterProcess(
-            root,
-            {
-                "catalog": {"source": str(root / "catalog.json")},
-                "sources": [{"endpoint": "/endpoints/web"}],
-                "http": {"port": port},
-                "sinks": {
-                    "lines": {"type": "jsonl", "path": str(root / "lines")},
-                    "table": {"type": "table", "path": str(root / "table")},
-                    "dead": {"type": "table", "path": str(root / "dead")},
-                },
-                "routes": [{"to": ["lines", "table"]}],
-                "dead_letters": {"sinks": ["dead"]},
-                "spark": {"conf": {"spark.driver.extraJavaOptions": " ".join(options)}},
-            },
-        )
+        sinks = plain.lines(root, "lines") | plain.tables(root, "table", "dead")
+        spark = {"conf": {"spark.driver.extraJavaOptions": " ".join(options)}}
+        more = {"sources": [{"endpoint": "/endpoints/web"}], "http": {"port": port}, "spark": spark}
+        router = RouterProcess(root, plain.routed(plain.write(root, _CATALOG), sinks, **more))
         try:
             router.start()
             for body in (b"{}", b"x"):

@@ -23,6 +23,7 @@ from catalog.schemas.ids.deciding import FrameSettings
 from router.matching.schema_validation import Validation
 from router.matching.tie_breaker import Ambiguous
 from tests.support.cases import read_cases
+from tests.support.evaluating import RECEIVED
 from tests.support.schemas import KnownIds, known_ids
 
 # A record or constraint that a rule writes once, as each protocol has it.
@@ -31,7 +32,6 @@ from tests.support.schemas import KnownIds, known_ids
 
 POSITION: Final = "$position"
 TIME: Final = "$time"
-RECEIVED: Final = "2026-01-02T03:04:05.000000Z"
 """When every record arrived, as the inbox tells it; Kafka's own timestamp is the same moment in milliseconds."""
 TIMESTAMP: Final = 1_767_323_045_000
 TIMES: Final = {"KAFKA": "2026-01-02T03:04:05.000Z"}

@@ -37,9 +37,7 @@ def catalog(*, fixed: bool) -> dict[str, Any]:
     """Return the shop's catalog, before or after somebody looked at the dead letters."""
     schema = {"type": "object"} if fixed else {"type": "object", "required": ["n", "price"]}
     messages = {
-        "good": plain.event("good"),
-        "picky": plain.event("picky"),
-        "twin": plain.event("twin"),
+        **plain.events("good", "picky", "twin"),
         "checked": plain.event("checked", dataschemaformat="JsonSchema/draft-07", dataschema=schema),
         "native": plain.event(
             "native", protocol="HTTP", protocoloptions={"path": {"value": "/native", "type": "string"}}
@@ -99,6 +97,12 @@ def settings(folder: Path, hook: str, **more: Any) -> dict[str, Any]:
 def write_catalog(folder: Path, *, fixed: bool) -> None:
     """Write the catalog, as an editor does: at once."""
     plain.write(folder, catalog(fixed=fixed))
+
+
+def write_catalog_with_lane(folder: Path, topic: str) -> None:
+    """Write a catalog whose shop takes ``good`` events by HTTP, and whose lane takes ``aside`` ones by a topic."""
+    endpoints = catalog(fixed=True)["endpoints"] | {"lane": plain.endpoint("KAFKA", {"topic": topic}, "L")}
+    plain.write(folder, plain.catalog(endpoints, G=plain.events("good"), L=plain.events("aside")))
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -325,20 +329,8 @@ def noise(count: int, seed: int = 4) -> Iterator[Record]:
 
 def plan(*names: str, endpoints: str = "ab") -> Plan:
     """Return a plan whose endpoints all expect definitions of these names."""
-    messages = {name: {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": name}}} for name in names}
-    told = {"endpoints": [{"uri": "kafka://broker:9092"}]}
-    document = {
-        "messagegroups": {"g": {"messages": messages}},
-        "endpoints": {
-            name: {
-                "usage": "consumer",
-                "protocol": "KAFKA",
-                "protocoloptions": {**told, "options": {"topic": name}},
-                "messagegroups": ["/messagegroups/g"],
-            }
-            for name in endpoints
-        },
-    }
+    told = {name: plain.endpoint("KAFKA", {"topic": name}, "g", uri="kafka://broker:9092") for name in endpoints}
+    document = plain.catalog(told, g=plain.events(*names))
     sinks = {"lake": {"type": "table", "path": "lake"}}
     settings = {"sinks": sinks, "routes": [{"to": ["lake"]}]}
     return Plan(build_catalog([Document("c.json", document)], Findings()), settings_from_dict(settings, {}, Path()))

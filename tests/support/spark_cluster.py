@@ -182,10 +182,6 @@ def spark_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
 
 # A plant whose records come by Kafka, with a catalog and settings for ``xrouter plan``.
 
-READING: Final = "/messagegroups/Plant/messages/Reading"
-ALARM: Final = "/messagegroups/Plant/messages/Alarm"
-VALVE: Final = "/messagegroups/Plant/messages/Valve"
-
 
 def message(type_: str, **options: Any) -> dict[str, Any]:
     """A definition of mapped Kafka records, told apart by a header."""

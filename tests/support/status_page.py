@@ -118,11 +118,6 @@ def changed(**messages: Any) -> dict[str, Any]:
     return catalog
 
 
-def event(kind: str) -> dict[str, Any]:
-    """Return a definition of events of one type."""
-    return {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": kind}}}
-
-
 def tally(routed: int, dead: int) -> Tally:
     """Return the counts of a batch of the till."""
     records = Counter({(TILL, "routed", ""): routed, (TILL, "dead-letter", "no-match"): dead})

@@ -137,6 +137,11 @@ def test_an_address_is_split_as_its_protocol_writes_it(kind: str, uri: str, tls:
 NAME = "xrouter_certificate_end_timestamp_seconds"
 
 
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
 def told_by_openssl(certificate: Path) -> float:
     command = ["openssl", "x509", "-in", str(certificate), "-noout", "-enddate"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -144,24 +149,22 @@ def told_by_openssl(certificate: Path) -> float:
 
 
 @pytest.mark.parametrize("days", [2, 30 * 365])
-def test_the_end_is_that_of_openssl(tmp_path: Path, days: int) -> None:
-    authority = Authority(tmp_path)
+def test_the_end_is_that_of_openssl(authority: Authority, days: int) -> None:
     pair = authority.sign("us", alternatives="DNS:localhost", days=days)
     chain = pair.certificate.read_text() + authority.certificate.read_text()
     assert parse_expiry(f"a note\n{chain}") == told_by_openssl(pair.certificate)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 5, 40, 100])
-def test_what_is_no_certificate_is_told(tmp_path: Path, cut: int) -> None:
-    whole = ssl.PEM_cert_to_DER_cert(Authority(tmp_path).certificate.read_text())
+def test_what_is_no_certificate_is_told(authority: Authority, cut: int) -> None:
+    whole = ssl.PEM_cert_to_DER_cert(authority.certificate.read_text())
     with pytest.raises(ValueError):
         parse_expiry(ssl.DER_cert_to_PEM_cert(whole[:cut]))
     with pytest.raises(ValueError):
         parse_expiry("no certificate")
 
 
-def test_a_renewed_file_counts_where_it_is_read_anew(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+def test_a_renewed_file_counts_where_it_is_read_anew(authority: Authority, tmp_path: Path) -> None:
     short, long = authority.sign("short"), authority.sign("long", days=90)
     ends = [told_by_openssl(each.certificate) for each in (short, long)]
     file = tmp_path / "tls.crt"

@@ -5,7 +5,6 @@ Of other documents ``documents/test_malformed.py`` asks the same.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
@@ -17,7 +16,6 @@ from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 import pytest
-import yaml
 
 from catalog.asyncapi import write_asyncapi
 from catalog.documents.documents import Document
@@ -47,12 +45,6 @@ class Held(NamedTuple):
     library: Documents
     validator: Validator
     bodies: Sequence[tuple[bytes, str | None]]
-
-
-@cache
-def trees() -> list[Any]:
-    names = ("dialects", "hybrids")
-    return [case["document"] for name in names for case in read_cases(DATA / f"catalog/{name}.yaml").values()]
 
 
 @cache
@@ -98,13 +90,6 @@ def mutate_tree(chance: random.Random, tree: Any) -> Any:
         else:
             holder[key] = deepcopy(value)
     return tree
-
-
-@cache
-def texts(name: str) -> list[bytes]:
-    if name == "a.yaml":
-        return [yaml.dump(tree, encoding="utf-8", Dumper=yaml.CSafeDumper) for tree in trees()]
-    return [json.dumps(tree, indent=indent).encode() for tree in trees() for indent in (None, 1)]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Delivery as a whole: what survives an end, who delivers, what is dropped, and what is counted."""
+"""Delivery as a whole: what survives an end, who delivers, what a failure holds up, what is dropped and counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from sqlalchemy import select
 
 from bindings.protocols import BINDINGS
 from registry.delivery.subscriptions import (
+    DELIVERED,
     DeliveryLimits,
+    DeliveryResult,
     DeliverySettings,
     EventFilter,
     EventMessages,
@@ -20,6 +22,7 @@ from registry.delivery.targets import Webhook as Target
 from registry.delivery.targets import WebhookSender
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.store.engine import OUTBOX, Database, ProcessLock, open_database
+from tests.support.senders import ScriptedSender
 from tests.support.subscriptions import LIMIT, agreeable, change, registry, subscribe, until_taken
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Webhook
@@ -175,3 +178,36 @@ def test_metrics_tell_what_each_subscriber_waits_for(tmp_path: Path) -> None:
                 assert not told('events_failed_total{subscriber="audit"} 0.0')
         finally:
             server.stop()
+
+
+# What a failure holds up: later events of its entity, or all of its subscriber, and for how long.
+
+CREATED = EventFilter(types=frozenset(("io.xregistry.group.created",)))
+LONG = DeliveryLimits(max_pause=3600.0)
+REFUSED = {f"/messagegroups/a{number}" for number in range(8)}
+
+
+def picky(subject: str) -> DeliveryResult:
+    return DeliveryResult("held", "no") if subject in REFUSED else DELIVERED
+
+
+def test_a_few_refused_entities_hold_up_nobody_else(tmp_path: Path) -> None:
+    target = ScriptedSender(picky)
+    delivery = {"subscribers": {"audit": target.delivery(CREATED)}}
+    with registry(tmp_path, LONG, delivery=delivery) as client:
+        for names in (sorted(each.rpartition("/")[2] for each in REFUSED), [f"g{n}" for n in range(200)]):
+            assert client.post("/", json={"messagegroups": {name: {} for name in names}}).is_success
+        wait_until(lambda: len(target.taken) >= 200, LIMIT, lambda: f"200 events; there are {len(target.taken)}")
+        tried = len(target.waves)
+        wait_until(lambda: len(target.waves) > tried + 8, LIMIT, "refused events that come again and again")
+        assert client.put("/messagegroups/last", json={}).is_success
+        wait_until(lambda: "/messagegroups/last" in target.taken, LIMIT / 4, "an event behind refused ones")
+
+
+def test_a_target_that_refuses_everything_is_left_alone(tmp_path: Path) -> None:
+    target = ScriptedSender(lambda _: DeliveryResult("held", "no"))
+    delivery = {"subscribers": {"audit": target.delivery(CREATED)}}
+    with registry(tmp_path, LONG, delivery=delivery) as client:
+        assert client.post("/", json={"messagegroups": {f"g{n}": {} for n in range(300)}}).is_success
+        wait_until(lambda: len(target.waves) >= 3, LIMIT, "three tries")
+        assert len({subject for wave in target.waves for subject in wave}) < 300

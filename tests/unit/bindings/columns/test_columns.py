@@ -1,4 +1,4 @@
-"""Bodies that may be events in plain JSON: none is missed that the exact answer takes for one."""
+"""Columns of many records: bodies that may be events, parts by their names, and bytes as their values have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PUBLISH packets, built with paho, read by ours."""
+"""PUBLISH packets built with paho and read by ours, topics and their filters, and pauses between connections."""
 
 from __future__ import annotations
 

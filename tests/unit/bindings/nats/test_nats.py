@@ -1,4 +1,4 @@
-"""What endpoint options make of a NATS subscription."""
+"""Subscriptions of NATS by endpoint options, its messages as rows, header blocks, and as whom to connect."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from catalog.findings import Declarations, Findings
 from catalog.linting.attributes import rejecting_errors
 from catalog.load import build_catalog, listing_to_json, load
 from catalog.model import Catalog
+from catalog.parsing.pointers import resolve_pointer
 from catalog.values import is_any_timestamp
 from tests.support.hybrids import DEFINITIONS, DIALECTS, LEVELS, NEW, document, pairs
 
@@ -163,7 +164,5 @@ TABLES = {"cloudevents", "protocol", "default"}
 
 def stands(tree: Any, pointer: str, value: Any) -> bool:
     """Whether *value* is what stands at *pointer*; \"now\" has several spellings."""
-    for step in pointer.split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        tree = tree[int(key)] if isinstance(tree, list) else tree[key]
-    return bool(tree == value or is_any_timestamp(tree))
+    found = resolve_pointer(tree, pointer)
+    return bool(found == value or is_any_timestamp(found))

@@ -11,6 +11,7 @@ import pytest
 from catalog.explaining import MASK, entity_to_json, explain, known_xids, mask_secrets
 from catalog.findings import Declarations, DocumentError
 from catalog.load import load
+from catalog.parsing.pointers import resolve_pointer
 from catalog.parsing.texts import parse_text
 from tests.support.cases import samples, spread
 from tests.support.corpora import CORPORA
@@ -33,16 +34,9 @@ def shown() -> Any:
     return lambda xid: entity_to_json(xid, catalog, declarations)
 
 
-def found_at(tree: Any, pointer: str) -> Any:
-    for key in pointer.split("/")[1:]:
-        key = key.replace("~1", "/").replace("~0", "~")
-        tree = tree[int(key)] if isinstance(tree, list) else tree[key]
-    return tree
-
-
 def at(form: dict[str, Any]) -> Any:
     """What stands at the place of an origin."""
-    return found_at(parse_text(form["file"], Path(form["file"]).read_bytes()).tree, form["pointer"])
+    return resolve_pointer(parse_text(form["file"], Path(form["file"]).read_bytes()).tree, form["pointer"])
 
 
 def test_each_member_of_a_property_has_its_own_origin(shown: Any) -> None:
@@ -118,7 +112,7 @@ def test_what_is_traced_is_what_is_in_effect_and_stands_at_its_place(path: Path)
         told = explain(definition, catalog, declarations)
         for origin in (each["from"].get("value", {"file": ""}) for each in told["properties"]):
             if origin["file"]:
-                found = found_at(tree, origin["pointer"])
+                found = resolve_pointer(tree, origin["pointer"])
                 assert found in (origin["value"], "01-01-0000T00:00:00Z") or found == {"value": origin["value"]}
         traced = [
             (each["name"], *(each["from"].get(part, {}).get("value") for part in ("type", "value", "required")))

@@ -1,4 +1,4 @@
-"""Formats as people spell them, and what documents show themselves to be, by ``tests/cases/schemas/formats.yaml``."""
+"""Formats of schemas, what documents show themselves to be, drafts of JSON Schema, and addresses of schemas."""
 
 from __future__ import annotations
 

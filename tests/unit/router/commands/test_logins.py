@@ -20,6 +20,7 @@ COMMANDS = [
     ["catalog", "list", "URL"],
     ["catalog", "show", M, "URL"],
     ["catalog", "convert", "URL"],
+    ["catalog", "pull", "URL"],
     ["catalog", "diff", "URL", "URL"],
     ["check", "URL"],
     ["match", "--catalog", "URL"],

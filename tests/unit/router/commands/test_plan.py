@@ -16,6 +16,7 @@ from bindings.inbox.space import InboxLimits
 from bindings.parts import InboxRow, Part
 from router.cli import run_command_line
 from router.dead_letters.redaction import HIDDEN
+from tests.support import plain
 from tests.support.letters import row, write_letters
 from tests.support.spark_cluster import RECORDS, catalog, lines, message, messages, settings
 
@@ -51,12 +52,7 @@ def differences(report: dict[str, Any]) -> dict[str, int]:
 
 def with_gate(tree: dict[str, Any]) -> None:
     """Add an endpoint of HTTP with one definition, whose subject is a secret."""
-    tree["endpoints"]["gate"] = {
-        "usage": ["consumer"],
-        "protocol": "HTTP",
-        "protocoloptions": {"endpoints": [{"uri": "http://127.0.0.1/gate"}]},
-        "messagegroups": ["/messagegroups/Gate"],
-    }
+    tree["endpoints"]["gate"] = plain.endpoint("HTTP", {}, "Gate", uri="http://127.0.0.1/gate")
     subject = {"value": "card/{card}", "type": "uritemplate", "sensitive": True}
     entry = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "entry"}, "subject": subject}}
     tree["messagegroups"]["Gate"] = {"messages": {"Entry": entry}}

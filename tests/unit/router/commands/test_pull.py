@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from catalog.load import load
 from router.cli import run_command_line
 from tests.support.corpora import CORPORA
 from tests.support.registry import Registry
-from tests.support.web import Reply, Request, Web, serving
+from tests.support.web import Reply, Web, serving
 
 ROOT = Path(__file__).resolve().parents[4]
 FEEDS = ("dwd", "gtfs", "jma-bosai-volcano", "wikimedia_osm_diffs")
@@ -176,22 +175,3 @@ def test_what_is_there_stays(web: Web, tmp_path: Path, capfd: pytest.CaptureFixt
     assert list(load([file]).definitions) == ["/messagegroups/G/messages/m"]
     assert run_command_line(["catalog", "pull", str(file)]) == 1
     assert "catalog convert" in capfd.readouterr().err
-
-
-def test_a_login(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = Registry(web, TREE).open()
-    served = registry.answer
-
-    def answer(request: Request) -> Reply:
-        return served(request) if request.headers.get("authorization") == "Bearer t0ken" else Reply("who?", 401)
-
-    for path in list(web.routes):
-        web.routes[path] = answer
-    config, file = tmp_path / "router.yaml", tmp_path / "pulled.json"
-    config.write_text(
-        f"catalog: {{allow_plaintext_password: true, logins: [{{url: '{web.url}', bearer: '${{PULL_TOKEN}}'}}]}}"
-    )
-    monkeypatch.setenv("PULL_TOKEN", "t0ken")
-    assert run_command_line(["catalog", "pull", registry.url, str(file), "--logins", str(config)]) == 0
-    assert "t0ken" not in file.read_text()
-    assert stat.S_ISREG(file.stat().st_mode)

@@ -1,9 +1,10 @@
-"""Stores that cannot be opened: each command of the registry ends with one line that names place and remedy."""
+"""Stores that cannot be opened or fail as serving begins: commands of the registry end with one line and a remedy."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
+from registry.http.server import RegistryServer
 from registry.store.engine import open_database, store_error
 from router.cli import BROKEN_PIPE, run_command_line
 from router.commands.registry import serve
+from router.errors import StateError
 
 NOBODY = 65534
 STATE = 6
@@ -133,3 +137,21 @@ def test_whoever_reads_the_history_may_leave(
     with suppress(BrokenPipeError):
         output.close()
     assert capsys.readouterr().err == ""
+
+
+# ``xrouter registry serve``: what ends it before it serves.
+
+
+def test_a_store_that_fails_as_serving_begins_ends_it_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: RegistryServer) -> None:
+        raise OperationalError("SELECT 1", {}, Exception("the disk is gone"))
+
+    config = tmp_path / "registry.yaml"
+    config.write_text("open: true\n")
+    monkeypatch.setattr(RegistryServer, "start", failing)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(serve, "configure_logs", lambda _: None)
+    with pytest.raises(StateError, match=r"registry\.db does not answer: the disk is gone"):
+        serve.serve(config)

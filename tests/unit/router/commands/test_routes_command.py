@@ -18,6 +18,7 @@ from router.settings import load_settings
 from router.state.database import StateDatabase
 from router.state.ledger import parse_instant
 from router.watching.coverage import Coverage
+from tests.support import plain
 from tests.support.commands import write_set
 
 KEYS = Path(__file__).parents[3] / "cases" / "routes" / "keys.yaml"
@@ -110,21 +111,14 @@ def test_check_says_which_events_get_no_key_in_kafka(
     message = {"envelope": "CloudEvents/1.0", **case["message"], "envelopemetadata": metadata}
     options = {"KAFKA": {"topic": "plant"}, "HTTP": {"path": "/in", "method": "POST"}}
     scheme = case["protocol"].partition("/")[0].lower()
-    endpoint = {
-        "usage": "consumer",
-        "protocol": case["protocol"],
-        "protocoloptions": {
-            "endpoints": [{"uri": f"{scheme}://broker" + (":9092" if scheme == "kafka" else "")}],
-            "options": options.get(case["protocol"], {"topic": "#", "node": "queue", "subject": "d.>"}),
-        },
-        "messagegroups": ["/messagegroups/Plant"],
-    }
-    tree = {"messagegroups": {"Plant": {"messages": {"reading": message}}}, "endpoints": {"plant": endpoint}}
-    (config.parent / "catalog.json").write_text(json.dumps(tree))
+    told = options.get(case["protocol"], {"topic": "#", "node": "queue", "subject": "d.>"})
+    uri = f"{scheme}://broker" + (":9092" if scheme == "kafka" else "")
+    endpoint = plain.endpoint(case["protocol"], told, "Plant", uri=uri)
+    plain.write(config.parent, plain.catalog({"plant": endpoint}, Plant={"reading": message}))
     bus = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "events"}
     bus |= {"key": case["key"]} if "key" in case else {}
-    told = {"sinks": {"bus": bus, "dead": {"type": "jsonl"}}, "routes": [{"to": ["bus"]}], "http": {"port": 0}}
-    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | told))
+    given = {"sinks": {"bus": bus, "dead": {"type": "jsonl"}}, "routes": [{"to": ["bus"]}], "http": {"port": 0}}
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | given))
     run_command_line(["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"])
     found = [each for each in json.loads(capsys.readouterr().out) if each["rule"] == "unkeyed-events"]
     if case["says"] is None:

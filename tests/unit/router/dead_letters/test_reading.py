@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from router.dead_letters.dead_letter import parse_nearest
+from router.dead_letters.dead_letter import format_body, parse_nearest
 from router.dead_letters.reading import find_recent, read_dead_letters, read_latest, readable_sinks
 from router.dead_letters.stores import build_topic_pattern
 from router.errors import ConfigError, SinkError
@@ -30,6 +30,10 @@ ODD = (
     row(4, body=b"", native=json.dumps({"key_base64": base64.b64encode(b"\xff").decode()}), protocol="KAFKA"),
     row(5, attempts=3, received=WRITTEN.replace(microsecond=0)),
 )
+
+
+def test_a_long_body_is_cut_and_says_by_how_much() -> None:
+    assert format_body(b"\x00\xffAB" * 2000)[-1].endswith(" 3904 bytes more")
 
 
 def test_all_sinks_give_the_same_letters(tmp_path: Path) -> None:

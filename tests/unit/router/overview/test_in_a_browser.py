@@ -10,6 +10,7 @@ import pytest
 
 from router.watching.shadow import EpochPair
 from tests.support.letters import letter_id, row, write_letters
+from tests.support.plain import event
 from tests.support.status_page import (
     HOSTILE,
     PHONE,
@@ -19,7 +20,6 @@ from tests.support.status_page import (
     Served,
     browser_page,
     changed,
-    event,
     hard_to_use,
     record,
     tally,

@@ -18,7 +18,8 @@ from router.settings import load_settings
 from tests.support.cases import read_cases
 from tests.support.commands import NO, filled, fits
 from tests.support.letters import letter_id, row, settings_file, write_letters
-from tests.support.status_page import SALE, TOKEN, Served, changed, event, record
+from tests.support.plain import event
+from tests.support.status_page import SALE, TOKEN, Served, changed, record
 
 CASES: Final = Path(__file__).resolve().parents[3] / "cases" / "watching" / "records.yaml"
 

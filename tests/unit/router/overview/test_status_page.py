@@ -23,7 +23,8 @@ from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
 from router.watching.status import RouterStatus
 from tests.support.letters import row, settings_file, write_letters
-from tests.support.status_page import HOSTILE, SALE, SECONDS, TILL, Served, changed, event, tally
+from tests.support.plain import event
+from tests.support.status_page import HOSTILE, SALE, SECONDS, TILL, Served, changed, tally
 from tests.support.waiting import wait_until
 
 

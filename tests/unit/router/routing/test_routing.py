@@ -22,6 +22,7 @@ from router.errors import ConfigError
 from router.matching.records import RecordMatcher
 from router.settings import REASONS
 from router.settings.routes import make_event_values, parse_name
+from tests.support import plain
 from tests.support.cases import judged, kafka_rows, plan_of
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
 
@@ -191,15 +192,8 @@ def fixed_catalog(folder: Path) -> Catalog:
         "feet": message("length", **{**NUMBER, "required": ["n", "f"]}),
         "native": {"protocol": "KAFKA", "protocoloptions": {"headers": [{"name": "kind", "value": "{kind}"}]}},
     }
-    endpoint = {
-        "usage": "consumer",
-        "protocol": "KAFKA",
-        "protocoloptions": {"endpoints": [{"uri": "kafka://broker:9092"}], "options": {"topic": "in"}},
-        "messagegroups": [GROUP],
-    }
-    path = folder / "catalog.json"
-    path.write_text(json.dumps({"messagegroups": {"g": {"messages": messages}}, "endpoints": {"e": endpoint}}))
-    return load([path])
+    endpoint = plain.endpoint("KAFKA", {"topic": "in"}, "g", uri="kafka://broker:9092")
+    return load([plain.write(folder, plain.catalog({"e": endpoint}, g=messages))])
 
 
 def event(type_: str, body: Any, **attributes: str) -> str:

@@ -267,21 +267,15 @@ MASTER = "spark: {master: 'spark://h:7077', driver_host: 10.0.0.5, %s}"
 PLAIN = SINKS % ("", "events")
 
 
-def loaded(folder: Path, text: str) -> Settings:
-    file = folder / "router.yaml"
-    file.write_text(text)
-    return load_settings(file, {"P": "hush"})
-
-
 def test_an_inbox_on_this_disk_is_refused(tmp_path: Path) -> None:
-    assert not list(iter_inbox_faults(loaded(tmp_path, PLAIN)))
-    [(key, fault)] = iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: lake"))
+    assert not list(iter_inbox_faults(load(tmp_path, PLAIN)))
+    [(key, fault)] = iter_inbox_faults(load(tmp_path, PLAIN + MASTER % "shared_folders: lake"))
     assert key == "inbox.kafka" and "spark.shared_folders" in fault
-    assert not list(iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: [lake, state]")))
-    [(key, _)] = iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: ., python: ./env/bin/python"))
+    assert not list(iter_inbox_faults(load(tmp_path, PLAIN + MASTER % "shared_folders: [lake, state]")))
+    [(key, _)] = iter_inbox_faults(load(tmp_path, PLAIN + MASTER % "shared_folders: ., python: ./env/bin/python"))
     assert key == "spark.python"
     topic = "\ninbox: {kafka: {bootstrap_servers: k, topic: t}}"
-    assert not list(iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: lake" + topic)))
+    assert not list(iter_inbox_faults(load(tmp_path, PLAIN + MASTER % "shared_folders: lake" + topic)))
 
 
 @pytest.mark.parametrize(
@@ -293,4 +287,4 @@ def test_an_inbox_on_this_disk_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_executors_that_nobody_asks_who_they_are(tmp_path: Path, more: str, cautioned: bool) -> None:
-    assert bool(list(iter_executor_warnings(loaded(tmp_path, PLAIN + MASTER % more)))) is cautioned
+    assert bool(list(iter_executor_warnings(load(tmp_path, PLAIN + MASTER % more)))) is cautioned

@@ -17,6 +17,7 @@ from catalog.values import is_valid
 from router.evaluation.plan import Plan
 from router.realtime import PLAIN_FORMS, FastPathType, find_fast_types
 from router.settings import settings_from_dict
+from tests.support import plain
 
 BUS = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "out"}
 ORDER = {"type": {"value": "order"}}
@@ -29,17 +30,8 @@ def message(attributes: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def settled(messages: dict[str, Any], **told: Any) -> dict[str, FastPathType]:
-    document = {
-        "messagegroups": {"g": {"messages": messages}},
-        "endpoints": {
-            "in": {
-                "usage": "consumer",
-                "protocol": "KAFKA",
-                "protocoloptions": {"endpoints": [{"uri": "kafka://broker:9092"}], "options": {"topic": "orders"}},
-                "messagegroups": ["/messagegroups/g"],
-            }
-        },
-    }
+    orders = plain.endpoint("KAFKA", {"topic": "orders"}, "g", uri="kafka://broker:9092")
+    document = plain.catalog({"in": orders}, g=messages)
     values = {"sinks": {"bus": BUS}, "routes": [{"to": ["bus"]}], **told}
     plan = Plan(build_catalog([Document("c.json", document)], Findings()), settings_from_dict(values, {}, Path()))
     return {each.type: each for each in find_fast_types(plan)}

@@ -1,4 +1,4 @@
-"""What the tables of protocols say, once for all who ask."""
+"""Constraints of attributes hold as the matcher has them, also for those who ask without one."""
 
 from __future__ import annotations
 
