@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -258,9 +258,10 @@ class NearestFinder:
         self._by_order = np.array(order, np.int64)
         self._order = np.argsort(self._by_order)
         self._tables = {event: self._build_tables(event=event) for event in (False, True)}
-        self._kind_failures = cache(self._count_kind_failures)
-        self._order_of = lru_cache(_KEPT)(self._candidate_bounds)
-        self._spellings_of = cache(lambda key: Spellings(self._index.classes[key].constraints))
+        # Dicts and not functions with a cache, which cannot be sent to workers.
+        self._kinds: dict[tuple[int, bool], IntArray] = {}
+        self._orders: dict[tuple[int, int, bool, tuple[int, ...]], IntArray] = {}
+        self._spellings: dict[str, Spellings] = {}
 
     def explain(self, row: NearestRow) -> list[dict[str, Any]]:
         """Return up to three nearest candidates, as the JSON form of MATCHING.md#nearest-definitions."""
@@ -310,7 +311,12 @@ class NearestFinder:
 
         Before ties, their bound is yielded without a target, so that the caller can stop.
         """
-        order = self._order_of(row.channel, row.protocol, row.event, row.classes)
+        place = row.channel, row.protocol, row.event, row.classes
+        if place not in self._orders:
+            if len(self._orders) == _KEPT:
+                self._orders.clear()
+            self._orders[place] = self._candidate_bounds(*place)
+        order = self._orders[place]
         start = 0
         while start < len(order):
             least = int(order[start]) // _LITERALS * _LITERALS
@@ -324,7 +330,7 @@ class NearestFinder:
     def _spelling_bounds(self, row: NearestRow, ties: IntArray) -> IntArray:
         """Return the bounds of candidates that tie, each with how many characters differ at least."""
         targets = self._by_order[ties % _DISTANCE]
-        failed = ties[0] // _FAILED - self._kind_failures(row.protocol, row.event)[targets]
+        failed = ties[0] // _FAILED - self._count_kind_failures(row.protocol, row.event)[targets]
         unlike = failed * FAR
         for key, number in zip(self._index.keys, row.classes, strict=True):
             text, table = next(iter(row.values(key)), None), self._tables[row.event].get(key)
@@ -337,7 +343,9 @@ class NearestFinder:
 
     def _distance_saved(self, key: str, text: str, satisfied: Bool, chosen: IntArray) -> IntArray:
         """Return how much less than ``FAR`` a value may be away from each constraint on its property."""
-        return np.where(satisfied[chosen], 0, FAR - self._spellings_of(key).min_distances(text, chosen))
+        if key not in self._spellings:
+            self._spellings[key] = Spellings(self._index.classes[key].constraints)
+        return np.where(satisfied[chosen], 0, FAR - self._spellings[key].min_distances(text, chosen))
 
     def _candidate_bounds(self, channel: int, protocol: int, event: bool, classes: tuple[int, ...]) -> IntArray:
         """Return the bounds of all candidates, ascending, with maximum distance for everything that fails."""
@@ -348,7 +356,7 @@ class NearestFinder:
                 np.add.at(failed, table.targets[~satisfied], 1)
                 np.add.at(literals, table.targets[satisfied], table.literals[satisfied])
         unlike = np.minimum(failed * FAR, _FARTHEST) * _DISTANCE
-        failed += self._kind_failures(protocol, event)
+        failed += self._count_kind_failures(protocol, event)
         few = _FAILED // _LITERALS - 1
         scores: IntArray = failed * _FAILED + (few - np.minimum(literals, few)) * _LITERALS + self._order + unlike
         return np.sort(scores[self._candidates[channel]])
@@ -372,8 +380,11 @@ class NearestFinder:
         return _unpack_bits(classes.bits[number], len(classes.constraints))
 
     def _count_kind_failures(self, protocol: int, event: bool) -> IntArray:
-        kinds = (check_kind(target, protocol, self._protocols, event=event) for target in self._index.targets)
-        return np.array([sum(not check.holds for check in checks) for checks in kinds], np.int64)
+        kind = protocol, event
+        if kind not in self._kinds:
+            checks = (check_kind(target, protocol, self._protocols, event=event) for target in self._index.targets)
+            self._kinds[kind] = np.array([sum(not check.holds for check in each) for each in checks], np.int64)
+        return self._kinds[kind]
 
 
 def _unpack_bits(bits: int, width: int) -> Bool:
