@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from random import Random
 from typing import Any
 
@@ -72,6 +73,14 @@ def define(name: str, **properties: str) -> Definition:
 def headers(**values: str) -> str:
     native = {"headers": [{"name": name, "value": value} for name, value in values.items()]}
     return json.dumps({"protocol": "KAFKA", "native": native})
+
+
+def test_the_finder_goes_to_workers_in_any_state() -> None:
+    catalog = catalog_of(define("a", x="1"), define("b", x="22"))
+    matcher = RecordMatcher(catalog, endpoint=ENDPOINT)
+    (before,) = matcher.decide([headers(x="2")])
+    (after,) = pickle.loads(pickle.dumps(matcher)).decide([headers(x="2")])
+    assert after["nearest"] == before["nearest"] != []
 
 
 def only(catalog: Catalog, line: str) -> list[dict[str, Any]]:
