@@ -318,6 +318,11 @@ def test_helm_test_waits_for_all_that_is_installed(objects: Objects, tmp_path: P
         assert any(labels.items() <= pod["metadata"]["labels"].items() for labels in chosen)
 
 
+def test_what_helm_test_runs_says_whether_a_router_is_ready(watch: str) -> None:
+    assert run_command_line(["wait", f"{watch}/readyz", "--timeout", "60"]) == 0
+    assert run_command_line(["wait", "http://127.0.0.1:9/readyz", "--timeout", "0"]) == 5
+
+
 def test_containers_of_ones_own_run_beside_and_before(tmp_path: Path) -> None:
     beside, before = {"name": "relay", "image": "relay:1"}, {"name": "fetch", "image": "fetch:1"}
     more: dict[str, Any] = {"extraContainers": [beside], "extraInitContainers": [before]}
