@@ -92,8 +92,10 @@ class KafkaOffsets:
         Raises:
             KafkaUnreachable: as :meth:`find_partitions`.
         """
+        if not (names := sorted(set(topics))):
+            return {}
         with self._connect() as admin:
-            known = {name: str(each.topic_id) for name, each in _iter_descriptions(admin, topics)}
+            known = {name: str(each.topic_id) for name, each in _iter_descriptions(admin, names)}
         return {name: "" if id == _NO_ID else id for name, id in known.items()}
 
     def topic_capabilities(self, topics: Iterable[str]) -> dict[str, TopicCapabilities]:
@@ -102,8 +104,10 @@ class KafkaOffsets:
         Raises:
             KafkaUnreachable: as :meth:`find_partitions`.
         """
+        if not (names := sorted(set(topics))):
+            return {}
         with self._connect() as admin:
-            described = _iter_descriptions(admin, topics, include_authorized_operations=True)
+            described = _iter_descriptions(admin, names, operations=True)
             found = {
                 name: TopicCapabilities(
                     each is not None
@@ -112,9 +116,8 @@ class KafkaOffsets:
                 for name, each in described
             }
             there = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in found]
-            for resource, settings in (
-                admin.describe_configs(there, request_timeout=TIMEOUT_SECONDS) if there else {}
-            ).items():
+            configs = admin.describe_configs(there, request_timeout=TIMEOUT_SECONDS) if there else {}
+            for resource, settings in configs.items():
                 # A client that may write need not be allowed to read the configuration.
                 with contextlib.suppress(KafkaException):
                     limit = settings.result()["max.message.bytes"].value
@@ -259,15 +262,16 @@ class KafkaOffsets:
         return ranked[0].str() if ranked else ""
 
 
-def _iter_descriptions(admin: AdminClient, topics: Iterable[str], **options: Any) -> Iterator[tuple[str, Any]]:
-    """Yield existing topics with their descriptions; None for one that we may not see."""
-    names = sorted(set(topics))
-    asked = admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS, **options) if names else {}
+def _iter_descriptions(admin: AdminClient, names: list[str], *, operations: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield existing topics with their descriptions; with *operations* None for one that we may not see."""
+    asked = admin.describe_topics(
+        TopicCollection(names), include_authorized_operations=operations, request_timeout=TIMEOUT_SECONDS
+    )
     for name, answer in asked.items():
         try:
             yield name, answer.result()
         except KafkaException as error:
-            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and options:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and operations:
                 yield name, None
             elif error.args[0].code() not in _NO_TOPIC:
                 raise

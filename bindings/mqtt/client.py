@@ -234,7 +234,11 @@ class MqttLink:
         if sock is None or not self.alive:
             self.fault = self.fault or "the connection was closed"
             return
-        reading = not self.accepted or may_read()
+
+        def allowed() -> bool:
+            return not self.accepted or may_read()
+
+        reading = allowed()
         if not reading:
             self._client.expect_no_pong()
         poll = select.poll()
@@ -246,7 +250,7 @@ class MqttLink:
         ready = dict(poll.poll(patience * 1000))
         events = ready.get(sock.fileno(), 0)
         if reading and (events or self._unread):
-            self._read_packets(may_read)
+            self._read_packets(allowed)
         elif events & (select.POLLERR | select.POLLHUP | select.POLLNVAL):
             self.close("the broker closed the connection")
         self._write_and_check()
@@ -311,7 +315,7 @@ class MqttLink:
     def _read_packets(self, may_read: Callable[[], bool]) -> None:
         self._unread = True
         for _ in range(_READ_PACKETS):
-            if self.accepted and not may_read():
+            if not may_read():
                 return
             before = self._packets
             self._client.loop_read()
