@@ -36,8 +36,8 @@ from router.terminal import Terminal, to_text
 
 # ``xrouter run`` in a separate process, at ports that are free.
 
-PATIENCE_SECONDS: Final = 90.0
-"""How long the router may take to start, to route all records, and to stop."""
+PATIENCE_SECONDS: Final = 300.0
+"""How long the router may take to start (a first one may download connectors), to route all records, and to stop."""
 LOG_NAME: Final = "router.log"
 _ALLOWED: Final = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", "XROUTER_DEBUG"})
 """Variables that are not settings; all other ``XROUTER_...`` are removed, since they would change the demo."""
