@@ -202,9 +202,12 @@ class _Translator:
         address = node.text("host", "url") + node.text("pathname")
         for variable, inner in document.listed("variables", of=node):
             choices = inner.members.get("enum")
-            value = inner.members.get("default") or (choices[0] if isinstance(choices, list) and choices else None)
+            values = [inner.members.get("default"), *(choices if isinstance(choices, list) else ())]
+            value = next((each for each in values if each), None)
             if value is not None:
                 address = self._fill(address, inner, variable, to_text(value))
+            if values[0] is None and len(values) > 2:
+                document.report_no_place(inner, f"the other values of {variable:.80}, which has no default")
         scheme, address = address.split("://", 1) if "://" in address else ("", address)
         host, slash, path = address.partition("/")
         version = to_text(node.members.get("protocolVersion") or "5")
@@ -263,6 +266,11 @@ class _Translator:
                 document.findings.error(document.place(node), "wrong-shape", text, hint)
             else:
                 self._add_operation(target, usage, operation)
+                chosen = {document.follow(each).pointer for each in (operation / "messages").entries()}
+                document.spend(len(chosen))
+                if 0 < len(chosen) < len(target.messages):
+                    what = "the choice of messages: the endpoint has all those of its channel"
+                    document.report_no_place(operation / "messages", what)
         return list(found.values())
 
     def _servers_of(self, node: AsyncApiNode, servers: Mapping[str, _Server]) -> list[_Server]:
