@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def _compare(ports: tuple[int, ...], kept: set[str], kept_schemas: set[str]) -> 
     with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=30) as one:
         with httpx.Client(base_url=f"http://127.0.0.1:{ports[1]}", timeout=30) as other:
             until(lambda: state_of(one) == state_of(other), "they stay different", 10 * LIMIT_SECONDS)
-            until(lambda: whole_state_of(one) == whole_state_of(other), "they stay different", LIMIT_SECONDS)
+            until(lambda: whole_state_of(one) == whole_state_of(other), partial(_differing, one, other), LIMIT_SECONDS)
             state, whole = state_of(one), whole_state_of(one)
             assert state == state_of(other)
     written = [each.get("name") for each in state[KEPT]["versions"].values()]
@@ -144,6 +145,12 @@ def _compare(ports: tuple[int, ...], kept: set[str], kept_schemas: set[str]) -> 
     assert kept_schemas <= {
         each["schema"]["title"] for xid, each in whole.items() if xid.startswith(below) and "schema" in each
     }
+
+
+def _differing(one: httpx.Client, other: httpx.Client) -> str:
+    left, right = whole_state_of(one), whole_state_of(other)
+    differing = {xid: (left.get(xid), right.get(xid)) for xid in left | right if left.get(xid) != right.get(xid)}
+    return f"the catalogs to be alike: {differing}"
 
 
 def test_one_is_killed(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ RULES: Final = DEPLOY / "prometheus-rules.yml"
 CONFIGURATION: Final = DEPLOY / "prometheus.yml"
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
-_RANGE: Final = re.compile(r"\[[^\]]*\]")
+_RANGE: Final = re.compile(r"\[[^\]]*\]|\boffset\s+\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Prometheus(BrokerProcess):
 
 
 def faster_rules(text: str, factor: int) -> str:
-    """Return rules with all their times divided by *factor*: ``for``, ranges and steps of subqueries.
+    """Return rules with all their times divided by *factor*: ``for``, ranges, offsets and steps of subqueries.
 
     A test cannot wait for half an hour. Nothing else of an expression changes, and no limit does.
     """
