@@ -219,6 +219,7 @@ WRONG: Final = [
         "components": {"messages": LONG},
         "finding": "error asyncapi-reference /channels/c/messages/M",
     },
+    {"name": "many traits", "messages": {"M": {"traits": [1] * 50_000}}},
     {
         "name": "variables that double",
         "document": {"servers": {"s": {"host": "{v0}", "protocol": "kafka", "variables": DOUBLING}}},

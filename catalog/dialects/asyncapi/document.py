@@ -96,8 +96,11 @@ class AsyncApiNode(NamedTuple):
 
     def __truediv__(self, key: str | int) -> AsyncApiNode:
         """Return a member; its value is None if there is none."""
-        found = self.value if isinstance(self.value, dict) else dict(enumerate(self.value)) if self.is_list else {}
-        return AsyncApiNode(found.get(key), f"{self.pointer}/{str(key).replace('~', '~0').replace('/', '~1')}")
+        if isinstance(key, int):
+            found = self.value[key] if self.is_list and key < len(self.value) else None
+        else:
+            found = self.members.get(key)
+        return AsyncApiNode(found, f"{self.pointer}/{str(key).replace('~', '~0').replace('/', '~1')}")
 
     @property
     def is_list(self) -> bool:

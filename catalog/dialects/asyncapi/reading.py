@@ -201,12 +201,11 @@ class _Translator:
             document.findings.warning(at, "asyncapi-protocol", text, hint)
         address = node.text("host", "url") + node.text("pathname")
         for variable, inner in document.listed("variables", of=node):
-            choices = inner.members.get("enum")
-            values = [inner.members.get("default"), *(choices if isinstance(choices, list) else ())]
-            value = next((each for each in values if each), None)
+            default, choices = inner.members.get("default"), (inner / "enum").entries()
+            value = default or (choices[0].value if choices else None)
             if value is not None:
                 address = self._fill(address, inner, variable, to_text(value))
-            if values[0] is None and len(values) > 2:
+            if not default and len(choices) > 1:
                 document.report_no_place(inner, f"the other values of {variable:.80}, which has no default")
         scheme, address = address.split("://", 1) if "://" in address else ("", address)
         host, slash, path = address.partition("/")
@@ -266,9 +265,9 @@ class _Translator:
                 document.findings.error(document.place(node), "wrong-shape", text, hint)
             else:
                 self._add_operation(target, usage, operation)
-                chosen = {document.follow(each).pointer for each in (operation / "messages").entries()}
-                document.spend(len(chosen))
-                if 0 < len(chosen) < len(target.messages):
+                named = (operation / "messages").entries()
+                document.spend(len(named))  # one trait may name them for many operations
+                if 0 < len({document.follow(each).pointer for each in named}) < len(target.messages):
                     what = "the choice of messages: the endpoint has all those of its channel"
                     document.report_no_place(operation / "messages", what)
         return list(found.values())
