@@ -66,9 +66,9 @@ def produce(
         if error is not None:
             failures.append(str(error))
 
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 200_000, "acks": "all"}
-    )
+    # Idempotent, so that a record is there once even where a broker goes before it has answered.
+    options = {"linger.ms": 20, "queue.buffering.max.messages": 200_000, "enable.idempotence": True}
+    producer = Producer({"bootstrap.servers": bootstrap, **options})
     count, times, places = 0, iter(timestamps), iter(partitions)
     for key, value, headers in records:
         place, moment = next(places, -1), next(times, 0)
