@@ -197,7 +197,7 @@ class Feeder(threading.Thread):
 
     def run(self) -> None:
         while not self._stopping.wait(0.2):
-            produce(self._brokers, self._topic, load.records(50, DEFINITIONS, start=self.sent))
+            produce(self._brokers, self._topic, load.records(50, DEFINITIONS, start=self.sent), idempotent=True)
             self.sent += 50
 
     def end(self) -> int:

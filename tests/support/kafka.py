@@ -55,10 +55,13 @@ def produce(
     records: Iterable[tuple[bytes | None, bytes | None, Headers]],
     timestamps: Iterable[int] = (),
     partitions: Iterable[int] = (),
+    *,
+    idempotent: bool = False,
 ) -> int:
     """Send (key, value, headers) records and wait until all are acknowledged; return how many.
 
-    *timestamps* and *partitions* are those of the first ones, where they are to have some.
+    *timestamps* and *partitions* are those of the first ones, where they are to have some. With *idempotent* a record
+    is there once even if a broker goes before it has answered, for which the others may be waited for a minute.
     """
     failures: list[str] = []
 
@@ -66,9 +69,8 @@ def produce(
         if error is not None:
             failures.append(str(error))
 
-    # Idempotent, so that a record is there once even where a broker goes before it has answered.
-    options = {"linger.ms": 20, "queue.buffering.max.messages": 200_000, "enable.idempotence": True}
-    producer = Producer({"bootstrap.servers": bootstrap, **options})
+    options = {"linger.ms": 20, "queue.buffering.max.messages": 200_000, "acks": "all"}
+    producer = Producer({"bootstrap.servers": bootstrap, **options, "enable.idempotence": idempotent})
     count, times, places = 0, iter(timestamps), iter(partitions)
     for key, value, headers in records:
         place, moment = next(places, -1), next(times, 0)
