@@ -24,7 +24,7 @@ from registry.errors import Refusal
 from registry.model.attributes import format_time, parse_time
 from registry.store.engine import VERSIONS
 from registry.store.entities import EntityReader
-from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks, is_by_xid
+from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks, digest_of, is_by_xid
 
 # Changes in JSON, and the choice between two states of an entity.
 #
@@ -206,7 +206,7 @@ class ResourceState(msgspec.Struct, omit_defaults=True):
 
 
 def entity_state(reader: EntityReader, xid: str) -> dict[str, Any] | None:
-    """Return the state of an entity (of a resource without ``ancestors``), None if it does not exist."""
+    """Return the state of an entity, None if it does not exist."""
     depth = xid.count("/")
     if xid == MODEL_XID:
         return dict(read_registry(reader).modelsource)
@@ -215,7 +215,7 @@ def entity_state(reader: EntityReader, xid: str) -> dict[str, Any] | None:
         return None if group is None else group.attributes
     if depth == 4:
         resource = reader.resource(xid)
-        return None if resource is None else state_of_resource(resource)
+        return None if resource is None else {**state_of_resource(resource), "ancestors": ancestors_of(reader, xid)}
     version = reader.version(xid)
     if version is None:
         return None
@@ -226,6 +226,11 @@ def ancestors_of(reader: EntityReader, resource: str) -> dict[str, str]:
     """Return the ancestors of a resource's versions, by version id."""
     query = select(VERSIONS.c.id, VERSIONS.c.ancestorid).where(VERSIONS.c.parent == f"{resource}/versions")
     return {str(row[0]): str(row[1]) for row in reader.connection.execute(query)}
+
+
+def _compared_digest(state: Mapping[str, Any] | None) -> str:
+    """Return the digest by which two catalogs compare a state: the order of versions is a part of it."""
+    return "" if state is None else digest_of(state, ("ancestorid",))
 
 
 class EntityMerger:
@@ -253,7 +258,7 @@ class EntityMerger:
             parse_resource_path(self._session.model, names, change.xid)
         mine = self._mark_of(change.xid)
         theirs = change.attributes
-        decision = decide_winner(mine, change, "" if theirs is None else digest_of_state(theirs))
+        decision = decide_winner(mine, change, _compared_digest(theirs))
         if decision.seen == mine.seen and decision.winner == "mine":
             return False
         before = entity_state(self._reader, change.xid)
@@ -277,7 +282,7 @@ class EntityMerger:
     def _mark_of(self, xid: str) -> Mark:
         """Return the mark of an entity, reconciled with the store; implicitly created entities have none."""
         mark, state = self._marks.mark_of(xid), entity_state(self._reader, xid)
-        digest = "" if state is None else digest_of_state(state)
+        digest = _compared_digest(state)
         if mark is None:
             return Mark("", "", "", 0, "", group=xid, deleted=state is None, digest=digest)
         if state is None and not mark.deleted:
@@ -336,9 +341,11 @@ class EntityMerger:
         if state.document is not None and place.resource.document_names[2] not in body:
             body[place.resource.document_names[1]] = state.document
         there = ancestors_of(self._reader, owner)
-        if state.ancestorid in there:
+        if names[5] in there:
+            body["ancestorid"] = there[names[5]]  # the resource sets all; one alone could form a cycle
+        elif state.ancestorid in there:
             body["ancestorid"] = state.ancestorid
-        elif names[5] not in there and (not there or not place.resource.singleversionroot):
+        elif not there or not place.resource.singleversionroot:
             body["ancestorid"] = names[5]  # until its ancestor arrives
         self._perform("add", names[:5], {names[5]: body})
         self._revive(group)
@@ -380,8 +387,7 @@ class EntityMerger:
             kept = msgspec.convert(before, ResourceState)
             first, other = (wanted, kept) if winner == "both-theirs" else (kept, wanted)
             values = {**other.attributes, **first.attributes}
-            order = wanted.ancestors if winner == "both-theirs" else {}
-            wanted = ResourceState(values, first.sticky, first.default, first.xref, order)
+            wanted = ResourceState(values, first.sticky, first.default, first.xref, first.ancestors)
         meta = (*names, "meta")
         if wanted.xref:
             if resource is None or resource.xref != wanted.xref:
@@ -411,14 +417,11 @@ class EntityMerger:
     def _set_ancestors(
         self, names: tuple[str, ...], place: ResourcePath, wanted: Mapping[str, str], there: Mapping[str, str]
     ) -> None:
-        """Set the wanted ancestors, as far as both versions exist."""
+        """Set the wanted ancestors; a version whose ancestor is missing is a root until that arrives."""
         if place.resource.versionmode != "manual":
             return
-        chain = {
-            name: {"ancestorid": other}
-            for name, other in wanted.items()
-            if other in there and there.get(name) not in (None, other)
-        }
+        wanted = {name: other if other in there else name for name, other in wanted.items() if name in there}
+        chain = {name: {"ancestorid": other} for name, other in wanted.items() if there[name] != other}
         if chain:
             self._perform("patch", (*names, "versions"), chain)
 

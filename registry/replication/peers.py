@@ -23,7 +23,6 @@ from registry.replication.applying import MAX_REPORTED, ChangeApplier
 from registry.replication.entities import (
     ChangePage,
     ReplicatedChange,
-    ancestors_of,
     entity_state,
     has_authority_suffix,
     home_of,
@@ -91,8 +90,6 @@ def _entity_change(mark: Mark, reader: EntityReader) -> ReplicatedChange | None:
     state = None if mark.deleted else entity_state(reader, mark.group)
     if state is None and not mark.deleted:
         return None
-    if state is not None and mark.group.count("/") == 4:
-        state["ancestors"] = ancestors_of(reader, mark.group)
     return ReplicatedChange(xid=mark.group, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=state)
 
 

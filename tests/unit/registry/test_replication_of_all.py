@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -98,6 +99,65 @@ def test_what_comes_late_is_ordered_as_it_is_at_the_source(
             done = fresh.pull(one)
             assert not done.refused, done.reported
             assert whole_state_of(fresh.client) == whole_state_of(one.client)
+
+
+def test_a_content_is_taken_though_both_orders_together_would_be_a_cycle(pair: tuple[Side, Side]) -> None:
+    one, other = pair
+    schema(one.client, "1", "one")
+    schema(one.client, "2", "two")
+    settle(one, other)
+    order = {"1": {"ancestorid": "2"}, "2": {"ancestorid": "2"}}
+    other.client.patch(f"{SCHEMA}/versions", json=order).raise_for_status()
+    schema(one.client, "2", "two again")
+    other.pull(one)
+    assert settle(one, other)[f"{SCHEMA}/versions/2"]["schema"] == {"title": "two again"}
+
+
+def _any_write(chance: Random, sides: tuple[Side, Side], text: str) -> None:
+    """Write, reorder, delete, pull or push; what the order of versions forbids is refused."""
+    here, version, other = chance.randrange(2), chance.randrange(1, 4), str(chance.randrange(1, 4))
+    client, at, body = sides[here].client, f"{SCHEMA}/versions/{version}$details", {"schema": {"title": text}}
+    match chance.randrange(11):
+        case 0:
+            client.put(at, json={**body, "ancestorid": other})
+        case 1:
+            client.put(at, json=body)
+        case 2:
+            client.post(f"{SCHEMA}$details", json=body)
+        case 3:
+            client.delete(f"{SCHEMA}/versions/{version}")
+        case 4:
+            client.patch(at, json={"ancestorid": other})
+        case 5:
+            sticky = {"defaultversionid": str(version), "defaultversionsticky": True}
+            client.patch(f"{SCHEMA}/meta", json=sticky)
+        case 6 | 7:
+            sides[here].pull(sides[1 - here])
+        case 8 | 9:
+            sides[here].push(sides[1 - here])
+        case 10:
+            client.delete(SCHEMA)
+
+
+def _settle_after_writes(pair: tuple[Side, Side], seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        chance = Random(seed)
+        for step in range(chance.randrange(4, 16)):
+            _any_write(chance, pair, f"{seed}-{step}")
+        settle(*pair)
+        for each in pair:
+            each.client.delete(SCHEMA)
+        settle(*pair)
+
+
+def test_whatever_both_sides_do_to_versions_they_become_alike(pair: tuple[Side, Side]) -> None:
+    _settle_after_writes(pair, range(4))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_whatever_both_sides_do_to_versions_a_thousand_times_they_become_alike(pair: tuple[Side, Side]) -> None:
+    _settle_after_writes(pair, range(1000))
 
 
 def test_deletions_go_over(pair: tuple[Side, Side]) -> None:
