@@ -24,10 +24,8 @@ from router.rendering.texts import (
     EVENT_TYPE,
     TIME_TEXT,
     SourceKind,
-    event_attributes,
     native_json,
     parts_of_raw,
-    render_event,
 )
 from router.sinks.jsonlines import (
     DEAD_LETTER,
@@ -37,6 +35,7 @@ from router.sinks.jsonlines import (
     wide_to_json_line,
 )
 from tests.benchmarks.machine import machine, options, say
+from tests.support.exact_rendering import event_attributes, render_event
 
 ROWS: Final = 10_000
 LINES: Final = 2_000
@@ -138,7 +137,7 @@ def rendering(name: str, kind: SourceKind, raw: pa.StructArray) -> Iterator[Case
     yield (
         f"{name}: structured events",
         structured,
-        lambda: encode_structured_events(kind, raw, given, place, data, typed),
+        lambda: encode_structured_events(raw, given, data, typed),
     )
 
 
