@@ -116,7 +116,17 @@ def inbox_rows(protocol: str) -> pa.StructArray:
 
 def rendering(name: str, kind: SourceKind, raw: pa.StructArray) -> Iterator[Case]:
     """Yield what is rendered of a source's rows."""
-    given, place = pa.nulls(ROWS, HEADERS), pa.nulls(ROWS, pa.int32())
+
+    # Matching gives the attributes of all events but those of Kafka.
+    def headers(number: int) -> list[dict[str, Any]]:
+        named = {
+            **{f"ce_{name}": text for name, text in attributes(number).items()},
+            "content-type": "application/json",
+        }
+        return [{"key": key, "value": text.encode()} for key, text in named.items()]
+
+    given = pa.nulls(ROWS, HEADERS) if kind == "kafka" else pa.array(map(headers, range(ROWS)), HEADERS, size=ROWS)
+    place = pa.nulls(ROWS, pa.int32())
     data, typed = pa.array(map(body, range(ROWS)), pa.binary(), size=ROWS), pa.nulls(ROWS, pa.string())
 
     def events() -> pa.Array:
