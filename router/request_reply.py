@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -29,12 +29,12 @@ from router.watching.metrics import RelationMetrics
 
 # Open exchanges: questions that may yet be answered, answers whose questions have not come, and the pairs of both.
 #
-# All that a batch does here is one transaction, which also notes the batch: one that comes again changes nothing. It
-# reads the records from a temporary table, so that no other writer waits while Spark evaluates them. A pair goes to
-# the outbox in the same transaction, and from there to the sink in *deliveries*: what belongs to one, and its number,
-# are durable before the sink gets it, and repeat after a crash. So a sink that keeps commits has each pair once. Each
-# process delivers under an id of its own, but for what an earlier one began: after an older copy of the database was
-# put back, the sink has the next numbers of the old id, and would leave these deliveries out.
+# All that a batch does here is one transaction, which also notes the batch: one that comes again changes nothing. Spark
+# has evaluated its records before, so that no other writer waits for that. A pair goes to the outbox in the same
+# transaction, and from there to the sink in *deliveries*: what belongs to one, and its number, are durable before the
+# sink gets it, and repeat after a crash. So a sink that keeps commits has each pair once. Each process delivers under
+# an id of its own, but for what an earlier one began: after an older copy of the database was put back, the sink has
+# the next numbers of the old id, and would leave these deliveries out.
 #
 # A half waits for a time that passes only while a router runs, and is given up only when all that arrived before its
 # end has been read, so that neither a stop nor a backlog makes answers late. The number of waiting halves is bounded:
@@ -54,8 +54,6 @@ NOTED_SECONDS: Final = 10.0
 """Time between two notes of the time while nothing happens."""
 AT_ONCE: Final = 10_000
 """Halves that are given up, and rows that are delivered, at a time."""
-CHUNK: Final = 1_000
-"""Records of a batch in memory at a time."""
 TEXT_AT_ONCE: Final = 8 * 2**20
 """Characters of these at a time, as they are kept; a longer one is handled alone."""
 
@@ -93,7 +91,6 @@ class PairDelivery:
 
 _HALF: Final = msgspec.json.Decoder(Half)
 _ROW: Final = msgspec.json.Decoder(PairRow)
-_RECORD: Final = msgspec.json.Decoder(RecordToPair)
 
 
 class Exchanges:
@@ -119,7 +116,7 @@ class Exchanges:
         self._most = most
         self._read_until = read_until
         self._clock = clock
-        self._lock, self._staging = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         # A connection of its own: a batch's transaction is a long one.
         self._state = StateDatabase(root)
         self._counts: Counter[str] = Counter()
@@ -130,7 +127,6 @@ class Exchanges:
         self.undelivered = 0
         """How many rows are yet to be delivered."""
         with self._changing():
-            self._database.execute("CREATE TEMP TABLE incoming (number INTEGER PRIMARY KEY, record BLOB)")
             self._id = str(self._fact("id") or self._own_id)
             stood = max(0.0, clock() - float(self._fact("changed") or clock()))
             self._database.execute("UPDATE halves SET due = due + ?", (stood,))
@@ -146,24 +142,13 @@ class Exchanges:
 
         Of a batch that has been taken, or of a part of what has been, nothing changes.
         """
-        with self._staging:
-            self._stage(records)
-            with self._changing():
-                if not self._has(commit):
-                    for (record,) in self._database.execute("SELECT record FROM incoming ORDER BY number"):
-                        self._put(_RECORD.decode(record))
-                    self._make_room()
-                    self._note(commit, query)
-                return Counter(self._counts)
-
-    def _stage(self, records: Iterable[RecordToPair]) -> None:
-        left = iter(records)
-        with self._state.transaction("DEFERRED") as database:
-            database.execute("DELETE FROM incoming")
-        while chunk := list(islice(left, CHUNK)):
-            rows = [(msgspec.json.encode(record),) for record in chunk]
-            with self._state.transaction("DEFERRED") as database:
-                database.executemany("INSERT INTO incoming (record) VALUES (?)", rows)
+        with self._changing():
+            if not self._has(commit):
+                for record in records:
+                    self._put(record)
+                self._make_room()
+                self._note(commit, query)
+            return Counter(self._counts)
 
     def overdue(self) -> bool:
         """Whether a half has waited long enough."""

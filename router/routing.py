@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from bindings.columns.entries import number_distinct, replace_rows
 from catalog.definitions.constraints import TYPED_LITERALS, Constraint
 from router.matching.context import CORRELATION, attribute_column
-from router.matching.index.classes import BoolArray, IntArray
+from router.matching.index.classes import BoolArray, IntArray, KeyTable
 from router.matching.mapping import Program
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.record_columns import RecordColumns
@@ -356,10 +356,8 @@ def _fixed_by_mapping(program: Program) -> dict[str, str | None]:
     return {attribute.name: attribute.constant for attribute in program.attributes}
 
 
-MAX_LISTED_CODES: Final = 1 << 20
-"""Maximum number of pair codes in a lookup array: four megabytes."""
 MAX_CACHED_DECISIONS: Final = 50_000
-"""Maximum number of cached decisions by values; above it the cache is cleared."""
+"""Maximum number of cached decisions, by pair and by values; above it a cache is cleared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +434,7 @@ class Destinations:
         self._limits = limits
         self._nowhere = RouteDecision(DEFAULT_DEAD_LETTER_ROUTE, (None,) * len(self._fields))
         self._pair_by_code: dict[int, int] = {}
-        self._code_table: RouteNumbers = np.zeros(0, np.int32)
+        self._pair_numbers = KeyTable(MAX_CACHED_DECISIONS)
         self._pairs: list[DefinitionRoutes] = []
         self._pair_decisions: _DecisionColumns | None = None
         self._decision_cache: dict[tuple[int, tuple[tuple[str, str], ...]], RouteDecision] = {}
@@ -453,7 +451,7 @@ class Destinations:
         width = len(self._matcher.targets) + 3
         events = np.where(outcomes.winners >= 0, outcomes.facts.events, 0)
         codes = ((outcomes.facts.channels + 1) * width + outcomes.winners + 2) * 2 + events
-        numbers = self._pair_numbers(codes, width)
+        numbers = self._pair_numbers.look_up(codes, lambda code, _: self._pair_number(code, width))
         known = self._known_decisions()
         pairs, endpoints = known.pairs, known.endpoints.take(pa.array(numbers))
         decided, more = self._decide_rows(outcomes, numbers, known)
@@ -488,21 +486,6 @@ class Destinations:
         """Return the variables of the route's topics that depend on the record."""
         used = (self._routes.topics[name] for name in self._sinks[route] if name in self._routes.topics)
         return [name for template in used for name in template.variables if "." in full_variable_name(name)]
-
-    def _pair_numbers(self, codes: IntArray, width: int) -> IntArray:
-        """Return the pair number of each row, by its code."""
-        top = int(codes.max(initial=-1)) + 1
-        if top > MAX_LISTED_CODES:
-            distinct, inverse = number_distinct(codes)
-            return np.array([self._pair_number(code, width) for code in distinct.tolist()], np.int64)[inverse]
-        if top > len(self._code_table):
-            self._code_table = np.concatenate((self._code_table, np.full(top - len(self._code_table), -1, np.int32)))
-        numbers = self._code_table[codes]
-        fresh = np.unique(codes[numbers < 0])
-        if len(fresh):
-            self._code_table[fresh] = [self._pair_number(code, width) for code in fresh.tolist()]
-            numbers = self._code_table[codes]
-        return numbers.astype(np.int64)
 
     def _pair_number(self, code: int, width: int) -> int:
         """Return the pair number of a code, adding the pair if it is new."""

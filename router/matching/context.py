@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 # Placeholders that are only part of a segment, extracted from many values of one template at once.
 #
 # RE2 does it in linear time. Like :meth:`catalog.templates.Template.match` it gives each placeholder as few characters
-# as let the rest match; a property test compares the two.
+# as let the rest match; a property test compares the two. An event with two such templates takes 6 to 8 us to match so,
+# and 12 to 17 us with :meth:`Template.match` for each value.
 
 FEW: Final = 16
 """Number of values for which compiling a pattern takes longer than matching each."""

@@ -34,7 +34,6 @@ from router.matching.record_columns import (
     RawRow,
     RecordColumns,
     RecordColumnsBuilder,
-    concat_ids,
     protocol_number,
 )
 
@@ -70,7 +69,6 @@ def concat_record_columns(one: RecordColumns, other: RecordColumns, keys: Sequen
         _concat(one.codings, other.codings, shift, other.columns.rows, pa.string()),
         _concat_inner(one, other),
         (*one.settled, *(ColumnRows(each.start + shift, each.envelopes) for each in other.settled)),
-        concat_ids(one, other),
     )
 
 
@@ -360,9 +358,7 @@ def read_kafka_rows(
     read = reader.read_columns(rows)
     fallback = np.flatnonzero(read.odd)
     settled = _column_facts(rows, read, channels, fallback, times)
-    heads = rows.column("value")
     if not len(fallback):
-        matcher.ids.find(settled, heads)
         return settled
     exact = RecordColumnsBuilder(matcher.keys)
     binding = BINDINGS[PROTOCOL]
@@ -382,9 +378,7 @@ def read_kafka_rows(
                 moment,
             )
         )
-    facts = concat_record_columns(settled, exact.build(), matcher.keys)
-    matcher.ids.find(facts, heads)
-    return facts
+    return concat_record_columns(settled, exact.build(), matcher.keys)
 
 
 def _column_facts(

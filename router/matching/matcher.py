@@ -130,8 +130,8 @@ class Matcher:
 
     def match(self, facts: RecordColumns) -> MatchOutcomes:
         """Evaluate every row of a batch."""
-        columns = facts.columns
-        classes = self.index.classify(columns)
+        self.ids.find(facts)
+        classes = self.index.classify(facts.columns)
         checked, verdicts, winners = self._evaluate(facts, classes)
         outcomes = MatchOutcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda _: pa.nulls(0))
         self._map_native_rows(outcomes)

@@ -193,16 +193,6 @@ class RecordColumns:
         return [] if text is None else [text]
 
 
-def concat_ids(one: RecordColumns, other: RecordColumns) -> FrameIds | None:
-    """Concatenate the schema ids of two batches; None if both are None."""
-    if one.ids is None and other.ids is None:
-        return None
-    shift = len(one.ids.names) if one.ids is not None else 0
-    ours, theirs = (np.full(f.columns.rows, -1, np.int64) if f.ids is None else f.ids.codes for f in (one, other))
-    names = [name for facts in (one, other) if facts.ids is not None for name in facts.ids.names]
-    return FrameIds(np.concatenate((ours, np.where(theirs >= 0, theirs + shift, -1))), names)
-
-
 class _SparseColumns:
     """Columns that have values in few rows each."""
 

@@ -145,15 +145,16 @@ class SchemaIdFilter:
         """Return how bodies of a channel begin."""
         return self._frames[channel].framing if channel >= 0 else "none"
 
-    def find(self, facts: RecordColumns, heads: pa.BinaryArray | None) -> None:
-        """Record the ids that bodies begin with; *heads* are the first bytes of the rows that have only columns."""
+    def find(self, facts: RecordColumns) -> None:
+        """Record the ids that bodies begin with."""
         framed = np.flatnonzero(np.array([*self._framed, False], bool)[facts.channels] & (facts.protocols == _KAFKA))
         if not len(framed):
             return
         codes = np.full(facts.columns.rows, -1, np.int64)
         names: dict[str, int] = {}
-        by_columns = framed[framed < (0 if heads is None else len(heads))]
-        if heads is not None and len(by_columns):
+        heads = facts.bodies if facts.bodies is not None else pa.nulls(0, pa.binary())
+        by_columns = framed[framed < len(heads)]
+        if len(by_columns):
             framings = [self._frames[channel].framing for channel in range(len(self._frames))]
             kinds = sorted({framings[number] for number in np.unique(facts.channels[by_columns]).tolist()})
             whole = len(kinds) == 1 and len(by_columns) == len(heads)

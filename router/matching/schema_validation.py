@@ -22,8 +22,8 @@ from catalog.definitions.constraints import MatchCandidate
 from catalog.schemas.contract import MAX_FAULTS, SchemaFault
 from catalog.schemas.ids.deciding import PLAIN, Begin
 from catalog.schemas.validation import PayloadValidation
-from router.matching.index.classes import BoolArray, IntArray, NumberTable
-from router.matching.index.index import MatchIndex
+from router.matching.index.classes import BoolArray, IntArray, KeyTable
+from router.matching.index.index import COMBINATIONS_LIMIT, MatchIndex
 from router.matching.record_columns import Payload, RecordColumns
 from router.matching.schema_ids import MAX_SHOWN, SchemaIdFilter
 
@@ -74,7 +74,7 @@ class SchemaFilter:
         self._payloads = payloads
         self._mode = mode
         self._looks: dict[int, _Checks | None] = {}
-        self._flags = NumberTable(self.checks)
+        self._flags = KeyTable(COMBINATIONS_LIMIT)
 
     def checks(self, number: int) -> bool:
         """Whether bodies of records with the match set of that number are validated."""
@@ -82,7 +82,7 @@ class SchemaFilter:
 
     def check(self, facts: RecordColumns, sets: IntArray) -> ValidatedSets:
         """Return the sets without the candidates whose schemas reject the body."""
-        validated = sets[self._flags.look_up(sets) > 0]
+        validated = sets[self._flags.look_up(sets, lambda number, _: self.checks(number)) > 0]
         if not len(validated):
             return ValidatedSets(sets)
         checked = ValidatedSets(sets.copy())

@@ -69,7 +69,7 @@ class SingleMatcher:
         facts: RecordColumns | None = None
         if matcher.ids.finds(raw.channel):
             facts = _one_row(raw, protocol, reading)
-            matcher.ids.find(facts, None)
+            matcher.ids.find(facts)
             if facts.ids is not None and matcher.ids.constrains and facts.ids.codes[0] >= 0:
                 texts[SCHEMA_ID_KEY] = [facts.ids.names[facts.ids.codes[0]]]
         number = matcher.index.match_record(texts, raw.channel, protocol, event=event)

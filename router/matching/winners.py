@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from catalog.definitions.constraints import MatchCandidate
 from router.matching.context import Slot, SlotTable, find_slots, slot_value
-from router.matching.index.classes import BatchColumns, IntArray, NumberTable, Ragged, expand_ranges
-from router.matching.index.index import MatchIndex, MatchSet, bit_numbers
+from router.matching.index.classes import BatchColumns, IntArray, KeyTable, Ragged, expand_ranges
+from router.matching.index.index import COMBINATIONS_LIMIT, MatchIndex, MatchSet, bit_numbers
 from router.matching.tie_breaker import TieBreaker
 
 NO_MATCH: Final = -1
@@ -51,8 +51,7 @@ class WinnerChooser:
         self._slots = Ragged(list(lists))
         self._equal = {place: pairs for place, (_, pairs) in found.items() if pairs}
         self._names = pa.array([slot.name for slot in self._table.slots], pa.string())
-        self._winners = NumberTable(self._choose_winner)
-        self._checks = NumberTable(self._pairs_to_compare)
+        self._winners, self._checks = KeyTable(COMBINATIONS_LIMIT), KeyTable(COMBINATIONS_LIMIT)
         self._pairs: list[tuple[int, int, int]] = []
         self._flat = np.zeros((3, 0), np.int64)
 
@@ -76,7 +75,7 @@ class WinnerChooser:
 
     def choose_winners(self, sets: IntArray) -> Winners:
         """Choose a winner per row from its remaining set."""
-        chosen = self._winners.look_up(sets)
+        chosen = self._winners.look_up(sets, self._choose_winner)
         if self.ties.mode == "dead-letter":
             return Winners(chosen, sets, np.zeros(0, np.int64))
         tied = chosen >= _TIE
@@ -94,7 +93,7 @@ class WinnerChooser:
 
     def drop_unequal(self, columns: BatchColumns, sets: IntArray) -> IntArray:
         """Return the sets without targets whose repeated placeholders differ; most rows' sets stay as they are."""
-        packed = self._checks.look_up(sets)
+        packed = self._checks.look_up(sets, self._pairs_to_compare)
         rows = np.flatnonzero(packed != 0)
         if not len(rows):
             return sets
@@ -124,15 +123,15 @@ class WinnerChooser:
 
     def choose_winner(self, number: int) -> int:
         """Return the winner of a set, negative if it has none without breaking a tie."""
-        winner = self._winners.look_up(np.array([number]))[0]
-        return int(winner) if winner < _TIE else AMBIGUOUS
+        winner = self._choose_winner(number, 0)
+        return winner if winner < _TIE else AMBIGUOUS
 
     def _pair_array(self) -> IntArray:
         if len(self._pairs) != self._flat.shape[1]:
             self._flat = np.array(self._pairs, np.int64).reshape(-1, 3).T.copy()
         return self._flat
 
-    def _pairs_to_compare(self, number: int) -> int:
+    def _pairs_to_compare(self, number: int, _: int) -> int:
         """Return the position and number of the pairs to compare for a set, in one number; 0 if there are none."""
         matched = self._index.sets[number]
         start = len(self._pairs)
@@ -141,7 +140,7 @@ class WinnerChooser:
         count = len(self._pairs) - start
         return start << _COUNT_BITS | count if count else 0
 
-    def _choose_winner(self, number: int) -> int:
+    def _choose_winner(self, number: int, _: int) -> int:
         matched = self._index.sets[number]
         best = self.most_specific(matched)
         if not best:

@@ -13,14 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.entries import Bool, Entries, Int, encode_base64, is_not_null, replace_rows
-from bindings.envelope import ATTRIBUTE_NAME, DATA, EVENT_MEDIA, AttributeRule, attribute_of_key, decode_header
 from bindings.events import DEFAULT_CONTENT_TYPE, build_data_member, encode_event, restore_types
-from bindings.kafka.binding import RULE
 from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, native_of
 from bindings.protocols import BINDINGS, binding_of
 from catalog.record import MAX_DEPTH
 from catalog.schemas.contract import is_json
-from catalog.values import media_type_of
 from router.rendering.texts import (
     ATTRIBUTE_COLUMNS,
     EVENT_TYPE,
@@ -32,7 +29,6 @@ from router.rendering.texts import (
     concat_texts,
     decode_texts,
     escape_json,
-    event_attributes,
     join_entries,
     join_runs,
     merge_texts,
@@ -41,7 +37,6 @@ from router.rendering.texts import (
     nulls_to_json,
     parse_instants,
     parts_of_raw,
-    render_event,
     take_rows,
 )
 
@@ -249,24 +244,18 @@ def _header_values(values: pa.BinaryArray) -> pa.StringArray:
 
 # Routed events as the columns of tables.
 #
-# The attributes of an event are those of the outcome, or else those of the source record. Columns serve ordinary rows.
-# A *fallback row* is read by the exact codec: it has repeated or malformed names, invalid UTF-8, or the media type of
-# structured events. The result is the same, only slower.
+# The attributes of an event are those of the outcome, or else those in the headers of its Kafka record. The latter only
+# if matching read the record by columns (:mod:`bindings.kafka.record_columns`): names are valid and do not repeat,
+# and values are valid texts.
 
 CONTENT_TYPE: Final = "datacontenttype"
-_VERSION: Final = "specversion"
-_NONE: Final = -1
-"""The code of a part that is no attribute."""
-_FALLBACK: Final = -2
-"""The code of a part that makes its row a fallback row."""
-_NO_NUMBERS: Final = pa.array([b"NaN", b"Infinity", b"-Infinity"])
 
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
     """Attributes of *rows* events, in the order of the rows and within a row as the event has them.
 
-    ``codes`` are indices in ``names``. ``fallback`` marks rows that the exact codec must read; they have no entries.
+    ``codes`` are indices in ``names``.
     """
 
     rows: int
@@ -274,188 +263,34 @@ class Attributes:
     names: tuple[str, ...]
     codes: Int
     texts: pa.StringArray
-    fallback: Bool
 
     def entries_of(self, name: str) -> Bool:
         """Return which entries have that attribute."""
-        entries: Bool = self.codes == (self.names.index(name) if name in self.names else _NONE)
+        entries: Bool = self.codes == (self.names.index(name) if name in self.names else -1)
         return entries
 
 
-@dataclass(frozen=True, slots=True)
-class _AttributeEntries:
-    """Entries that may be attributes: ``numbers`` has the rule of each row, ``prefix`` precedes names in part keys.
-
-    ``kinds`` are those of parts (:mod:`bindings.parts`), None if all values are texts.
-    """
-
-    entries: Entries
-    rules: Sequence[AttributeRule]
-    numbers: Int
-    prefix: str
-    kinds: pa.StringArray | None = None
-
-    def find_unusual(self, kept: Int, values: pa.BinaryArray) -> Bool:
-        """Return which of the entries *kept* are or may be no strings: ``NaN`` where values are typed."""
-        unusual = np.zeros(len(kept), bool)
-        if self.kinds is not None and self.kinds.null_count < len(self.kinds):
-            unusual |= self.kinds.is_valid().to_numpy(zero_copy_only=False)[kept]
-        if any(rule.typed for rule in self.rules):
-            unusual |= pc.is_in(values, _NO_NUMBERS).to_numpy(zero_copy_only=False)
-        return unusual
-
-
-def read_attributes(kind: SourceKind, raw: pa.StructArray, given: pa.ListArray, place: pa.Int32Array) -> Attributes:
-    """Return the attributes of routed rows; for the arguments see :func:`event_columns`.
-
-    Except in fallback rows they are those of :func:`router.rendering.texts.event_attributes`, in the same order.
-    """
-    from_record = given.is_null().to_numpy(zero_copy_only=False)
-    if not from_record.any():
-        return _attributes_of_headers(given)
-    single = place.is_null().to_numpy(zero_copy_only=False)
-    if kind == "kafka":
-        entries = Entries(pc.struct_field(raw, "headers"))
-        carriers = _AttributeEntries(entries, [RULE], np.zeros(len(raw), np.int64), "headers.")
-        read = _read_binary_attributes(carriers, from_record & single)
-    else:
-        read = _attributes_of_parts(raw, from_record & single)
-    read.fallback[from_record & ~single] = True
-    return read if from_record.all() else _merge_attributes(_attributes_of_headers(given), read)
-
-
-def _attributes_of_headers(lists: pa.ListArray) -> Attributes:
-    """Return the attributes in headers of Kafka's binary mode."""
+def read_attributes(raw: pa.StructArray, given: pa.ListArray) -> Attributes:
+    """Return the attributes of routed rows, the content type last; for the arguments see :func:`event_columns`."""
+    lists = given
+    if given.null_count and "headers" in raw.type.names:
+        lists = pc.coalesce(given, pc.struct_field(raw, "headers").cast(given.type))
     entries = Entries(lists)
-    names, codes = _number_names([attribute_of_header(name) for name in entries.names])
-    texts, _ = decode_texts(entries.values)
-    attributes = Attributes(
-        entries.rows, entries.owners, names, codes[entries.codes], texts, np.zeros(entries.rows, bool)
-    )
-    return _drop_fallback_rows(attributes, texts.is_null().to_numpy(zero_copy_only=False))
-
-
-def _attributes_of_parts(raw: pa.StructArray, chosen: Bool) -> Attributes:
-    protocols = pc.fill_null(pc.struct_field(raw, "protocol"), "").dictionary_encode()
-    bindings = [binding_of(name) or BINDINGS["HTTP"] for name in protocols.dictionary.to_pylist()]
-    numbers = protocols.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    has_headers = np.array([binding.binary for binding in bindings], bool)[numbers]
-    lists = pc.struct_field(raw, "properties")
-    rules, kinds = [binding.rule for binding in bindings], lists.flatten().field("type")
-    return _read_binary_attributes(_AttributeEntries(Entries(lists), rules, numbers, "", kinds), chosen & has_headers)
-
-
-def _read_binary_attributes(carriers: _AttributeEntries, chosen: Bool) -> Attributes:
-    """Return the attributes of the *chosen* rows in binary mode, as ``Binding.read_envelope`` does without a body."""
-    entries, rules, numbers = carriers.entries, carriers.rules, carriers.numbers
-    pairs, pair_numbers = entries.distinct_pairs(numbers)
-    keys = [(f"{carriers.prefix}{name}", rules[number]) for number, name in pairs]
-    names, codes = _number_names([_attribute_of_part(key, rule) for key, rule in keys])
-    entry_codes = codes[pair_numbers]
+    attributes = [_attribute_in_event(name) for name in entries.names]
+    names = tuple(dict.fromkeys(filter(None, attributes)))
+    codes = np.array([-1 if name is None else names.index(name) for name in attributes], np.int64)[entries.codes]
     # A header without a value counts as absent.
-    present = entries.values.is_valid().to_numpy(zero_copy_only=False)
-    kept = np.flatnonzero((entry_codes != _NONE) & chosen[entries.owners] & present)
-    last = np.array([_is_content_type(key, rule) for key, rule in keys], bool)[pair_numbers[kept]]
-    order = np.argsort(entries.owners[kept] * 2 + last, kind="stable")
-    kept, last = kept[order], last[order]
-    values = entries.values.take(pa.array(kept))
-    texts, _ = decode_texts(values)
-    doubtful = texts.is_null().to_numpy(zero_copy_only=False) | carriers.find_unusual(kept, values)
-    doubtful[last] |= _is_event_media(texts.filter(pa.array(last)))
-    encoded = np.array([rule.encoded for rule in rules], bool)[numbers[entries.owners[kept]]] & ~last
-    texts = _decode_headers(texts, encoded, doubtful)
-    fallback = np.zeros(entries.rows, bool)
-    attributes = Attributes(entries.rows, entries.owners[kept], names, entry_codes[kept], texts, fallback)
-    return _drop_non_events(_drop_fallback_rows(attributes, doubtful))
+    kept = np.flatnonzero((codes >= 0) & is_not_null(entries.values))
+    last = codes[kept] == (names.index(CONTENT_TYPE) if CONTENT_TYPE in names else -1)
+    kept = kept[np.argsort(entries.owners[kept] * 2 + last, kind="stable")]
+    texts, _ = decode_texts(entries.values.take(pa.array(kept)))
+    return Attributes(entries.rows, entries.owners[kept], names, codes[kept], texts)
 
 
-def _attribute_of_part(key: str, rule: AttributeRule) -> str | int:
-    """Return the attribute of parts with that key, or the code of none or of a fallback row."""
-    if _is_content_type(key, rule):
-        return CONTENT_TYPE
-    name = attribute_of_key(key, rule)
-    if name is None or (name == CONTENT_TYPE and not rule.own_datacontenttype):
-        return _NONE
-    if name == DATA or not ATTRIBUTE_NAME.fullmatch(name):
-        return _FALLBACK if rule.strict else _NONE
-    return name
-
-
-def _is_content_type(key: str, rule: AttributeRule) -> bool:
-    return key == rule.content_type or key.lower() == rule.content_type == "headers.content-type"
-
-
-def _number_names(attributes: Sequence[str | int]) -> tuple[tuple[str, ...], Int]:
-    """Return the distinct names, and the index of each in them; codes stay as they are."""
-    numbers: dict[str, int] = {}
-    codes = [each if isinstance(each, int) else numbers.setdefault(each, len(numbers)) for each in attributes]
-    return tuple(numbers), np.array(codes, np.int64)
-
-
-def _is_event_media(texts: pa.StringArray) -> Bool:
-    """Return which content types are those of structured events, whose attributes are in the body."""
-    distinct = texts.dictionary_encode()
-    events = [
-        text is not None and media_type_of(text).startswith(EVENT_MEDIA) for text in distinct.dictionary.to_pylist()
-    ]
-    whole: Bool = np.array([*events, False])[pc.fill_null(distinct.indices, -1).to_numpy(zero_copy_only=False)]
-    return whole
-
-
-def _decode_headers(texts: pa.StringArray, encoded: Bool, doubtful: Bool) -> pa.StringArray:
-    """Decode the *encoded* header values; most of them need no decoding."""
-    if not encoded.any():
-        return texts
-    marked = pc.or_(pc.match_substring(texts, "%"), pc.starts_with(texts, '"'))
-    at = np.flatnonzero(encoded & pc.fill_null(marked, False).to_numpy(zero_copy_only=False))
-    decoded = [decode_header(text) for text in texts.take(pa.array(at)).to_pylist()]
-    doubtful[at] |= np.array([text is None for text in decoded], bool)
-    return replace_rows(texts, at, pa.array(decoded, pa.string()))
-
-
-def _drop_fallback_rows(attributes: Attributes, doubtful: Bool) -> Attributes:
-    """Drop the attributes of fallback rows: those with a doubtful entry, or a repeated name."""
-    owners, codes, fallback = attributes.owners, attributes.codes, attributes.fallback
-    fallback[owners[doubtful | (codes == _FALLBACK)]] = True
-    width = len(attributes.names) - _FALLBACK
-    ordered = np.sort(owners * width + codes - _FALLBACK)
-    fallback[ordered[1:][ordered[1:] == ordered[:-1]] // width] = True
-    return _filter_attributes(attributes, ~fallback[owners]) if fallback.any() else attributes
-
-
-def _drop_non_events(attributes: Attributes) -> Attributes:
-    """Drop the attributes of rows that are no events in binary mode."""
-    events = np.zeros(attributes.rows, bool)
-    events[attributes.owners[attributes.entries_of(_VERSION)]] = True
-    kept = events[attributes.owners]
-    return attributes if kept.all() else _filter_attributes(attributes, kept)
-
-
-def _filter_attributes(attributes: Attributes, kept: Bool) -> Attributes:
-    return Attributes(
-        attributes.rows,
-        attributes.owners[kept],
-        attributes.names,
-        attributes.codes[kept],
-        attributes.texts.filter(pa.array(kept)),
-        attributes.fallback,
-    )
-
-
-def _merge_attributes(one: Attributes, other: Attributes) -> Attributes:
-    """Merge the attributes of two groups of rows of one batch."""
-    names, codes = _number_names((*one.names, *other.names))
-    owners = np.concatenate((one.owners, other.owners))
-    order = np.argsort(owners, kind="stable")
-    own, others = codes[: len(one.names)], codes[len(one.names) :]
-    return Attributes(
-        one.rows,
-        owners[order],
-        names,
-        np.concatenate((own[one.codes], others[other.codes]))[order],
-        pa.concat_arrays([one.texts, other.texts]).take(pa.array(order)),
-        one.fallback | other.fallback,
-    )
+def _attribute_in_event(header: str) -> str | None:
+    """Return the attribute that a header of Kafka's binary mode has; None for other headers."""
+    name = attribute_of_header(header)
+    return name if header == "content-type" or name not in (header, CONTENT_TYPE, "") else None
 
 
 def event_columns(kind: SourceKind, raw: pa.StructArray, given: pa.ListArray, place: pa.Int32Array) -> pa.StructArray:
@@ -463,10 +298,9 @@ def event_columns(kind: SourceKind, raw: pa.StructArray, given: pa.ListArray, pl
 
     ``raw`` has the columns of the source without the body (``RAW_COLUMNS`` in :mod:`router.evaluation.outcome_rows`).
     ``given`` are attributes as headers of Kafka's binary mode, null if those of the record serve. ``place`` is the
-    number of an event in its batch, null outside of a batch. The arrays may be slices. Each row is as
-    :func:`router.rendering.texts.render_event` renders it.
+    number of an event in its batch, null outside of a batch. The arrays may be slices.
     """
-    attributes = read_attributes(kind, raw, given, place)
+    attributes = read_attributes(raw, given)
     standard = {name: attribute_values(attributes, name) for name in (*ATTRIBUTE_COLUMNS, "time")}
     times = standard["time"]
     columns = [
@@ -476,14 +310,7 @@ def event_columns(kind: SourceKind, raw: pa.StructArray, given: pa.ListArray, pl
         _extension_maps(attributes),
         native_texts(kind, raw, place),
     ]
-    events = pa.StructArray.from_arrays(columns, fields=list(EVENT_TYPE))
-    rows = np.flatnonzero(attributes.fallback)
-    if not len(rows):
-        return events
-    at = pa.array(rows)
-    records = zip(*(array.take(at).to_pylist() for array in (raw, given, place)), strict=True)
-    exact = [render_event(*parts_of_raw(row, kind, number), own) for row, own, number in records]
-    return replace_rows(events, rows, pa.array(exact, EVENT_TYPE))
+    return pa.StructArray.from_arrays(columns, fields=list(EVENT_TYPE))
 
 
 def attribute_values(attributes: Attributes, name: str) -> pa.StringArray:
@@ -596,37 +423,25 @@ def _split_array(array: bytes) -> list[msgspec.Raw]:
         return []
 
 
-_DATA: Final = ("data", "data_base64")
-
-
 def encode_structured_events(
-    kind: SourceKind,
-    raw: pa.StructArray,
-    attributes: pa.ListArray,
-    place: pa.Int32Array,
-    body: pa.BinaryArray,
-    typed: pa.StringArray,
+    raw: pa.StructArray, attributes: pa.ListArray, body: pa.BinaryArray, typed: pa.StringArray
 ) -> pa.BinaryArray:
     """Encode each routed row as a structured event, as :func:`bindings.events.encode_event` does.
 
     ``body`` has the data of the events, ``typed`` the names of attributes that are not strings; for the other arguments
     see :func:`event_columns`.
     """
-    resolved = read_attributes(kind, raw, attributes, place)
+    resolved = read_attributes(raw, attributes)
     offsets = np.searchsorted(resolved.owners, np.arange(resolved.rows + 1))
     members = join_entries(resolved.names, resolved.codes, offsets, '"{}":"'.format, escape_json(resolved.texts), '"')
     data_pieces = data_members(body, attribute_values(resolved, CONTENT_TYPE))
     texts = concat_texts("{", members, *data_pieces, "}").cast(pa.binary())
-    fallback = resolved.fallback | (np.diff(offsets) == 0) | is_not_null(typed)
-    for name in _DATA:
-        fallback[resolved.owners[resolved.entries_of(name)]] = True
-    rows = np.flatnonzero(fallback)
+    rows = np.flatnonzero(is_not_null(typed))
     if not len(rows):
         return texts
-    at = pa.array(rows)
-    records = zip(*(array.take(at).to_pylist() for array in (raw, attributes, place, body, typed)), strict=True)
-    exact = [
-        encode_event(restore_types(event_attributes(*parts_of_raw(row, kind, number), own), names), data)
-        for row, own, number, data, names in records
-    ]
+    exact = []
+    for row in rows.tolist():
+        own = range(offsets[row], offsets[row + 1])
+        named = {resolved.names[resolved.codes[at]]: resolved.texts[at].as_py() for at in own}
+        exact.append(encode_event(restore_types(named, typed[row].as_py()), body[row].as_py()))
     return replace_rows(texts, rows, pa.array(exact, pa.binary()))

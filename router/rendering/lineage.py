@@ -13,7 +13,6 @@ three renderings: one event (message sinks), columns (Kafka sinks), and Spark co
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import is_not_null, raw_buffers, replace_rows
+from bindings.columns.entries import is_not_null, replace_rows
 from bindings.kafka.record_columns import LINEAGE
+from router.rendering.texts import concat_texts, escape_json, join_entries, nulls_to_json
 from router.settings.values import LineageForm
 
 if TYPE_CHECKING:
@@ -103,54 +103,15 @@ def encode_context(context: Mapping[str, str]) -> str:
     return json.dumps(dict(context), ensure_ascii=False, separators=(",", ":"))
 
 
-# Context attributes as JSON.
-
-_ESCAPED_CHARS: Final = re.compile(r'[\x00-\x1f"\\]')
-_SHORT_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
 def context_json(contexts: pa.MapArray) -> pa.StringArray:
-    """Return context attributes as JSON objects in Spark's format."""
-    if contexts.items.null_count:
-        return pa.array([_encode_context(dict(each or ())) for each in contexts.to_pylist()], pa.string())
-    bounds = contexts.offsets.to_numpy().astype(np.int64)
-    counts, entries = np.diff(bounds), int(bounds[-1] - bounds[0])
-    names = contexts.keys.slice(bounds[0], entries).dictionary_encode()
-    heads = [pc.binary_join_element_wise(start, _escape_texts(names.dictionary), '":"', "") for start in ('{"', '","')]
-    pool = pa.concat_arrays([*heads, pa.array(['"}', "{}"]), _escape_texts(contexts.items.slice(bounds[0], entries))])
-    several, ends = len(heads[0]), 2 * len(heads[0])
-    # The pieces of a row are a name and a value for each attribute, and an end. They are adjacent in the pool's order,
-    # so the text of a row is the range of its pieces.
-    starts = 2 * (bounds - bounds[0]) + np.arange(len(bounds))
-    owners = np.repeat(np.arange(len(counts)), counts)
-    heads_at = 2 * np.arange(entries) + owners
-    pieces = np.empty(int(starts[-1]), np.int64)
-    pieces[heads_at] = names.indices.to_numpy() + several
-    pieces[heads_at + 1] = ends + 2 + np.arange(entries)
-    pieces[starts[:-1][counts > 0]] -= several
-    pieces[starts[1:] - 1] = np.where(counts > 0, ends, ends + 1)
-    texts = pool.take(pa.array(pieces))
-    return pa.StringArray.from_buffers(len(counts), pa.py_buffer(raw_buffers(texts)[1][starts]), texts.buffers()[2])
-
-
-def _escape_texts(texts: pa.StringArray) -> pa.StringArray:
-    """Return texts, without nulls, escaped for JSON strings."""
-    data, bounds = raw_buffers(texts)
-    used = data[bounds[0] : bounds[-1]]
-    if not ((used < ord(" ")) | (used == ord('"')) | (used == ord("\\"))).any():
-        return texts
-    special = pc.match_substring_regex(texts, _ESCAPED_CHARS.pattern)
-    changed = [_escape_text(text) for text in texts.filter(special).to_pylist()]
-    return pc.replace_with_mask(texts, special, pa.array(changed, pa.string()))
-
-
-def _escape_text(text: str) -> str:
-    return _ESCAPED_CHARS.sub(lambda match: _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04X}", text)
-
-
-def _encode_context(members: Mapping[str, str | None]) -> str:
-    texts = ((name, "null" if text is None else f'"{_escape_text(text)}"') for name, text in members.items())
-    return "{" + ",".join(f'"{_escape_text(name)}":{text}' for name, text in texts) + "}"
+    """Return context attributes as JSON objects."""
+    names, texts, quote = contexts.keys.dictionary_encode(), escape_json(contexts.items), '"'
+    if texts.null_count:
+        texts, quote = nulls_to_json(concat_texts('"', texts, '"')), ""
+    offsets = contexts.offsets.to_numpy().astype(np.int64)
+    opened = f'"{{}}":{quote}'.format
+    members = join_entries(names.dictionary.to_pylist(), names.indices.to_numpy(), offsets, opened, texts, quote)
+    return concat_texts("{", members, "}")
 
 
 def encode_lineage_form(form: LineageForm) -> str:

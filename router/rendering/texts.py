@@ -173,24 +173,6 @@ EVENT_TYPE: Final = pa.struct(
 """The columns of a routed event. ``extensions`` has its other attributes, ``native`` the record without its body."""
 
 
-def render_event(parts: list[Part], binding: Binding, attributes: list[dict[str, Any]] | None) -> dict[str, Any]:
-    """Render the columns of one routed event; ``attributes`` are None if the record has them."""
-    named = event_attributes(parts, binding, attributes)
-    row: dict[str, Any] = {name: named.pop(name, None) for name in ATTRIBUTE_COLUMNS}
-    row[TIME_TEXT] = named.pop("time", None)
-    row["time"] = parse_instant(row[TIME_TEXT])
-    row["extensions"] = list(named.items())
-    row["native"] = native_json(parts, binding)
-    return row
-
-
-def event_attributes(parts: list[Part], binding: Binding, given: list[dict[str, Any]] | None) -> dict[str, str]:
-    """Return the attributes of an event: *given* as headers of Kafka's binary mode, else those of the record."""
-    if given is None:
-        return dict(binding.read_envelope(parts, None, lambda: False).attributes)
-    return {attribute_of_header(entry["key"]): entry["value"].decode() for entry in given}
-
-
 def attribute_of_header(header: str) -> str:
     """Return the attribute name of a Kafka header in binary mode."""
     return "datacontenttype" if header == "content-type" else header.removeprefix("ce_")

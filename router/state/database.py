@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -239,14 +239,11 @@ class StateDatabase:
             return self._open().execute(query, values).fetchall()
 
     @contextmanager
-    def transaction(self, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """One transaction: durable at the end of the block, undone by any error in it.
-
-        A deferred one that writes to temporary tables alone keeps nobody from writing.
-        """
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: durable at the end of the block, undone by any error in it."""
         with self._lock, translate_errors(self.path):
             connection = self._open()
-            connection.execute(f"BEGIN {kind}")
+            connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
                 connection.execute("COMMIT")

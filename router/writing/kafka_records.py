@@ -38,7 +38,7 @@ from router.matching.inbox_columns import to_rfc3339
 from router.matching.record_columns import SCHEMA_ID
 from router.rendering.events import attribute_values, encode_structured_events, native_texts, read_attributes
 from router.rendering.lineage import context_json, lineage_header_columns
-from router.rendering.texts import event_attributes, parts_of_raw
+from router.rendering.texts import parts_of_raw
 from router.settings.routes import (
     ATTRIBUTE_PREFIX,
     CONTEXT_PREFIX,
@@ -289,18 +289,7 @@ class _BatchRenderer:
 
     def _attribute_values(self, name: str) -> pa.StringArray:
         """Return an attribute of each event as text; null if it is missing."""
-        mapped, place = self._columns["attributes"], self._columns["position_in_batch"]
-        attributes = read_attributes(self._records.kind, self._raw, mapped, place)
-        texts, rows = attribute_values(attributes, name), np.flatnonzero(attributes.fallback & self._is_event)
-        if not len(rows):
-            return texts
-        at = pa.array(rows)
-        arrays = (array.take(at).to_pylist() for array in (self._raw, mapped, place))
-        exact = [
-            event_attributes(*parts_of_raw(row, self._records.kind, number), own).get(name)
-            for row, own, number in zip(*arrays, strict=True)
-        ]
-        return replace_rows(texts, rows, pa.array(exact, pa.string()))
+        return attribute_values(read_attributes(self._raw, self._columns["attributes"]), name)
 
     def _build_values(self) -> pa.BinaryArray:
         """Return the bodies; a dead letter that is too large for its topic has none."""
@@ -309,8 +298,7 @@ class _BatchRenderer:
         if pc.any(spilled).as_py():
             body = pc.if_else(spilled, _NO_BYTES, body)
         if self._records.is_structured and self._is_event.any():
-            attributes, place, typed = (self._columns[name] for name in ("attributes", "position_in_batch", "typed"))
-            body = encode_structured_events(self._records.kind, self._raw, attributes, place, body, typed)
+            body = encode_structured_events(self._raw, self._columns["attributes"], body, self._columns["typed"])
         return self._add_frames(body) if self._records.frames else body
 
     def _add_frames(self, body: pa.BinaryArray) -> pa.BinaryArray:

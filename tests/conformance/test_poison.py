@@ -11,9 +11,10 @@ import pytest
 
 from catalog.load import load
 from router.evaluation.plan import Plan
-from router.rendering.texts import EVENT_TYPE, native_json, parts_of_raw, render_event
+from router.rendering.texts import EVENT_TYPE, native_json, parts_of_raw
 from router.settings import settings_from_dict
 from tests.support.evaluating import outcome_lists
+from tests.support.exact_rendering import render_event
 from tests.support.poison import Case, cases, catalog
 
 ROWS = pa.schema(

@@ -128,23 +128,3 @@ def test_each_attempt_has_its_own_letters_and_counts(spark: SparkSession, tmp_pa
         assert set(letters) == {failed}
         empty = sum(each for (_, outcome, _), each in tally.records.items() if outcome == EMPTY)
         assert (tally.dead_letters, tally.total - empty) == (len(letters), len(records))
-
-
-def test_context_in_a_header_is_the_json_that_spark_writes(spark: SparkSession) -> None:
-    import pyarrow as pa
-    from pyspark.sql import functions as F
-
-    from router.rendering.lineage import context_json
-
-    odd = "".join(chr(code) for code in range(0x21)) + '"\\/\x7f\u2028é😀'
-    contexts: list[dict[str, str | None]] = [{}, {"a": "b"}, {odd: odd, "b": ""}, {"x": "1", "y": None}, {}, {"n": odd}]
-    frame = spark.createDataFrame(
-        [(number, each) for number, each in enumerate(contexts)], "n int, c map<string,string>"
-    )
-    wanted = [row[0] for row in frame.orderBy("n").select(F.to_json("c")).collect()]
-    type_ = pa.map_(pa.string(), pa.string())
-    assert context_json(pa.array([list(each.items()) for each in contexts], type_)).to_pylist() == wanted
-    without_null = [each for each in contexts if None not in each.values()]
-    texts = context_json(pa.array([list(each.items()) for each in without_null], type_)).to_pylist()
-    assert [json.loads(text) for text in texts] == without_null
-    assert texts == [text for text, each in zip(wanted, contexts, strict=True) if None not in each.values()]

@@ -8,7 +8,6 @@ class number never changes during the lifetime of a plan.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -153,9 +152,9 @@ def _entry_bounds(marks: IntArray, marked: IntArray, begins: Int32, end: int) ->
     return first, bounds
 
 
-# Lookup tables of integers for whole columns, without Python code per row.
+# A lookup table of integers for whole columns, without Python code per row.
 #
-# Both call a function once for each new key; the value of a key never changes.
+# It calls a function once for each new key; the value of a key never changes.
 
 _MULTIPLIER: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
@@ -236,31 +235,6 @@ class KeyTable:
         keys, values = self._keys[used], self._values[used]
         self._clear(len(self._keys).bit_length())
         self.put(keys.tolist(), values.tolist())
-
-
-class NumberTable:
-    """A table of small numbers (0, 1, 2, …) to integers, filled on first use of each number."""
-
-    def __init__(self, fill: Callable[[int], int]) -> None:
-        self._fill = fill
-        self._values = np.full(1024, _EMPTY, np.int64)
-
-    def look_up(self, numbers: IntArray) -> IntArray:
-        """Return the value of every number."""
-        if not len(numbers):
-            return numbers
-        top = int(numbers.max())
-        if top >= len(self._values):
-            grown = np.full(2 * (top + 1), _EMPTY, np.int64)
-            grown[: len(self._values)] = self._values
-            self._values = grown
-        values: IntArray = self._values[numbers]
-        new = values == _EMPTY
-        if new.any():
-            for number in np.unique(numbers[new]).tolist():
-                self._values[number] = self._fill(number)
-            values = self._values[numbers]
-        return values
 
 
 # Lists of different lengths as flat arrays, without Python code per row.
@@ -497,8 +471,6 @@ class SegmentAutomaton:
 
 
 ABSENT: Final = 0
-_DENSE: Final = 1 << 18
-"""Up to this number of codes, an array is used instead of a hash table."""
 MEMO_LIMIT: Final = 200_000
 _TIMESTAMP: Final = (
     r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])"
@@ -527,8 +499,6 @@ class PropertyClasses:
         absent = sum(1 << i for i, c in enumerate(self.constraints) if c.satisfied(None, present=False))
         self.bits: list[int] = [absent]
         self._by_bits: dict[int, int] = {}
-        codes = 4 * len(self._literal_bits) * math.prod(len(each.code_bits) for each in self._automata)
-        self._dense = NumberTable(self._class_of_code) if codes < _DENSE and not self._slow else None
         self._classes = KeyTable(MEMO_LIMIT)
         self._memo: dict[str, int] = {}
         self._slow_bits: list[int] = [0]
@@ -580,8 +550,6 @@ class PropertyClasses:
         codes += 1
         if column.valid is not None:
             codes *= column.valid
-        if self._dense is not None:
-            return self._dense.look_up(codes)
         return self._classes.look_up(codes, lambda code, _: self._class_of_code(code))
 
     def class_of(self, values: Sequence[str | None]) -> int:

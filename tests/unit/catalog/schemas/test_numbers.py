@@ -17,10 +17,11 @@ from catalog.load import load
 from router.evaluation.outcome_rows import RAW_COLUMNS
 from router.evaluation.plan import Evaluator, Plan
 from router.matching.inbox_columns import inbox_parts
-from router.rendering.texts import native_json, render_event
+from router.rendering.texts import native_json
 from router.settings import Settings
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, render_letter_lines, wide_to_json_line
 from tests.support.evaluating import outcome_lists
+from tests.support.exact_rendering import render_event
 
 U32, U64, I64 = 2**32 - 1, 2**64 - 1, 2**63 - 1
 PROTOCOLS = {"HTTP": "HTTP", "MQTT/5.0": "MQTT/5.0", "AMQP/1.0": "AMQP/1.0", "NATS": "NATS"}
