@@ -391,7 +391,7 @@ def iter_server_checks(
             endpoint = find_endpoint(name, remote, catalog)
             cluster = remote.cluster_at(name, endpoint)
             if cluster is not None:
-                asked.append(_KafkaQuery(called, cluster, optional=remote.own_cluster() is None))
+                asked.append(_KafkaQuery(called, cluster, optional=not remote.own_addresses))
             else:
                 away = "start the server, or correct the address; batches are blocked until it responds"
                 add_server(called, remote.sending.address_form, remote.connection(name, endpoint), away, SinkError)

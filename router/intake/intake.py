@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from bindings.background import Retries, count_fault
 from bindings.gateways import (
-    BrokerLogin,
     Connection,
     EndpointSubscription,
     Gateway,
@@ -30,7 +29,7 @@ from router.errors import ConfigError, StateError
 from router.evaluation.plan import Plan
 from router.logs import get_logger, shorten_list
 from router.settings import HttpSettings, Settings
-from router.settings.catalogs import to_path, to_tls
+from router.settings.catalogs import to_tls
 from router.settings.checks import iter_security_warnings
 from router.settings.model import KafkaInboxSettings, make_access, make_server_limits
 from router.sources import Source, group_by_connection, list_subscriptions, make_inbox_client, pick_connection_options
@@ -71,14 +70,7 @@ def group_connections(sources: Iterable[Source], identity: str) -> list[BrokerCo
     for key, members in group_by_connection(sources).items():
         first = members[0]
         chosen = first.settings
-        login = BrokerLogin(
-            chosen.username,
-            chosen.password.get_secret_value() if chosen.password else None,
-            chosen.token.get_secret_value() if chosen.token else None,
-            to_path(chosen.credentials),
-            to_path(chosen.seed),
-        )
-        connection = Connection(first.uris, login, to_tls(chosen.tls), pick_connection_options(first.options))
+        connection = Connection(first.uris, chosen.login, to_tls(chosen.tls), pick_connection_options(first.options))
         name, client_id = ", ".join(each.endpoint for each in members), chosen.client_id or f"xrouter-{identity}-{key}"
         subscriptions = list_subscriptions(members)
         brokers.append(BrokerConnection(key, name, first.protocol, connection, subscriptions, client_id))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field, SecretStr
 
-from bindings.gateways import Tls
+from bindings.gateways import BrokerLogin, Tls
 from catalog.documents.connecting import Certificates, ConnectionPolicy, Logins, OriginLogin, TokenSource, origin_of
 from catalog.documents.fetching import Fetcher
 from router.settings.values import ENDPOINT, Duration, FilePath, FilePaths, Options, Section, Texts, is_secret_name
@@ -32,17 +32,37 @@ class TlsSettings(Section):
     key: FilePath | None = Field(None, description="Private key of `cert`, a PEM file.")
 
 
-class KafkaLogin(Section):
-    """A login at Kafka, or at another broker of a source.
+class ClientLogin(Section):
+    """A login at a broker or another server, and the certificates of the connection."""
 
-    The reference lists keys in the order of base classes, the last one first: settings whose other keys precede these
-    inherit them from a later base class.
-    """
-
-    username: str | None = Field(None, description="User name at the broker.")
+    username: str | None = Field(None, description="User name at the broker or server.")
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
     allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
     tls: TlsSettings | None = Field(None, description="TLS; `{}` trusts the system's CAs.")
+
+    @property
+    def login(self) -> BrokerLogin:
+        """The login."""
+        return BrokerLogin(self.username, reveal(self.password))
+
+
+class NatsLogin(ClientLogin):
+    """A login at a NATS server, or at another one."""
+
+    token: SecretStr | None = Field(None, description="NATS: token, by reference.")
+    credentials: FilePath | None = Field(None, description="NATS: credentials file (`.creds`).")
+    seed: FilePath | None = Field(None, description="NATS: nkey seed file.")
+
+    @property
+    def login(self) -> BrokerLogin:
+        """The login, which may be by token or by file."""
+        files = to_path(self.credentials), to_path(self.seed)
+        return BrokerLogin(self.username, reveal(self.password), reveal(self.token), *files)
+
+
+class KafkaLogin(ClientLogin):
+    """A login at Kafka."""
+
     sasl: Sasl | None = Field(None, description="Kafka: SASL mechanism; unset is plain if `username` is set.")
     token_endpoint: str | None = Field(
         None,
@@ -62,6 +82,11 @@ def to_tls(settings: TlsSettings | None) -> Tls | None:
     if settings is None:
         return None
     return Tls(to_path(settings.ca), to_path(settings.cert), to_path(settings.key))
+
+
+def reveal(secret: SecretStr | None) -> str | None:
+    """Return the text of a secret; only for the client that needs it."""
+    return None if secret is None else secret.get_secret_value()
 
 
 def to_path(text: str | None) -> Path | None:
@@ -237,8 +262,7 @@ def _origin_or_empty(source: str) -> str:
 
 def make_origin_login(login: CatalogLogin) -> OriginLogin:
     """Return the login at one registry."""
-    secret = login.password.get_secret_value() if login.password is not None else ""
-    user = None if login.username is None else (login.username, secret)
+    user = None if login.username is None else (login.username, reveal(login.password) or "")
     tokens = None
     if user is not None and login.token_endpoint is not None:
         authorities = Certificates(to_path(login.token_ca))
@@ -247,7 +271,7 @@ def make_origin_login(login: CatalogLogin) -> OriginLogin:
     return OriginLogin(
         origin_of(login.url),
         basic=user if tokens is None else None,
-        bearer=login.bearer.get_secret_value() if login.bearer is not None else "",
+        bearer=reveal(login.bearer) or "",
         bearer_file=to_path(login.bearer_file),
         tokens=tokens,
         certificates=Certificates(to_path(tls.ca), to_path(tls.cert), to_path(tls.key)),

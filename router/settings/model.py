@@ -17,7 +17,14 @@ from bindings.http.request import Access, ServerLimits
 from bindings.private_files import Readers
 from catalog.schemas.ids.client import Framing
 from router.matching.tie_breaker import Ambiguous
-from router.settings.catalogs import CatalogSettings, KafkaLogin, SchemaRegistrySettings, TelemetrySettings, TlsSettings
+from router.settings.catalogs import (
+    CatalogSettings,
+    KafkaLogin,
+    NatsLogin,
+    SchemaRegistrySettings,
+    TelemetrySettings,
+    TlsSettings,
+)
 from router.settings.routes import RouteSettings
 from router.settings.sinks.kinds import Sink
 from router.settings.spark import SparkSettings
@@ -106,17 +113,12 @@ class GatewaySettings(Section):
     max_in_flight: int = Field(1000, ge=1, description="Maximum messages per connection not on disk yet.")
 
 
-class _InboxTopic(Section):
-    """The topic and its limits."""
+class KafkaInboxSettings(KafkaLogin):
+    """A Kafka topic as the inbox, written by processes of `xrouter gateway`."""
 
     bootstrap_servers: str = Field(description="Kafka brokers: HOST:PORT, separated by commas.", min_length=1)
     topic: str = Field(description="Topic; it must exist and retain messages until routed.", min_length=1)
     max_message_bytes: Size = Field(1_000_000, ge=65_536, description="Maximum message size of the brokers.")
-
-
-class KafkaInboxSettings(KafkaLogin, _InboxTopic):
-    """A Kafka topic as the inbox, written by processes of `xrouter gateway`."""
-
     options: Options = Field({}, description="More Kafka client options, by their Kafka names.")
 
     @property
@@ -359,8 +361,8 @@ def check_subscription(key: str, chosen: SubscriptionSettings, *, plain: bool) -
 DEFAULT_TRIGGER: Final = timedelta(milliseconds=500)
 
 
-class _SourceEndpoint(Section):
-    """The endpoint, where its records are, and where reading begins."""
+class SourceSettings(KafkaLogin, NatsLogin):
+    """One endpoint of the catalog whose records are consumed."""
 
     endpoint: str = Field(description="The endpoint's xid, such as /endpoints/plant.", pattern=ENDPOINT)
     lane: str | None = Field(
@@ -397,14 +399,6 @@ class _SourceEndpoint(Section):
         (), description="MQTT, AMQP, NATS: topic filters, nodes or subjects, instead of the catalog's."
     )
     client_id: str | None = Field(None, description="MQTT, AMQP, NATS: client id; unset generates and keeps one.")
-    token: SecretStr | None = Field(None, description="NATS: token, by reference.")
-    credentials: FilePath | None = Field(None, description="NATS: credentials file (`.creds`).")
-    seed: FilePath | None = Field(None, description="NATS: nkey seed file.")
-
-
-class SourceSettings(KafkaLogin, _SourceEndpoint):
-    """One endpoint of the catalog whose records are consumed."""
-
     kafka: Options = Field(
         {}, description="More Kafka client options, by their Kafka names. `isolation.level` defaults to read_committed."
     )

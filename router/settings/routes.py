@@ -309,11 +309,6 @@ REASONS: Final = (
 )
 """Reasons of dead letters; each has a section below MATCHING.md#dead-letters."""
 Validate = Literal["never", "ambiguous", "always"]
-Missing = Literal["placeholder", "reject"]
-MISSING_TEXT: Final = (
-    "If a template variable has neither value nor default: `placeholder` writes `_`, `reject` makes the record a dead "
-    "letter (`sink-rejected`)."
-)
 
 
 class RouteConditions(Section):

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from bindings.kafka.binding import Brokers, find_contradiction, parse_brokers
 from bindings.kafka.client import SaslLogin
-from router.settings.catalogs import KafkaLogin, iter_login_faults
+from router.settings.catalogs import KafkaLogin, iter_login_faults, reveal
 from router.settings.values import Duration, FilePaths, Options, Section, is_url, plain_options
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _make_sasl_login(settings: KafkaLogin) -> SaslLogin | None:
         return None
     return SaslLogin(
         settings.username,
-        settings.password.get_secret_value() if settings.password else "",
+        reveal(settings.password) or "",
         settings.sasl or "plain",
         settings.token_endpoint or "",
         settings.token_scope,

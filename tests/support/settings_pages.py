@@ -37,7 +37,7 @@ def make_settings_reference() -> list[tuple[str, str, str, str]]:
 
 def _make_rows(prefix: str, model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
     rows: list[tuple[str, str, str, str]] = []
-    for key, field in fields_by_key(model).items():
+    for key, field in _own_first(model):
         annotation = written_annotation(field)
         nested = _find_nested(f"{prefix}{key}", annotation)
         if not nested:
@@ -45,6 +45,14 @@ def _make_rows(prefix: str, model: type[BaseModel]) -> list[tuple[str, str, str,
         for name, inner in nested:
             rows.extend(_make_rows(f"{name}.", inner))
     return rows
+
+
+def _own_first(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    """Return the options of a model by key, its own before those that it inherits."""
+    bases = [base for base in model.__mro__ if issubclass(base, BaseModel)]
+    names = dict.fromkeys(name for base in bases for name in vars(base).get("__annotations__", ()))
+    fields = ((name, model.model_fields[name]) for name in names if name in model.model_fields)
+    return [(field.alias or name, field) for name, field in fields]
 
 
 def _find_nested(key: str, annotation: Any) -> list[tuple[str, type[BaseModel]]]:

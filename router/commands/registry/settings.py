@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 from pydantic import Field, SecretStr
@@ -45,7 +45,14 @@ from registry.http.server import RegistrySettings, open_service
 from registry.replication.peers import Direction, Peer
 from registry.store.engine import StoreError, store_error
 from router.errors import ConfigError, RouterError, SinkError, StateError
-from router.settings.catalogs import CatalogLogin, iter_registry_login_faults, make_origin_login, to_path, to_tls
+from router.settings.catalogs import (
+    CatalogLogin,
+    iter_registry_login_faults,
+    make_origin_login,
+    reveal,
+    to_path,
+    to_tls,
+)
 from router.settings.checks import REMEDY, is_loopback, iter_secret_faults
 from router.settings.load import SettingsNode, apply_environment, read_yaml, resolve, settings_error, validate_model
 from router.settings.model import HttpSettings, LogSettings, MetricsSettings, make_access, make_server_limits
@@ -113,7 +120,7 @@ class WebhookTarget(HttpSink, _Target):
 
     def make_sender(self, name: str) -> Sender:
         """Return a client."""
-        login = self.login()
+        login = self.login
         named = login.username is not None and login.password is not None
         target = Webhook(
             tuple(self.own_headers()),
@@ -427,8 +434,9 @@ def _database_url(given: StoreSettings, base: Path, path: Path) -> str:
     if url.get_backend_name() != "postgresql":
         hint = "use postgresql://USER@HOST/NAME, or store.path for SQLite"
         raise _error(path, "store.url", "store.url is not a PostgreSQL URL", hint)
-    secret: Any = given.password.get_secret_value() if given.password is not None else None
-    return url.set(drivername="postgresql+psycopg", password=secret).render_as_string(hide_password=False)
+    return url.set(drivername="postgresql+psycopg", password=reveal(given.password)).render_as_string(
+        hide_password=False
+    )
 
 
 # Opening a registry for one command.

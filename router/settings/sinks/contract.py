@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import SecretStr
+from pydantic import Field, SecretStr
 
-from bindings.gateways import BrokerLogin, Connection
+from bindings.gateways import Connection
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, sending_of
 from bindings.sending import Publisher, SendingBinding
 from catalog.model import Endpoint
 from router.errors import SinkError
-from router.settings.catalogs import TlsSettings, to_tls
+from router.settings.catalogs import ClientLogin, to_tls
 from router.settings.routes import DestinationTemplate, escape_level, parse_address
-from router.settings.values import LineageForm, Section
+from router.settings.values import ENDPOINT, LineageForm, Section
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -129,8 +129,32 @@ class MessageForm:
     max_body: int | None = None
 
 
-class RemoteSink(SinkSettings):
+class RemoteSink(SinkSettings, ClientLogin):
     """A sink of a message protocol: its server, and the form of its messages."""
+
+    endpoint: str | None = Field(
+        None,
+        description="Xid of a `producer` endpoint of the catalog; its address, options and definitions then define "
+        "what is sent.",
+        pattern=ENDPOINT,
+    )
+    missing: Literal["placeholder", "reject"] = Field(
+        "placeholder",
+        description="If a template variable has neither value nor default: `placeholder` writes `_`, `reject` makes "
+        "the record a dead letter (`sink-rejected`).",
+    )
+    lineage: LineageForm = Field(
+        True,
+        description="Whether to add the `xrouter-*` headers or properties, in modes that have these. `separate` adds "
+        "`xrouter-endpoint`, `xrouter-epoch` and `xrouter-position` in place of `xrouter-lineage`, as before this "
+        "release; the next release has no `separate`.",
+    )
+    max_destinations: int = Field(
+        10_000,
+        ge=1,
+        description="Maximum number of distinct destinations since startup; events for more become dead letters "
+        "(`sink-rejected`).",
+    )
 
     opener = "router.sinks.messages.definitions:open_messages"
     family: ClassVar[str]
@@ -139,16 +163,6 @@ class RemoteSink(SinkSettings):
     """The key with the server's addresses."""
     template_field: ClassVar[str]
     """The key with the destination, a template."""
-
-    if TYPE_CHECKING:  # each kind has these where the reference lists them
-        endpoint: str | None
-        lineage: LineageForm
-        max_destinations: int
-        missing: str
-        username: str | None
-        password: SecretStr | None
-        allow_plaintext_password: bool
-        tls: TlsSettings | None
 
     @property
     def remote(self) -> RemoteSink:
@@ -190,13 +204,6 @@ class RemoteSink(SinkSettings):
         """Return the sink's protocol binding."""
         return next(each for each in BINDINGS.values() if each.sending.family == self.family)
 
-    def check(self, name: str, endpoint: Endpoint | None) -> None:
-        """Check addresses in settings and catalog, without connecting.
-
-        Raises:
-            SinkError: they are missing or not valid.
-        """
-
     @abstractmethod
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return the client; imports its library.
@@ -204,10 +211,6 @@ class RemoteSink(SinkSettings):
         Raises:
             SinkError, GatewayError: something that retrying does not fix.
         """
-
-    def login(self) -> BrokerLogin:
-        """Return the login."""
-        return BrokerLogin(self.username, self.password.get_secret_value() if self.password else None)
 
     def connection(self, name: str, endpoint: Endpoint | None) -> Connection:
         """Return addresses and login; addresses of the settings precede the endpoint's.
@@ -218,16 +221,12 @@ class RemoteSink(SinkSettings):
         uris = self.own_addresses or (endpoint.uris if endpoint else ())
         if not uris:
             raise SinkError(name, "has no address", hint="set uri, or protocoloptions.endpoints in the catalog")
-        return Connection(uris, self.login(), to_tls(self.tls), endpoint.options if endpoint else {})
+        return Connection(uris, self.login, to_tls(self.tls), endpoint.options if endpoint else {})
 
     def destination(self, filled: TemplateFiller, *, letters: bool) -> str:
         """Return the address, with the known variables filled in."""
         sending = self.sending
         return filled(parse_address(self.template, sending), lambda value: escape_level(value, sending))
-
-    def own_cluster(self) -> KafkaClient | None:
-        """Return the Kafka cluster of the settings, if any."""
-        return None
 
     def cluster_at(self, name: str, endpoint: Endpoint | None) -> KafkaClient | None:
         """Return the Kafka cluster of settings or endpoint; None for other protocols.

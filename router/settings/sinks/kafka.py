@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field, SecretStr
 
-from bindings.kafka.binding import Brokers, parse_brokers, resolve_brokers
+from bindings.kafka.binding import parse_brokers, resolve_brokers
 from bindings.protocols import Binding
 from bindings.sending import Publisher
 from catalog.model import Endpoint
@@ -16,16 +16,14 @@ from router.settings.catalogs import KafkaLogin
 from router.settings.routes import (
     DEAD_LETTER_VARIABLES,
     EVENT_VARIABLES,
-    MISSING_TEXT,
-    Missing,
     NameTemplateError,
     escape_value,
     parse_name,
 )
 from router.settings.sinks.contract import Fault, RemoteSink, TemplateFiller
-from router.settings.sinks.messages import ENDPOINT_TEXT, EXCLUDES_ENDPOINT, MOST_TEXT
+from router.settings.sinks.messages import EXCLUDES_ENDPOINT
 from router.settings.spark import iter_client_faults, make_kafka_client
-from router.settings.values import ENDPOINT, LineageForm, Options, Section, Size, plain_options
+from router.settings.values import Options, Section, Size, plain_options
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -52,8 +50,8 @@ class NewTopics(Section):
         }
 
 
-class _KafkaRecords(RemoteSink):
-    """Brokers, topics, and the form of messages."""
+class KafkaSink(KafkaLogin, RemoteSink):
+    """Topics of a Kafka cluster, at least once."""
 
     letters = "router.dead_letters.stores:TopicLetters"
     needs_connector = True
@@ -63,7 +61,6 @@ class _KafkaRecords(RemoteSink):
     template_field = "topic"
 
     type: Literal["kafka"] = Field(description="`kafka`.")
-    endpoint: str | None = Field(None, description=ENDPOINT_TEXT, pattern=ENDPOINT)
     bootstrap_servers: str = Field(
         "",
         description="Kafka brokers: HOST:PORT, separated by commas; required unless `endpoint` has them.",
@@ -77,14 +74,7 @@ class _KafkaRecords(RemoteSink):
     mode: Literal["binary", "structured"] = Field(
         "binary", description="CloudEvents content mode; with `endpoint`, its definitions decide."
     )
-    missing: Missing = Field("placeholder", description=MISSING_TEXT)
     key: str | None = Field(None, description="Template of the record key, if neither event nor source record has one.")
-    lineage: LineageForm = Field(
-        True,
-        description="Whether to add the `xrouter-*` headers. `separate` adds `xrouter-endpoint`, `xrouter-epoch` and "
-        "`xrouter-position` in place of `xrouter-lineage`, as before this release; the next release has no `separate`.",
-    )
-    max_destinations: int = Field(10_000, ge=1, description=MOST_TEXT)
     max_message_bytes: Size = Field(
         1_000_000,
         ge=65_536,
@@ -107,11 +97,6 @@ class _KafkaRecords(RemoteSink):
     create_topics: NewTopics | None = Field(
         None, description="Create missing topics (`{}` uses the brokers' defaults); unset creates none."
     )
-
-
-class KafkaSink(KafkaLogin, _KafkaRecords):
-    """Topics of a Kafka cluster, at least once."""
-
     options: Options = Field(
         {},
         description="More Kafka producer options, by their Kafka names. `compression.type` defaults to lz4, "
@@ -164,10 +149,6 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         if self.endpoint or "{" in self.topic:
             yield "cannot accept request-reply pairs; set brokers, and a topic without placeholders"
 
-    def check(self, name: str, endpoint: Endpoint | None) -> None:
-        """Check that brokers are known."""
-        self._brokers(name, endpoint)
-
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a producer."""
         from bindings.kafka.publisher import KafkaPublisher
@@ -179,24 +160,12 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         """Return the topic, with the known variables filled in."""
         return filled(parse_name(self.topic, DEAD_LETTER_VARIABLES if letters else EVENT_VARIABLES), escape_value)
 
-    def own_cluster(self) -> KafkaClient | None:
-        """Return the cluster of the settings, if any."""
-        return self.cluster() if self.bootstrap_servers else None
-
-    def cluster_at(self, name: str, endpoint: Endpoint | None) -> KafkaClient:
-        """Return the cluster of the settings, else of the endpoint."""
-        return make_kafka_client(self._brokers(name, endpoint), self, self.options)
-
     def cluster(self) -> KafkaClient:
         """Return the cluster of the settings, which must have brokers."""
         return make_kafka_client(parse_brokers([self.bootstrap_servers]), self, self.options)
 
-    def _brokers(self, name: str, endpoint: Endpoint | None) -> Brokers:
-        """Return the brokers of the settings, else of the endpoint.
-
-        Raises:
-            SinkError: there are none, or their addresses contradict each other or the settings.
-        """
+    def cluster_at(self, name: str, endpoint: Endpoint | None) -> KafkaClient:
+        """Return the cluster of the settings, else of the endpoint."""
         brokers, fault = resolve_brokers(
             self.own_addresses or (() if endpoint is None else endpoint.uris),
             tls=self.tls is not None,
@@ -207,7 +176,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
             fault = "has no Kafka brokers"
         if fault:
             raise SinkError(name, fault, hint="set or correct bootstrap_servers of the sink")
-        return brokers
+        return make_kafka_client(brokers, self, self.options)
 
 
 def _iter_name_faults(key: str, template: str, variables: tuple[str, ...] = EVENT_VARIABLES) -> Iterator[Fault]:

@@ -12,25 +12,21 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr
 
-from bindings.gateways import BrokerLogin, GatewayError
+from bindings.gateways import GatewayError
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Publisher
 from catalog.model import Endpoint
 from router.errors import SinkError
 from router.settings.catalogs import (
-    PLAIN_TEXT,
-    TlsSettings,
+    NatsLogin,
     iter_cleartext_faults,
     iter_login_choices,
     iter_login_faults,
-    to_path,
     to_tls,
 )
 from router.settings.routes import (
-    MISSING_TEXT,
     TABLE_VARIABLES,
-    Missing,
     NameTemplateError,
     escape_value,
     parse_address,
@@ -38,10 +34,8 @@ from router.settings.routes import (
 )
 from router.settings.sinks.contract import Fault, MessageForm, RemoteSink, SinkSettings, TemplateFiller
 from router.settings.values import (
-    ENDPOINT,
     Duration,
     FilePath,
-    LineageForm,
     Options,
     Size,
     Texts,
@@ -50,36 +44,19 @@ from router.settings.values import (
     to_text,
 )
 
-ENDPOINT_TEXT: Final = (
-    "Xid of a `producer` endpoint of the catalog; its address, options and definitions then define what is sent."
-)
-MOST_TEXT: Final = (
-    "Maximum number of distinct destinations since startup; events for more become dead letters (`sink-rejected`)."
-)
 EXCLUDES_ENDPOINT: Final = "and endpoint exclude each other; remove one"
 
 
 class MessageSink(RemoteSink):
     """A sink of any message protocol except Kafka: at least once, each message confirmed."""
 
-    endpoint: str | None = Field(None, description=ENDPOINT_TEXT, pattern=ENDPOINT)
     mode: Literal["binary", "structured"] | None = Field(
         None, description="CloudEvents content mode; unset is the definition's or endpoint's, else binary."
-    )
-    lineage: LineageForm = Field(
-        True,
-        description="Whether to add `xrouter-*` properties, in modes that have properties. `separate` as for Kafka.",
     )
     pass_headers: bool = Field(
         True,
         description="Whether to pass on headers of the record that are not attributes, if the protocol has headers.",
     )
-    max_destinations: int = Field(10_000, ge=1, description=MOST_TEXT)
-    missing: Missing = Field("placeholder", description=MISSING_TEXT)
-    username: str | None = Field(None, description="User name at the target.")
-    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
-    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
-    tls: TlsSettings | None = Field(None, description="TLS; `{}` trusts the system's CAs.")
     timeout: Duration = Field(timedelta(seconds=30), gt=timedelta(0), description="Timeout for a confirmation.")
     max_body: Size | None = Field(
         None,
@@ -231,7 +208,7 @@ class HttpSink(MessageSink):
         """Return a client; a 2xx response confirms a message."""
         from bindings.http.publisher import HttpPoster
 
-        login = self.login()
+        login = self.login
         named = login.username is not None and login.password is not None
         try:
             return HttpPoster(
@@ -309,7 +286,7 @@ class MqttSink(MessageSink):
 # Sinks of type ``nats``: core or JetStream.
 
 
-class NatsSink(MessageSink):
+class NatsSink(MessageSink, NatsLogin):
     """Subjects of a NATS server; with JetStream, a stream stores each message."""
 
     family = "nats"
@@ -322,21 +299,11 @@ class NatsSink(MessageSink):
     jetstream: bool = Field(
         True, description="Whether a JetStream stream must confirm each message; false is core NATS: at most once."
     )
-    token: SecretStr | None = Field(None, description="Token, by reference.")
-    credentials: FilePath | None = Field(None, description="File with a user's JWT and seed (`.creds`).")
-    seed: FilePath | None = Field(None, description="File with an nkey seed.")
 
     @property
     def message_form(self) -> MessageForm:
         """As for other protocols, without ``reply-to``, which JetStream uses for its acknowledgement."""
         return replace(super().message_form, uncarried=frozenset({"reply-to"} if self.jetstream else ()))
-
-    def login(self) -> BrokerLogin:
-        """Return as whom to connect."""
-        token = self.token.get_secret_value() if self.token else None
-        files = {"credentials": to_path(self.credentials), "seed": to_path(self.seed)}
-        known = super().login()
-        return BrokerLogin(known.username, known.password, token, **files)
 
     def address_faults(self, key: str) -> Iterator[Fault]:
         """Yield what is wrong with addresses, and ways to log in that exclude each other."""

@@ -347,7 +347,7 @@ def _iter_name_values(listed: object) -> Iterator[tuple[str, Any]]:
 def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, framings: object) -> ArrowSink:
     """Create the message sink of events; message sinks do not accept dead letters."""
     endpoint = find_endpoint(name, settings, catalog)
-    settings.check(name, endpoint)
+    settings.cluster_at(name, endpoint)
     composer = make_composer(settings, endpoint, catalog)
     publisher = get_publisher(name, settings, endpoint)
     return ConfirmedSink(name, composer, publisher, settings.message_form.max_body, get_destination_cap(name, settings))
