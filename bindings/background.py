@@ -12,7 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final
+from concurrent.futures import Future
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 # Pauses before a retry.
 
@@ -51,6 +54,20 @@ class Retries:
             return False
         self._next[name] = (backoff, now + backoff.next_pause())
         return True
+
+
+def run_in_background(work: Callable[[], T]) -> Future[T]:
+    """Begin work in a thread that the end of the process does not wait for."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # Whoever asks for the result gets the error.
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 STEADY_SECONDS: Final = 60.0

@@ -9,16 +9,15 @@ import shutil
 import socket
 import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Literal
 
+from bindings.background import run_in_background
 from bindings.certificates import Address, AddressForm, create_tls_context, parse_addresses
 from bindings.gateways import Connection, GatewayError, Tls
 from bindings.http.request import create_server_tls, open_listener
@@ -79,6 +78,10 @@ class PreflightCheck:
     run: Callable[[], Iterable[CheckResult]]
     seconds: float = SECONDS
 
+    def find_all(self) -> list[CheckResult]:
+        """Run the check to its end."""
+        return list(self.run())
+
 
 def run_checks(checks: Sequence[PreflightCheck]) -> Iterator[CheckResult]:
     """Run all checks concurrently and yield their findings in the order of the checks.
@@ -86,7 +89,7 @@ def run_checks(checks: Sequence[PreflightCheck]) -> Iterator[CheckResult]:
     A check that exceeds its time limit is abandoned with a warning: it does not prevent a start.
     """
     began = time.monotonic()
-    pending = [(check, _start_check(check)) for check in checks]
+    pending = [(check, run_in_background(check.find_all)) for check in checks]
     for check, future in pending:
         try:
             yield from future.result(max(0.0, began + check.seconds - time.monotonic()))
@@ -103,20 +106,6 @@ def combine_errors(findings: Iterable[CheckResult]) -> RouterError | None:
     first, *others = errors
     first.others = tuple(others)
     return first
-
-
-def _start_check(check: PreflightCheck) -> Future[list[CheckResult]]:
-    """Start a check in a daemon thread."""
-    future: Future[list[CheckResult]] = Future()
-
-    def look() -> None:
-        try:
-            future.set_result(list(check.run()))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=look, name=f"check {check.name}", daemon=True).start()
-    return future
 
 
 # Checks of the machine: Java, Spark, its connectors, open files, memory, cluster.

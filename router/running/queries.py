@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from bindings.background import run_in_background
 from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.offsets import KafkaOffsets
 from router.batches.pipeline import Pipeline
@@ -34,7 +35,6 @@ from router.reading.generations import Generation, Spans, Succession, cluster_of
 from router.reading.streams import QueryReader, ReadTopics, start_query, topics_of_query
 from router.realtime import RealTimeQuery, require_cores, require_rest_topic, restore_origin
 from router.running.monitoring import require_intact_query
-from router.running.reload import run_in_background
 from router.sources import INBOX, REST, Source, group_by_query, make_query_client
 from router.spark.session import is_jvm_alive, kill_jvm
 from router.state.durable import disk_of

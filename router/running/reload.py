@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from bindings.background import run_in_background
 from bindings.protocols import BINDINGS
 from catalog.comparing import CatalogChange, CatalogDiff, compare_catalogs
 from catalog.documents.documents import UnconfirmedCatalog
@@ -346,20 +347,6 @@ class BackgroundReloader:
             return None
         look, self.look = self.look, None
         return look.result()
-
-
-def run_in_background(work: Callable[[], T]) -> Future[T]:
-    """Begin work in a thread that the end of the process does not wait for."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # Whoever asks for the result gets the error.
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="catalog", daemon=True).start()
-    return future
 
 
 def wait_unless_stopped(work: Callable[[], T], stop: threading.Event) -> T | None:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bindings.background import run_in_background
 from bindings.private_files import set_umask_for
 from catalog.linting.attributes import rejecting_errors
 from catalog.load import freeze_for_gc
@@ -43,7 +44,6 @@ from router.running.reload import (
     Reloader,
     ShadowReloader,
     finding_fields,
-    run_in_background,
 )
 from router.settings import Settings, load_settings
 from router.settings.catalogs import make_logins

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+from router.watching.families import iter_families
 
 STALE_SECONDS: Final = 60.0
 INBOX: Final = "inbox"
@@ -109,56 +111,34 @@ class Backlogs(Collector):
             own = name in (INBOX, REST)
             kind = name if own else "pushed" if name in pushed else "source"
             shared.setdefault((kind, "" if own else self.label(name)), []).append(backlog)
-        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, text, labels in _GAUGES}
+        values: defaultdict[str, list[tuple[list[str], float]]] = defaultdict(list)
         for (kind, label), backlogs in shared.items():
             labels = [label] if label else []
             known = [backlog for backlog in backlogs if backlog is not None]
             whole = len(known) == len(backlogs)
             if kind == "source":
-                families["xrouter_source_up"].add_metric(labels, whole)
+                values["source_up"].append((labels, whole))
             if not whole:
                 continue
             records, oldest = _NAMES[kind]
-            families[records].add_metric(labels, sum(backlog.records for backlog in known))
+            values[records].append((labels, sum(backlog.records for backlog in known)))
             ages = [age for backlog in known if (age := _oldest_age(backlog, now)) is not None]
             if oldest and len(ages) == len(known):
-                families[oldest].add_metric(labels, max(ages))
-        yield from families.values()
-        text = "Records that arrived at a source since the router started to watch it."
-        total = CounterMetricFamily("xrouter_arrived_records", text, labels=["endpoint"])
+                values[oldest].append((labels, max(ages)))
         counts = Counter[str]()
         for name, count in arrived.items():
             counts[self.label(name)] += count
-        for label, count in counts.items():
-            total.add_metric([label], count)
-        yield total
+        values["arrived_records"] = [([label], count) for label, count in counts.items()]
+        yield from iter_families("backlogs", values)
 
 
 _NAMES: Final = {
-    "source": ("xrouter_source_lag_records", "xrouter_source_oldest_seconds"),
-    "pushed": ("xrouter_inbox_endpoint_records", "xrouter_inbox_endpoint_oldest_seconds"),
-    INBOX: ("xrouter_inbox_records", "xrouter_inbox_oldest_seconds"),
-    REST: ("xrouter_rest_records", ""),
+    "source": ("source_lag_records", "source_oldest_seconds"),
+    "pushed": ("inbox_endpoint_records", "inbox_endpoint_oldest_seconds"),
+    INBOX: ("inbox_records", "inbox_oldest_seconds"),
+    REST: ("rest_records", ""),
 }
 """The metrics of a kind of backlog: its records, and the age of the oldest. Brokers do not report pushed ones."""
-_GAUGES: Final[Sequence[tuple[str, str, Sequence[str]]]] = (
-    (
-        "xrouter_source_lag_records",
-        "Records at the broker that have not reached all their sinks; absent while it is unreachable.",
-        ["endpoint"],
-    ),
-    ("xrouter_source_oldest_seconds", "Age of the oldest of them; 0 for none.", ["endpoint"]),
-    ("xrouter_source_up", "Whether the broker has reported the end of its topic.", ["endpoint"]),
-    ("xrouter_inbox_records", "Records in the inbox that have not reached all their sinks.", ()),
-    ("xrouter_inbox_oldest_seconds", "Age of the oldest of them.", ()),
-    ("xrouter_rest_records", "Records of the fallback topic that have not reached all their sinks.", ()),
-    (
-        "xrouter_inbox_endpoint_records",
-        "Records of an endpoint in the local inbox that have not reached all their sinks.",
-        ["endpoint"],
-    ),
-    ("xrouter_inbox_endpoint_oldest_seconds", "Age of the oldest of them; 0 for none.", ["endpoint"]),
-)
 
 
 def _oldest_age(backlog: Backlog, now: int) -> float | None:

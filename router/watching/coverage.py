@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from router.errors import RouterError
@@ -24,6 +24,7 @@ from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.state.database import StateDatabase
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, read_sightings, write_sightings
+from router.watching.families import iter_families
 
 EVERY_SECONDS: Final = 60.0
 """Interval at which repeated occurrences are saved."""
@@ -188,7 +189,7 @@ class Coverage(Collector):
                     _log.warning("coverage cannot be saved; retrying", problem=str(error))
                 self._refused = True
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Yield the current figures; endpoints that share a label are summed."""
         known = self.all_sightings()
         view = CoverageView(known)
@@ -197,18 +198,11 @@ class Coverage(Collector):
             if not place.message:
                 figures = (each.last or 0, *view.count_definitions(place.endpoint))
                 shared.setdefault(self.label(place.endpoint), []).append(figures)
-        text = "When the last record of a source was written; 0 is never."
-        last = GaugeMetricFamily("xrouter_source_last_record_timestamp_seconds", text, labels=["endpoint"])
-        text = "Definitions that a source expects."
-        expected = GaugeMetricFamily("xrouter_source_definitions", text, labels=["endpoint"])
-        text = "Definitions that a source expects, and that never occurred there."
-        unseen = GaugeMetricFamily("xrouter_source_unseen_definitions", text, labels=["endpoint"])
-        for label, some in shared.items():
-            lasts, numbers, unseen_numbers = zip(*some, strict=True)
-            last.add_metric([label], max(lasts))
-            expected.add_metric([label], sum(numbers))
-            unseen.add_metric([label], sum(unseen_numbers))
-        yield from (last, expected, unseen)
+        names = ("source_last_record_timestamp_seconds", "source_definitions", "source_unseen_definitions")
+        sums = ((label, zip(*some, strict=True)) for label, some in shared.items())
+        rows = [([label], (max(lasts), sum(expected), sum(unseen))) for label, (lasts, expected, unseen) in sums]
+        values = {name: [(labels, row[at]) for labels, row in rows] for at, name in enumerate(names)}
+        yield from iter_families("coverage", values)
 
 
 # The throughput log: a line per minute while there are records, with the counts of each endpoint.

@@ -18,15 +18,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from bindings.background import fault_counts
 from bindings.certificates import CertificateCollector
 from catalog.model import Finding
-from catalog.parsing.texts import read_table
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import VERSION
 from router.logs import get_logger
@@ -34,6 +32,7 @@ from router.settings import Settings
 from router.settings.model import find_certificates
 from router.watching.backlogs import Backlogs
 from router.watching.coverage import Coverage, ThroughputLog
+from router.watching.families import iter_families, make_metrics
 from router.watching.shadow import ShadowMetrics
 from router.watching.status import MAX_TEXT, RouterStatus
 
@@ -48,13 +47,10 @@ OTHER: Final = "other"
 class FaultCounter(Collector):
     """The faults that :mod:`bindings.background` has counted in this process."""
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Yield the current faults by part."""
-        text = "Faults of background threads and gateways, which began again."
-        family = CounterMetricFamily("xrouter_background_faults", text, labels=["part"])
-        for part, count in sorted(fault_counts().items()):
-            family.add_metric([part], count)
-        yield family
+        counts = [([part], count) for part, count in sorted(fault_counts().items())]
+        return iter_families("faults", {"background_faults": counts})
 
 
 class BulkHistogram(Collector):
@@ -85,31 +81,6 @@ class BulkHistogram(Collector):
         yield family
 
 
-class _MetricRow(msgspec.Struct):
-    """A metric, with the bounds of its buckets if it is a histogram."""
-
-    kind: Literal["counter", "gauge", "histogram"]
-    text: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-
-    def make(self, name: str, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
-        """Make the metric in a registry."""
-        if self.kind == "counter":
-            return Counter(name, self.text, self.labels, registry=registry)
-        if self.kind == "gauge":
-            return Gauge(name, self.text, self.labels, registry=registry)
-        return Histogram(name, self.text, self.labels, buckets=self.buckets, registry=registry)
-
-
-_TABLE: Final = read_table(__package__, "metrics.yaml", dict[str, dict[str, _MetricRow]])
-
-
-def _make_metrics(registry: CollectorRegistry, group: str) -> Mapping[str, Any]:
-    """Make the metrics of a group of the table in a registry; return them by name, without ``xrouter_``."""
-    return {name: row.make(f"xrouter_{name}", registry) for name, row in _TABLE[group].items()}
-
-
 class CappedLabels:
     """Limits label values: the first ones are unchanged, all later ones become ``other``."""
 
@@ -138,7 +109,7 @@ class RelationMetrics:
     """The metrics of relations; ``write`` counts a write to the sink of pairs by its result."""
 
     def __init__(self, registry: CollectorRegistry, write: Callable[[str], None]) -> None:
-        self._metrics = _make_metrics(registry, "relations")
+        self._metrics = make_metrics(registry, "relations")
         self.write = write
         self.settled(dict.fromkeys(OUTCOMES, 0))
 
@@ -168,7 +139,7 @@ class SchemaIdMetrics:
         self._lock = threading.Lock()
         self._first: dict[str, str] = {}
         self._warned: set[str] = set()
-        self._counter = _make_metrics(registry, "schema_ids")["schema_ids"]
+        self._counter = make_metrics(registry, "schema_ids")["schema_ids"]
 
     def add(self, ids: Mapping[tuple[str, str, str], int]) -> None:
         """Count records by definition, id, and what decided."""
@@ -200,7 +171,7 @@ class SubscriptionMetrics:
     """The metrics of subscriptions; their endpoints are in the settings, so there are few."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._metrics = _make_metrics(registry, "subscriptions")
+        self._metrics = make_metrics(registry, "subscriptions")
 
     def up(self, endpoint: str, up: bool) -> None:
         """Set whether the subscription exists, according to the last request."""
@@ -275,17 +246,15 @@ class DiskCollector(Collector):
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = folders
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Yield the current figures; disks that cannot be read have none."""
-        text = "Free bytes of the disk of the state, or of a sink's folder, by its key of the settings."
-        free = GaugeMetricFamily("xrouter_disk_free_bytes", text, labels=["disk"])
-        size = GaugeMetricFamily("xrouter_disk_size_bytes", "All bytes of that disk.", labels=["disk"])
+        known: dict[str, Any] = {}
         for key, folder in self._folders.items():
             with suppress(OSError):
-                usage = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists()))
-                free.add_metric([key], usage.free)
-                size.add_metric([key], usage.total)
-        yield from (free, size)
+                place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+                known[key] = shutil.disk_usage(place)
+        free, size = ([([key], getattr(each, name)) for key, each in known.items()] for name in ("free", "total"))
+        yield from iter_families("disks", {"disk_free_bytes": free, "disk_size_bytes": size})
 
 
 class StatusCollector(Collector):
@@ -294,35 +263,20 @@ class StatusCollector(Collector):
     def __init__(self, status: RouterStatus) -> None:
         self._status = status
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Yield the current status."""
         good, answer = self._status.check_readiness()
-        yield GaugeMetricFamily("xrouter_ready", "Whether the router is ready, as in /readyz.", good)
-        text = "Whether a gateway accepts messages; gateways of brokers are named by endpoint."
-        connected = GaugeMetricFamily("xrouter_gateway_connected", text, labels=["gateway"])
-        for name, gateway in answer["gateways"].items():
-            connected.add_metric([name], gateway["up"])
-        yield connected
-        text = "Whether the inbox accepts messages; if not, gateways push back, and HTTP returns 503."
-        yield GaugeMetricFamily("xrouter_inbox_accepting", text, answer["inbox"]["accepting"])
         catalog = answer["catalog"]
-        info = GaugeMetricFamily("xrouter_catalog_info", "The active catalog, always 1.", labels=["epoch"])
-        if catalog["epoch"] is not None:
-            info.add_metric([catalog["epoch"]], 1)
-        yield info
-        figures = self._status.count_pending()
-        for name, text in _CATALOG_TEXTS.items():
-            yield GaugeMetricFamily(f"xrouter_catalog_{name}", text, figures.get(name, catalog.get(name)))
-
-
-_CATALOG_TEXTS: Final = {
-    "definitions": "Definitions of the active catalog.",
-    "awaited": "Unreachable references of a pending catalog.",
-    "doubted": "Reasons why a catalog change needs confirmation.",
-    "held": "Whether a changed catalog waits for the disk or a broker.",
-    "refused": "Findings that the latest catalog was rejected for; 0 if it was not.",
-}
-"""The figures of ``/readyz`` on catalogs."""
+        pending = self._status.count_pending()
+        single = {"ready": good, "inbox_accepting": answer["inbox"]["accepting"]}
+        single |= {f"catalog_{name}": count for name, count in pending.items()}
+        single |= {"catalog_definitions": catalog["definitions"]}
+        values: dict[str, list[tuple[list[str], float]]] = {
+            name: [([], value)] for name, value in single.items() if value is not None
+        }
+        values["gateway_connected"] = [([name], gateway["up"]) for name, gateway in answer["gateways"].items()]
+        values["catalog_info"] = [] if catalog["epoch"] is None else [([catalog["epoch"]], 1)]
+        yield from iter_families("status", values)
 
 
 MAX_SERIES: Final = 1000
@@ -364,7 +318,7 @@ class Metrics:
         """The coverage of definitions."""
         self.problems = SinkProblems()
         """The last errors of sinks."""
-        self._metrics = _make_metrics(self.registry, "router")
+        self._metrics = make_metrics(self.registry, "router")
         self.shadow = ShadowMetrics(self._metrics, self._label)
         """The metrics of the shadow catalog."""
         self._schema_ids = SchemaIdMetrics(self.registry, max_series)
