@@ -36,6 +36,7 @@ from router.overview.picture import sink_topics
 from router.schemaids.cache import DamagedFile, SchemaIdCache
 from router.schemaids.framing import IDS, registry_address, registry_folder, unidentified_text
 from router.settings import KafkaSink, Settings
+from router.settings.catalogs import to_tls
 from router.settings.checks import event_sinks, iter_executor_warnings, iter_inbox_faults
 from router.sinks.messages.definitions import find_endpoint
 from router.sinks.tables.head import local_folder
@@ -281,9 +282,7 @@ def check_http_port(settings: Settings, *, beside: bool = False) -> list[CheckRe
     """
     chosen = settings.http
     try:
-        if chosen.tls is not None:
-            clients = Path(chosen.tls.ca) if chosen.tls.ca else None
-            create_server_tls(Path(chosen.tls.cert), Path(chosen.tls.key), clients)
+        create_server_tls(to_tls(chosen.tls))
     except GatewayError as error:
         return [CheckResult("http port", "fail", str(error), "correct http.tls", ConfigError)]
     return _try_port("http port", settings, chosen.host, chosen.port, "http.port", beside=beside)

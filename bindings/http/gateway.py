@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from bindings.background import Backoff
-from bindings.gateways import GatewayCounters, RowStore
+from bindings.gateways import GatewayCounters, RowStore, Tls
 from bindings.http.binding import PROTOCOL
 from bindings.http.request import (
     Access,
@@ -52,9 +51,8 @@ class HttpGatewayConfig:
 
     ``port`` 0 uses a free one. ``max_body_bytes`` limits one message, ``max_in_flight`` how many wait for the inbox at
     once; ``limits`` are for requests and connections of every kind. ``retry_after`` (seconds) goes with every 503.
-    ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients``, a file of certificate
-    authorities, clients need a certificate from one of them (mutual TLS). ``access`` says who may send; None is
-    everybody.
+    With ``ca`` of ``tls``, clients need a certificate from one of these authorities (mutual TLS). ``access`` says who
+    may send; None is everybody.
     """
 
     host: str = "127.0.0.1"
@@ -63,9 +61,7 @@ class HttpGatewayConfig:
     max_in_flight: int = 1000
     limits: ServerLimits = field(default_factory=ServerLimits)
     retry_after: int = 5
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    tls_clients: Path | None = None
+    tls: Tls | None = None
     access: Access | None = None
 
 
@@ -95,7 +91,7 @@ class HttpGateway(HttpServer):
         counters: GatewayCounters,
     ) -> None:
         chosen = self._settings = settings
-        tls = create_server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
+        tls = create_server_tls(chosen.tls)
         super().__init__("HTTP gateway", (chosen.host, chosen.port), self, chosen.limits, tls=tls)
         self._routes = PathRoutes(routes)
         self._guard = Guard(chosen.access)

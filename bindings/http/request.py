@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from http import HTTPStatus
 from itertools import combinations
-from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from bindings.gateways import GatewayError
+from bindings.gateways import GatewayError, Tls
 from bindings.parts import Part
 from catalog.protocols.properties import REQUEST_CREDENTIALS, TOKEN_PARAMETER
 from catalog.templates import Template, parse_template, split_tokens
@@ -220,19 +219,17 @@ def open_listener(host: str, port: int, who: str) -> socket.socket:
         raise GatewayError(f"the {who} cannot listen on {host}:{port}: {error.strerror or error}; {remedy}") from error
 
 
-def create_server_tls(certificate: Path | None, key: Path | None, clients: Path | None) -> ssl.SSLContext | None:
+def create_server_tls(tls: Tls | None) -> ssl.SSLContext | None:
     """Return the TLS context of a server; None if it serves without TLS.
 
-    *certificate* and *key* are PEM files; with *clients*, a file of certificate authorities, clients need a certificate
-    from one of them.
+    If ``ca`` is set, clients need a certificate from one of these authorities.
 
     Raises:
-        GatewayError: one is missing, or cannot be used.
+        GatewayError: a file cannot be used.
     """
-    if certificate is None and key is None and clients is None:
+    if tls is None:
         return None
-    if certificate is None or key is None:
-        raise GatewayError("TLS needs a certificate and a key; set both tls_certificate and tls_key, or neither")
+    certificate, key, clients = tls.certificate or "", tls.key, tls.ca
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION

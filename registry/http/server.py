@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -17,6 +16,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.certificates import CertificateCollector
+from bindings.gateways import Tls
 from bindings.http.monitor import HealthCheck, MetricsServer
 from bindings.http.request import Access, ServerLimits, create_server_tls, open_listener
 from bindings.http.server import HttpServer
@@ -153,12 +153,11 @@ class RegistrySettings:
     """Settings of a registry server.
 
     ``store`` is an SQLAlchemy URL. ``base`` is the registry's URL for clients ('' is each request's host). ``port``
-    0 selects a free one. ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients`` clients
-    need a certificate of these authorities, whose common name is the user name unless there is an ``access``; without
-    either anybody may do everything. Each sender may make ``writes_per_second`` writes, and ``write_burst`` at once.
-    ``apis`` are the APIs besides the core API, by path. Without ``delivery`` this process delivers no events.
-    ``metrics`` is host and port of the metrics, None for none. ``authority`` is the one of
-    :class:`registry.core.service.RegistryService`; replication with ``peers`` requires it.
+    0 selects a free one. With ``ca`` of ``tls`` clients need a certificate of these authorities, whose common name is
+    the user name unless there is an ``access``; without either anybody may do everything. Each sender may make
+    ``writes_per_second`` writes, and ``write_burst`` at once. ``apis`` are the APIs besides the core API, by path.
+    Without ``delivery`` this process delivers no events. ``metrics`` is host and port of the metrics, None for none.
+    ``authority`` is the one of :class:`registry.core.service.RegistryService`; replication with ``peers`` requires it.
     """
 
     store: str
@@ -166,9 +165,7 @@ class RegistrySettings:
     base: str = ""
     host: str = "127.0.0.1"
     port: int = 8090
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    tls_clients: Path | None = None
+    tls: Tls | None = None
     access: Access | None = None
     roles: Roles = field(default_factory=Roles)
     lint: Strictness = "refuse"
@@ -241,9 +238,11 @@ class RegistryServer:
 
     def _start(self) -> None:
         chosen = self._settings
-        tls = create_server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
+        tls = create_server_tls(chosen.tls)
         self._database, service = open_service(chosen)
-        authorizer = Authorizer(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
+        authorizer = Authorizer(
+            chosen.access, chosen.roles, certificates=chosen.tls is not None and chosen.tls.ca is not None
+        )
         rate_limiter = WriteRateLimiter(chosen.writes_per_second, chosen.write_burst)
         self._listener = listener = open_listener(chosen.host, chosen.port, "registry")
         self.port = listener.getsockname()[1]
@@ -273,8 +272,8 @@ class RegistryServer:
         self._replication = Replication(service, chosen.peers)
         if chosen.metrics is not None:
             collectors: list[Collector] = [RegistryCollector(self._dispatch, self._replication, self._history)]
-            if chosen.tls_certificate is not None:
-                collectors.append(CertificateCollector({"http.tls": chosen.tls_certificate}))
+            if chosen.tls is not None and chosen.tls.certificate is not None:
+                collectors.append(CertificateCollector({"http.tls": chosen.tls.certificate}))
             self._metrics = create_metrics_server(*chosen.metrics, collectors, lambda: self.is_alive)
             self._metrics.start()
             self.metrics_port = self._metrics.port

@@ -22,10 +22,9 @@ def run(
 
     Example: xrouter run router.yaml --once
     """
-    from router.replay.replay import SingleReplays  # these import Spark
-    from router.running.service import run as serve
+    from router.running.service import run as serve  # imports Spark
 
-    if not serve(config, SingleReplays(config.resolve().parent), once=once):
+    if not serve(config, once=once):
         # A normal exit would wait for the threads of the interrupted batch, long past the grace period.
         logging.shutdown()
         os._exit(0)

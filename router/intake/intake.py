@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bindings.background import Retries, count_fault
@@ -264,11 +263,6 @@ class Intake:
         self._trouble = ""
         self._trouble_since = 0.0
 
-    @property
-    def http_port(self) -> int | None:
-        """The port of the HTTP gateway; None if it does not listen."""
-        return self._http.port if self._http is not None else None
-
     def open_inbox(self, plan: Plan) -> None:
         """Open the inbox if a source of the plan needs it, before any query reads from it.
 
@@ -396,7 +390,6 @@ def to_server_config(chosen: HttpSettings) -> HttpGatewayConfig:
     """Convert the HTTP settings to the configuration of the gateway."""
     from bindings.http.gateway import HttpGatewayConfig
 
-    tls = chosen.tls
     return HttpGatewayConfig(
         host=chosen.host,
         port=chosen.port,
@@ -404,9 +397,7 @@ def to_server_config(chosen: HttpSettings) -> HttpGatewayConfig:
         max_in_flight=chosen.max_in_flight,
         limits=make_server_limits(chosen),
         access=make_access(chosen.auth),
-        tls_certificate=Path(tls.cert) if tls else None,
-        tls_key=Path(tls.key) if tls else None,
-        tls_clients=Path(tls.ca) if tls and tls.ca else None,
+        tls=to_tls(chosen.tls),
     )
 
 

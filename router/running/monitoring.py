@@ -33,10 +33,11 @@ from router.batches.splitting import PartsNote
 from router.errors import BatchPinError, CatalogUnavailable, RouterError, StateError
 from router.evaluation.plan import VERSION, Plan, read_catalog
 from router.logs import get_logger, shorten_list
-from router.overview.overview import Overview, Replays
+from router.overview.overview import Overview
 from router.reading import generations
 from router.reading.backlogs import InboxBacklog, TopicBacklogs
 from router.reading.generations import Generation, Offsets, Positions, cluster_of, reads, topics_of
+from router.replay.replay import SingleReplays
 from router.running.reload import wait_unless_stopped
 from router.settings import Settings
 from router.settings.catalogs import OtlpSettings
@@ -64,7 +65,7 @@ class Monitoring:
     status: RouterStatus
     port: int
     overview: Overview
-    last: SavedCatalog | None = None
+    saved: SavedCatalog
 
     def show_plan(self, plan: Plan, endpoints: Iterable[str], *, stale: str = "") -> None:
         """Show a plan as active, with series of these endpoints; *stale* is why its catalog could not be read."""
@@ -73,8 +74,8 @@ class Monitoring:
         self.metrics.init_series(endpoints=endpoints)
         self.overview.show_plan(plan)
         self.status.stale = stale
-        if self.last is not None and not stale:
-            self.last.save(plan.catalog)
+        if not stale:
+            self.saved.save(plan.catalog)
 
 
 class SavedCatalog:
@@ -118,7 +119,9 @@ class SavedCatalog:
 
 
 @contextmanager
-def serve_monitoring(settings: Settings, status: RouterStatus, replays: Replays | None = None) -> Iterator[Monitoring]:
+def serve_monitoring(
+    settings: Settings, status: RouterStatus, replays: SingleReplays | None = None
+) -> Iterator[Monitoring]:
     """Serve metrics and status during the block; without *replays*, the status page shows no records.
 
     Raises:
@@ -167,8 +170,7 @@ def load_startup_catalog(
         try:
             catalog = wait_unless_stopped(lambda: read_catalog(settings), stop)
         except CatalogUnavailable as error:
-            last = monitoring.last.read() if monitoring.last is not None and error.awaited else None
-            if last is None:
+            if not error.awaited or (last := monitoring.saved.read()) is None:
                 raise
             return _use_saved(monitoring, (error.awaited,), *last)
         if catalog is None:
@@ -176,7 +178,7 @@ def load_startup_catalog(
         monitoring.status.awaited = tuple(catalog.pending)
         if not catalog.pending:
             return catalog, ""
-        if (last := monitoring.last.read() if monitoring.last is not None else None) is not None:
+        if (last := monitoring.saved.read()) is not None:
             return _use_saved(monitoring, catalog.pending, *last)
         if catalog.pending != reported:
             reported = catalog.pending

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,11 +29,11 @@ from router.intake.intake import Intake, open_local_store, open_topic_store
 from router.intake.subscriptions import RouterSubscriptions
 from router.logs import configure_logs, get_logger
 from router.machine import divide_memory, raise_descriptor_limit
-from router.overview.overview import Replays
 from router.overview.picture import sink_topics
 from router.preflight import iter_gateway_checks, iter_router_checks, require_checks
 from router.reading.generations import Succession
 from router.realtime import require_real_time, require_rest_topic
+from router.replay.replay import SingleReplays
 from router.request_reply import Pairing
 from router.running.monitoring import BacklogPoller, Monitoring, load_startup_catalog, require_intact, serve_monitoring
 from router.running.queries import Queries, WarmUp
@@ -136,22 +135,10 @@ class CatalogActivation:
 TICK: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """What a started router tells its caller."""
-
-    metrics_port: int
-    http_port: int | None
-    stop: Callable[[], None]
-
-
-def run(
-    settings_path: Path, replays: Replays, *, once: bool = False, ready: Callable[[RunInfo], None] | None = None
-) -> bool:
+def run(settings_path: Path, *, once: bool = False) -> bool:
     """Run the router until SIGTERM or SIGINT has drained it, or with *once* until what was there is processed.
 
-    *replays* is what replays dead letters for the status page.
-    ``ready`` is called when all queries run and gateways listen. Returns False when a batch was cut off by the grace
+    Returns False when a batch was cut off by the grace
     limit: its threads may go on until their sinks answer, and are not to be waited for.
 
     Raises:
@@ -161,11 +148,11 @@ def run(
     configure_logs(settings.log)
     set_umask_for(settings.readable_by)
     raise_descriptor_limit()
-    stop = Stopping()
+    stop, base = Stopping(), settings_path.resolve().parent
     with (
         handle_signals(stop),
         StateFolder.open(Path(settings.state)) as state,
-        serve_monitoring(settings, RouterStatus(), replays) as watched,
+        serve_monitoring(settings, RouterStatus(), SingleReplays(base)) as watched,
     ):
         loaded = load_startup_catalog(settings, stop, watched)
         if loaded is None:
@@ -173,8 +160,7 @@ def run(
         plan, stale = Plan(loaded[0], settings), loaded[1]
         _ = plan.sources
         _report_catalog(plan)
-        base = settings_path.resolve().parent
-        return Service(plan, state, base, stop, watched, stale=stale).run(once=once, ready=ready)
+        return Service(plan, state, base, stop, watched, stale=stale).run(once=once)
 
 
 def _report_catalog(plan: Plan) -> None:
@@ -233,15 +219,15 @@ class Service:
             self._metrics.resume(query, account)
         self._metrics.init_series(endpoints=endpoints)
 
-    def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
+    def run(self, *, once: bool) -> bool:
         """Start all parts, supervise them, and take them down in order; see :func:`run`."""
         try:
-            return self._run(once=once, ready=ready)
+            return self._run(once=once)
         except Stopped:
             _log.info("stopped")
             return True
 
-    def _run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
+    def _run(self, *, once: bool) -> bool:
         with disk_of(self._state.root):
             wanted = [*self._first.queries, *(() if self._settings.realtime is None else (REST,))]
             names = [*wanted, *Succession(self._state).left(wanted)]
@@ -295,8 +281,6 @@ class Service:
                 stack.enter_context(RetentionThread(self._settings))
             page = f"http://{self._settings.metrics.host}:{self._port}/"
             _log.info("running", status_page=page, metrics=f"{page}metrics")
-            if ready is not None:
-                ready(RunInfo(self._port, intake.http_port, self._stop.set))
             # It is left after the last batch, so that the offsets of that are committed too.
             with BacklogPoller(self._state, lambda: plans.active, self._metrics.backlogs, self._status) as backlogs:
                 try:

@@ -32,6 +32,16 @@ class TlsSettings(Section):
     key: FilePath | None = Field(None, description="Private key of `cert`, a PEM file.")
 
 
+class HttpTlsSettings(Section):
+    """Certificates of the HTTP gateway; all PEM files."""
+
+    cert: FilePath = Field(description="Server certificate with its intermediate certificates, a PEM file.")
+    key: FilePath = Field(description="Private key of `cert`, a PEM file.")
+    ca: FilePath | None = Field(
+        None, description="CA certificates for clients (mutual TLS), a PEM file; unset, clients need no certificate."
+    )
+
+
 class ClientLogin(Section):
     """A login at a broker or another server, and the certificates of the connection."""
 
@@ -77,7 +87,7 @@ class KafkaLogin(ClientLogin):
     )
 
 
-def to_tls(settings: TlsSettings | None) -> Tls | None:
+def to_tls(settings: TlsSettings | HttpTlsSettings | None) -> Tls | None:
     """Return the certificates of a connection."""
     if settings is None:
         return None

@@ -19,6 +19,7 @@ from catalog.schemas.ids.client import Framing
 from router.matching.tie_breaker import Ambiguous
 from router.settings.catalogs import (
     CatalogSettings,
+    HttpTlsSettings,
     KafkaLogin,
     NatsLogin,
     SchemaRegistrySettings,
@@ -44,16 +45,6 @@ from router.settings.values import (
 )
 
 # The HTTP gateway, the broker gateways and the inbox.
-
-
-class HttpTlsSettings(Section):
-    """Certificates of the HTTP gateway; all PEM files."""
-
-    cert: FilePath = Field(description="Server certificate with its intermediate certificates, a PEM file.")
-    key: FilePath = Field(description="Private key of `cert`, a PEM file.")
-    ca: FilePath | None = Field(
-        None, description="CA certificates for clients (mutual TLS), a PEM file; unset, clients need no certificate."
-    )
 
 
 class HttpAuthSettings(Section):

@@ -64,9 +64,10 @@ def test_an_event_that_a_gateway_takes_makes_the_router_look(tmp_path: Path, web
         reloads = BackgroundReloader(Reloader(given, plan, metrics, status))
         try:
             intake.receive_for_plan(plan)
+            assert intake._http is not None
             for number in range(3):
                 tree["endpoints"]["data"]["messages"][f"new{number}"] = plain.event(f"new{number}")
-                post(intake.http_port or 0, "/changes", UPDATED)
+                post(intake._http.port, "/changes", UPDATED)
                 found = wait_until(reloads.poll, AT_ONCE, "the changed catalog")
                 assert f"/endpoints/data/messages/new{number}" in found.catalog.definitions
         finally:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from bindings.background import fault_counts
-from bindings.gateways import GatewayError
+from bindings.gateways import GatewayError, Tls
 from bindings.http.gateway import HttpGateway
 from bindings.http.request import HttpRoute, PathRoutes, RouteMatch, ServerLimits
 from bindings.inbox.log import Inbox
@@ -235,8 +235,7 @@ def test_an_address_in_use_and_a_bad_certificate_are_named(gateway: HttpGateway,
     pem.write_text("no certificate")
     wrong: dict[str, dict[str, Any]] = {
         f"127.0.0.1:{gateway.port}": {"port": gateway.port},
-        "certificate": {"tls_certificate": pem, "tls_key": pem},
-        "both": {"tls_key": pem},
+        "certificate": {"tls": Tls(None, pem, pem)},
     }
     for told, settings in wrong.items():
         with pytest.raises(GatewayError, match=told), serving(ROUTES, Rows(), **settings):
@@ -268,16 +267,16 @@ def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) 
         intake = Intake(settings, Metrics(), status, lambda: open_local_store(settings, state))
         try:
             intake.receive_for_plan(Plan(catalog_load.load([str(source)]), settings))
-            port = intake.http_port
-            assert port is not None
+            server = intake._http
+            assert server is not None
+            port = server.port
             before = fault_counts()["gateway"]
             plain.post(port, "/in", b"1")
-            server = intake._http
-            assert server is not None and server._loop is not None
+            assert server._loop is not None
             server._loop.call_soon_threadsafe(server._loop.stop)
             wait_until(lambda: not server.alive, SECONDS, "the end of the server")
             intake.check_state()
-            assert intake.http_port == port
+            assert intake._http is not None and intake._http.port == port
             plain.post(port, "/in", b"2")
             assert fault_counts()["gateway"] == before + 1
         finally:

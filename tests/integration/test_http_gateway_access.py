@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.gateways import GatewayError
+from bindings.gateways import GatewayError, Tls
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import Access, HttpRoute
 from router.intake.intake import to_server_config
@@ -174,10 +174,9 @@ def test_https_with_and_without_client_certificates(
 ) -> None:
     authority, pair = certified
     ours, stranger = authority.sign("sender"), Authority(tmp_path, "strangers").sign("sender")
-    tls: dict[str, Any] = {"tls_certificate": pair.certificate, "tls_key": pair.key}
     with (
-        serving(ROUTES, store, access=ACCESS, **tls) as plain,
-        serving(ROUTES, store, tls_clients=authority.certificate, **tls) as mutual,
+        serving(ROUTES, store, access=ACCESS, tls=Tls(None, pair.certificate, pair.key)) as plain,
+        serving(ROUTES, store, tls=Tls(authority.certificate, pair.certificate, pair.key)) as mutual,
     ):
         with tls_client(plain.port, authority.certificate) as client:
             answer = client.post("/events", headers={"X-Meter-Key": KEY})
@@ -195,14 +194,9 @@ def test_https_with_and_without_client_certificates(
 
 def test_authorities_that_cannot_be_read_are_named(certified: tuple[Authority, Pair], tmp_path: Path) -> None:
     _, pair = certified
-    tls: dict[str, Any] = {
-        "tls_certificate": pair.certificate,
-        "tls_key": pair.key,
-        "tls_clients": tmp_path / "none.pem",
-    }
-    for told, settings in ((r"none\.pem", tls), ("both", {"tls_clients": pair.certificate})):
-        with pytest.raises(GatewayError, match=told), serving(ROUTES, Rows(), **settings):
-            pass
+    tls = Tls(tmp_path / "none.pem", pair.certificate, pair.key)
+    with pytest.raises(GatewayError, match=r"none\.pem"), serving(ROUTES, Rows(), tls=tls):
+        pass
 
 
 SETTINGS = """
@@ -228,6 +222,6 @@ def test_settings_make_the_gateway(tmp_path: Path) -> None:
     secured = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY})
     assert not list(iter_security_warnings(secured))
     made = to_server_config(secured.http)
-    assert (made.tls_certificate, made.tls_clients) == (tmp_path / "c.pem", tmp_path / "ca.pem")
+    assert made.tls == Tls(tmp_path / "ca.pem", tmp_path / "c.pem", tmp_path / "k.pem")
     overridden = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY, "XROUTER_HTTP__AUTH__BASIC__ANN": "other"})
     assert overridden.unresolved["http"]["auth"]["basic"] == {"ann": "${XROUTER_HTTP__AUTH__BASIC__ANN}"}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from bindings.events import to_json_members
+from bindings.gateways import Tls
 from bindings.http.request import HttpRoute
 from bindings.parts import InboxRow, first_part
 from bindings.protocols import BINDINGS
@@ -210,8 +211,8 @@ def test_http_with_tls(tmp_path: Path, mode: str, version: str | None) -> None:
     authority = Authority(tmp_path / "tls")
     pair = authority.sign("server", alternatives="DNS:localhost,IP:127.0.0.1")
     rows = Rows()
-    tls: dict[str, Any] = {"tls_certificate": pair.certificate, "tls_key": pair.key}
-    with serving([HttpRoute(E, "/in/{type}")], rows, **tls) as gateway:
+    tls = Tls(None, pair.certificate, pair.key)
+    with serving([HttpRoute(E, "/in/{type}")], rows, tls=tls) as gateway:
         told = {"type": "http", "url": f"https://localhost:{gateway.port}/in/{{type}}", "mode": mode, "timeout": "10s"}
         told |= {"version": version} if version else {}
         with pytest.raises(SinkError, match="certificate verify failed"):

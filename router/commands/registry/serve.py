@@ -58,7 +58,7 @@ def serve(config: ConfigArgument) -> None:
         signal.signal(number, lambda *_: stop.set())
     with report_errors(settings):
         server.start()
-    scheme = "https" if settings.tls_certificate else "http"
+    scheme = "https" if settings.tls else "http"
     log.info("registry listening", address=f"{scheme}://{settings.host}:{server.port}")
     try:
         while not stop.wait(_TICK):

@@ -50,7 +50,6 @@ from router.settings.catalogs import (
     iter_registry_login_faults,
     make_origin_login,
     reveal,
-    to_path,
     to_tls,
 )
 from router.settings.checks import REMEDY, is_loopback, iter_secret_faults
@@ -340,7 +339,7 @@ def require_access(given: RegistryFile, path: Path) -> None:
 
 def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
     http = given.http
-    tls, keep = http.tls, given.history.keep
+    keep = given.history.keep
     writers = {name: tuple(groups) for name, groups in given.roles.writers.items()}
     return RegistrySettings(
         store=_database_url(given.store, base, path),
@@ -348,9 +347,7 @@ def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySetti
         base=given.base_url,
         host=http.host,
         port=http.port,
-        tls_certificate=to_path(tls.cert) if tls is not None else None,
-        tls_key=to_path(tls.key) if tls is not None else None,
-        tls_clients=to_path(tls.ca) if tls is not None else None,
+        tls=to_tls(http.tls),
         access=make_access(http.auth),
         roles=Roles(frozenset(given.roles.administrators), writers, given.roles.anonymous),
         lint=given.lint,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
+from bindings.gateways import Tls
 from bindings.http.request import Access
 from registry.errors import Refusal
 from registry.http.access import MAX_SENDERS, Roles, WriteRateLimiter
@@ -135,12 +135,8 @@ def test_certificates_name_their_clients(tmp_path: Path) -> None:
     ours, theirs = Authority(tmp_path / "ours", "ours"), Authority(tmp_path / "theirs", "theirs")
     server = ours.sign("server", alternatives="IP:127.0.0.1")
     roles = Roles(frozenset(("boss",)), {"clerk": ("/messagegroups/*",)})
-    tls: dict[str, Any] = {
-        "tls_certificate": server.certificate,
-        "tls_key": server.key,
-        "tls_clients": ours.certificate,
-    }
-    registry = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, roles=roles, **tls))
+    tls = Tls(ours.certificate, server.certificate, server.key)
+    registry = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, roles=roles, tls=tls))
     registry.start()
     try:
 

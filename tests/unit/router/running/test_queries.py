@@ -15,7 +15,7 @@ from router.batches.plans import SharedParts
 from router.errors import BrokerUnreachable
 from router.logs import configure_logs
 from router.overview.overview import Overview
-from router.running.monitoring import Monitoring
+from router.running.monitoring import Monitoring, SavedCatalog
 from router.running.queries import FIRST_PAUSE, Queries, QueryRun
 from router.running.service import CatalogActivation, Service
 from router.settings import SourceSettings
@@ -120,7 +120,9 @@ def test_counts_go_on_where_they_were_from_the_first_look_at_them(tmp_path: Path
         account.records["/endpoints/gone", "routed", ""] = account.delivered["bus", "/endpoints/gone"] = 7
     metrics, status = Metrics(compiled.settings.sinks), RouterStatus()
     overview = Overview(compiled.settings, metrics, status, None)
-    Service(compiled, state, tmp_path, Stopping(), Monitoring(metrics, status, 0, overview))
+    Service(
+        compiled, state, tmp_path, Stopping(), Monitoring(metrics, status, 0, overview, SavedCatalog(compiled.settings))
+    )
     labels = dict(zip(("endpoint", "outcome", "reason"), KEY, strict=True))
     counts = {
         "xrouter_records_total": labels,
