@@ -36,8 +36,9 @@ from catalog.record import Record
 from router.commands.arguments import Reveal, load_catalog_of
 from router.commands.plan import make_inbox_chunk, to_dead_letter
 from router.dead_letters.dead_letter import BODY_SHOWN, cut, format_body, iter_values, shorten_nearest
+from router.dead_letters.reading import require_reasons
 from router.dead_letters.redaction import Redaction, Redactor, find_marks, make_redactor, parse_marks
-from router.errors import BrokerUnreachable, ConfigError, RouterError, hint_near
+from router.errors import BrokerUnreachable, ConfigError, RouterError
 from router.evaluation.comparing import Chunk, SinksByRoute, read_outcome
 from router.evaluation.evaluator import EVALUATORS
 from router.evaluation.outputs import RoutedOutcomes
@@ -45,7 +46,6 @@ from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.matching.inbox_columns import arrival_times
 from router.settings import load_settings
-from router.settings.routes import REASONS
 from router.sources import make_inbox_client, make_source_client
 from router.terminal import leave_output, plural, print_json_lines, print_text, terminal, to_text
 
@@ -459,9 +459,7 @@ def tap(
     """
     if outcome is not None and outcome not in OUTCOMES:
         raise RouterError(f"--outcome {outcome!r} is not an outcome", hint=f"use {' or '.join(OUTCOMES)}")
-    for each in reason or ():
-        if each not in REASONS:
-            raise RouterError(f"--reason {each!r} is not a dead-letter reason", hint=hint_near(each, REASONS))
+    require_reasons(reason)
     conditions = [*map(_parse_condition, where or ())]
     choice = SampleFilter(endpoint or (), message or (), outcome, reason or (), conditions)
     settings = load_settings(config)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
@@ -23,7 +22,7 @@ from catalog.schemas.ids.deciding import FrameSettings
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.redaction import HIDDEN, Redaction, Redactor
 from router.dead_letters.stores import BEGINNING, IdSelector, LetterStore
-from router.errors import ConfigError, RouterError
+from router.errors import ConfigError, RouterError, hint_near
 from router.matching.explanation import FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.records import RecordMatcher
 from router.schemaids.framing import frame_settings
@@ -190,11 +189,7 @@ def build_filter(
     Raises:
         RouterError: a time or reason is invalid; the error names the option.
     """
-    for reason in reasons or ():
-        if reason not in REASONS:
-            near = get_close_matches(reason, REASONS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REASONS)}"
-            raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint)
+    require_reasons(reasons)
     return DeadLetterFilter(
         frozenset(ids or ()),
         frozenset(reasons or ()),
@@ -204,6 +199,17 @@ def build_filter(
         parse_time_option(until, "--until"),
         frozenset(standings),
     )
+
+
+def require_reasons(given: Sequence[str] | None) -> None:
+    """Raise if the option ``--reason`` has something else than reasons of dead letters.
+
+    Raises:
+        RouterError: names it.
+    """
+    for each in given or ():
+        if each not in REASONS:
+            raise RouterError(f"--reason {each!r} is not a dead-letter reason", hint=hint_near(each, REASONS))
 
 
 def parse_time_option(text: str | None, option: str) -> datetime | None:
@@ -275,7 +281,9 @@ def list_dead_letters(
         if limit and (len(heap) < limit or age >= heap[0][0]):
             # If times are equal, the letter read later counts as newer.
             keep = heapq.heappush if len(heap) < limit else heapq.heappushpop
-            keep(heap, (age, result.total, _summarize(letter, entry, redactor)))
+            named = [str(near.get("message")) for near in letter.nearest]
+            listed = letter_to_json(redactor.redact(letter).letter, entry) | {"nearest": named}
+            keep(heap, (age, result.total, listed))
     result.newest = [listed for _, _, listed in sorted(heap, key=lambda each: each[:2], reverse=True)]
     return result
 
@@ -322,15 +330,14 @@ def find_dead_letter(letters: Iterable[DeadLetter], prefix: str) -> DeadLetter:
     return matches[0]
 
 
-def _summarize(letter: DeadLetter, entry: LedgerEntry | None, redactor: Redactor) -> dict[str, Any]:
-    """Return a dead letter in a list; ``attempts`` counts the first write and all replays."""
+def letter_to_json(letter: DeadLetter, entry: LedgerEntry | None) -> dict[str, Any]:
+    """Return what lists and pages say of a dead letter; ``attempts`` counts the first write and all replays."""
     return {
         "letter": letter.id,
         "failed": None if letter.failed is None else instant(letter.failed),
         "reason": letter.reason,
         "endpoint": letter.endpoint,
-        "detail": redactor.redact(letter).letter.detail,
-        "nearest": [str(near.get("message")) for near in letter.nearest],
+        "detail": letter.detail,
         "attempts": letter.attempts + (entry.attempts if entry is not None else 0),
         "standing": get_standing(entry),
         "sink": letter.sink,

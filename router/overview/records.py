@@ -29,7 +29,7 @@ from router.dead_letters.dead_letter import (
     iter_values,
     shorten_nearest,
 )
-from router.dead_letters.reading import find_recent, get_standing, make_explainer, read_latest, redact_explanation
+from router.dead_letters.reading import find_recent, letter_to_json, make_explainer, read_latest, redact_explanation
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, load_catalog_and_marks, make_redactor
 from router.evaluation.plan import Plan
 from router.matching.explanation import Explainer, RecordExplanation
@@ -168,16 +168,10 @@ def _letter_to_json(redaction: Redaction, entry: LedgerEntry | None) -> dict[str
     nearest = shown.nearest[0] if shown.nearest else None
     mismatches = [] if nearest is None else shorten_nearest(nearest, TEXT)["mismatches"]
     return {
-        "letter": shown.id,
-        "failed": None if shown.failed is None else instant(shown.failed),
-        "reason": shown.reason,
+        **letter_to_json(shown, entry),
         "detail": _cut(shown.detail),
-        "endpoint": shown.endpoint,
         "definition": None if nearest is None else _cut(str(nearest.get("message"))),
         "mismatch": mismatches[0] if mismatches else None,
-        "attempts": shown.attempts + (entry.attempts if entry is not None else 0),
-        "standing": get_standing(entry),
-        "sink": shown.sink,
     }
 
 

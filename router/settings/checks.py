@@ -216,7 +216,7 @@ def iter_security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     if (inbox := settings.inbox.kafka) is not None:
         yield from iter_client_faults("inbox.kafka", inbox, "options", inbox.options, inbox.bootstrap_servers)
     if settings.http.auth is not None:
-        yield from _iter_auth_faults("http.auth", settings.http.auth)
+        yield from _iter_auth_faults(settings.http.auth)
 
 
 def iter_security_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -255,15 +255,15 @@ def _iter_user_faults(key: str, source: SourceSettings, auth: HttpAuthSettings |
             yield key, f"{name!r} not found in http.auth; {hint_near(name, auth.client_names)}"
 
 
-def _iter_auth_faults(key: str, auth: HttpAuthSettings) -> Iterator[tuple[str, str]]:
+def _iter_auth_faults(auth: HttpAuthSettings) -> Iterator[tuple[str, str]]:
     if not auth.client_names:
-        yield key, "lets no client in; add bearer, basic or api_keys, or remove it"
+        yield "http.auth", "lets no client in; add bearer, basic or api_keys, or remove it"
     for kind in ("bearer", "basic", "api_keys"):
         for name, secret in getattr(auth, kind).items():
             if not secret.get_secret_value():
-                yield f"{key}.{kind}.{name}", "is empty; set a value"
+                yield f"http.auth.{kind}.{name}", "is empty; set a value"
             if kind == "basic" and ":" in name:
-                yield f"{key}.{kind}.{name}", "a user name cannot contain a colon (RFC 7617); choose another"
+                yield f"http.auth.{kind}.{name}", "a user name cannot contain a colon (RFC 7617); choose another"
 
 
 def iter_retention_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -449,7 +449,7 @@ def iter_plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     for name, registry in settings.schema_registries.items():
         if not registry.allow_plaintext_password:
             key = f"schema_registries.{name}.allow_plaintext_password"
-            yield from ((key, fault) for fault in _iter_login_faults(registry))
+            yield from ((key, fault) for fault in iter_plain_login_faults(registry))
     yield from iter_telemetry_faults(settings.telemetry, REMEDY)
     for name, sink in settings.sinks.items():
         if (remote := sink.remote) is not None:
@@ -487,10 +487,11 @@ def _iter_catalog_faults(catalog: CatalogSettings) -> Iterator[tuple[str, str]]:
         if parts is not None and parts.password is not None:
             yield _ALLOWED, f"{redact_address(source)} would receive its password in plain text; {REMEDY}"
     for login in catalog.logins:
-        yield from ((_ALLOWED, fault) for fault in _iter_login_faults(login))
+        yield from ((_ALLOWED, fault) for fault in iter_plain_login_faults(login))
 
 
-def _iter_login_faults(login: CatalogLogin) -> Iterator[str]:
+def iter_plain_login_faults(login: CatalogLogin) -> Iterator[str]:
+    """Yield why a login at a registry would send a secret without TLS."""
     secret = (login.bearer, login.bearer_file, login.password, login.token_endpoint) != (None,) * 4
     if secret and login.url.lower().startswith("http://"):
         yield f"{redact_address(login.url)} would receive a secret in plain text; {REMEDY}"

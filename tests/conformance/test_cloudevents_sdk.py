@@ -321,12 +321,12 @@ def holds_emitted(read: BaseCloudEvent, subject: str, record: Record, *, typed: 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_emit_posts_is_read_by_the_sdk(mode: str) -> None:
-    with Webhook() as hook, open_destination(f"{hook.url}/in", None) as target:  # type: ignore[arg-type]
+    with Webhook() as hook, open_destination(f"{hook.url}/in", None) as send:  # type: ignore[arg-type]
         for subject in SUBJECTS:
             catalog, made = producer("HTTP", mode, subject)
             record = made.make_record()
             require_match(catalog, made, record)
-            target.send(record)
+            send(record)
             sent = http.HTTPMessage(dict(hook.taken[-1].headers), hook.taken[-1].body)
             holds_emitted(http.from_http(sent, JSON, CloudEvent), subject, record, typed=mode == "structured")
 

@@ -336,7 +336,6 @@ def show(
     form = {
         **_letter_to_json(redaction.letter, entry),
         "behind": behind,
-        "sink": redaction.letter.sink,
         "history": history,
         "now": None if now is None else [dict(event.outcome) for event in now.events],
     }
@@ -353,20 +352,14 @@ def show(
 
 def _letter_to_json(letter: DeadLetter, entry: LedgerEntry | None) -> dict[str, Any]:
     return {
-        "letter": letter.id,
-        "reason": letter.reason,
-        "detail": letter.detail,
+        **reading.letter_to_json(letter, entry),
         "nearest": list(letter.nearest),
-        "endpoint": letter.endpoint,
         "protocol": letter.protocol,
         "native": letter.native,
         **body_to_json(letter.body),
         "epoch": letter.epoch,
         "position": letter.position,
         "received": None if letter.received is None else instant(letter.received),
-        "failed": None if letter.failed is None else instant(letter.failed),
-        "attempts": letter.attempts + (entry.attempts if entry is not None else 0),
-        "standing": reading.get_standing(entry),
     }
 
 

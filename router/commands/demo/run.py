@@ -278,12 +278,12 @@ def _run_steps(console: Terminal, router: RouterProcess, steps: Sequence[DemoSte
     columns = (TextColumn("{task.description:<52}"), BarColumn(bar_width=24), MofNCompleteColumn())
     with (
         Progress(*columns, console=console, disable=not console.is_terminal) as bar,
-        open_destination(router.http, sys.stdout.buffer) as target,
+        open_destination(router.http, sys.stdout.buffer) as send,
     ):
         for step in steps:
             task = bar.add_task(step.title, total=len(step.requests))
             for request in step.requests:
-                target.send(request)
+                send(request)
                 bar.advance(task)
             if not console.is_terminal:
                 console.print(f"  sent {step.records:>4}  {step.title}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Annotated, BinaryIO, Final, Literal, Protocol
+from typing import Annotated, BinaryIO, Final, Literal
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 import typer
@@ -54,11 +54,8 @@ SCHEMES: Final = {
 """Default protocol of definitions without one, by the scheme of the target."""
 
 
-class Destination(Protocol):
-    """A target of records."""
-
-    def send(self, record: Record) -> None:
-        """Send one record, perhaps asynchronously; its error may be raised by a later call or on exit."""
+Send = Callable[[Record], None]
+"""Sends one record, perhaps asynchronously; its error may be raised by a later call or on exit."""
 
 
 class ServerTarget:
@@ -179,8 +176,8 @@ def protocol_of_url(target: str) -> str:
 
 
 @contextmanager
-def open_destination(target: str | None, output: BinaryIO, endpoint: Endpoint | None = None) -> Iterator[Destination]:
-    """Open a target for the block; on exit, everything sent is acknowledged.
+def open_destination(target: str | None, output: BinaryIO, endpoint: Endpoint | None = None) -> Iterator[Send]:
+    """Open a target for the block, and yield what sends a record there; on exit, everything sent is acknowledged.
 
     *endpoint* supplies addresses if the target has none.
 
@@ -189,23 +186,15 @@ def open_destination(target: str | None, output: BinaryIO, endpoint: Endpoint | 
         RouterError: the target rejects a record or is of an unknown kind.
     """
     if target is None:
-        yield _LineDestination(output)
+        yield lambda record: output.writelines([escape_json_controls(encode_record_line(record))])
         output.flush()
         return
     server = ServerTarget(target, endpoint)
     try:
-        yield server
+        yield server.send
         server.finish()
     finally:
         server.close()
-
-
-class _LineDestination:
-    def __init__(self, output: BinaryIO) -> None:
-        self._output = output
-
-    def send(self, record: Record) -> None:
-        self._output.write(escape_json_controls(encode_record_line(record)))
 
 
 def _part_text(parts: list[Part], key: str) -> str:
@@ -349,7 +338,7 @@ def emit(
     shown = count >= CHUNK and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
     with (
         Progress(console=terminal(err=True), disable=not shown) as bar,
-        open_destination(to, sys.stdout.buffer, producer.endpoint) as target,
+        open_destination(to, sys.stdout.buffer, producer.endpoint) as send,
     ):
         task, has_warned = bar.add_task("produced", total=count), False
         for number, record in enumerate(producer.iter_records(count)):
@@ -359,7 +348,7 @@ def emit(
                 has_warned = True
                 warning = f"warning: the data of {message} is not known to fit: {producer.payload_doubt}"
                 bar.console.print(warning, soft_wrap=True)
-            target.send(record)
+            send(record)
             bar.advance(task)
 
 

@@ -52,7 +52,7 @@ from router.settings.catalogs import (
     reveal,
     to_tls,
 )
-from router.settings.checks import REMEDY, is_loopback, iter_secret_faults
+from router.settings.checks import is_loopback, iter_plain_login_faults, iter_secret_faults
 from router.settings.load import SettingsNode, apply_environment, read_yaml, resolve, settings_error, validate_model
 from router.settings.model import HttpSettings, LogSettings, MetricsSettings, make_access, make_server_limits
 from router.settings.routes import make_event_values, parse_address, parse_name
@@ -410,9 +410,8 @@ def _iter_peers(given: RegistryFile, path: Path) -> Iterator[Peer]:
     for index, each in enumerate(given.replication):
         key = f"replication.{index}"
         faults = list(iter_registry_login_faults(key, each, needed=False))
-        shows = each.bearer is not None or each.bearer_file is not None or each.password is not None
-        if shows and each.url.startswith("http:") and not each.allow_plaintext_password:
-            faults.append((f"{key}.url", f"would send a secret in plain text; {REMEDY}"))
+        if not each.allow_plaintext_password:
+            faults += ((f"{key}.url", fault) for fault in iter_plain_login_faults(each))
         for where, fault in faults:
             raise ConfigError(f"{path}: {where}: {fault}", file=str(path), key=where, problems=(f"{where}: {fault}",))
         yield Peer(each.url, each.direction, each.interval.total_seconds(), Logins([make_origin_login(each)]))
