@@ -87,7 +87,7 @@ def open_gateway(
 
 
 class BrokerGateways:
-    """All broker gateways of a router, and their counters. Not for concurrent use."""
+    """All broker gateways of a router. Not for concurrent use."""
 
     def __init__(
         self, store: RowStore, settings: Settings, counters: GatewayCounters, status: RouterStatus, identity: str
@@ -95,7 +95,6 @@ class BrokerGateways:
         self._store = store
         self._limits = GatewayLimits(settings.gateways.max_body, settings.gateways.max_in_flight)
         self._counters = counters
-        self._last_arrival = time.monotonic()
         self._status = status
         self._identity = identity
         self._running: dict[str, tuple[BrokerConnection, Gateway]] = {}
@@ -124,7 +123,7 @@ class BrokerGateways:
 
     def _start_gateway(self, broker: BrokerConnection) -> None:
         try:
-            gateway = open_gateway(broker, self._store, self._limits, self)
+            gateway = open_gateway(broker, self._store, self._limits, self._counters)
             gateway.start()
         except GatewayError as error:
             raise ConfigError(f"gateway of {broker.name}: {error}", key="sources") from error
@@ -177,26 +176,12 @@ class BrokerGateways:
         """The number of running broker gateways."""
         return len(self._running)
 
-    @property
-    def idle_seconds(self) -> float:
-        """Seconds since a message last arrived, or since the gateways were created."""
-        return time.monotonic() - self._last_arrival
-
     def stop(self, grace: float) -> None:
         """Stop all gateways, within *grace* seconds in total."""
         deadline = time.monotonic() + grace
         for _, gateway in self._running.values():
             gateway.stop(max(0.5, deadline - time.monotonic()))
         self._running.clear()
-
-    def received(self, endpoint: str) -> None:
-        """Count a received message."""
-        self._last_arrival = time.monotonic()
-        self._counters.received(endpoint)
-
-    def acknowledged(self, endpoint: str) -> None:
-        """Count a message that is stored and was acknowledged."""
-        self._counters.acknowledged(endpoint)
 
 
 IDLE_SECONDS: Final = 5.0
@@ -312,7 +297,8 @@ class Intake:
         """Receive from brokers until no message has arrived for a while, then close their gateways; for ``--once``."""
         if self._brokers is None or not self._brokers.running_count:
             return
-        while self._brokers.idle_seconds < IDLE_SECONDS and not stop.wait(0.1):
+        began = time.monotonic()
+        while time.monotonic() - max(began, self._metrics.last_received) < IDLE_SECONDS and not stop.wait(0.1):
             self.check_state()
         self._brokers.stop(_STOP_SECONDS)
 

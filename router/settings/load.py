@@ -7,7 +7,7 @@ import json
 import os
 import re
 import types
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -15,14 +15,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from catalog.documents.connecting import Logins
-from catalog.parsing.pointers import lines_of
+from catalog.findings import DocumentError
+from catalog.parsing.pointers import lines_of, parse_pointer
 from catalog.parsing.regular import read_input, read_regular
+from catalog.parsing.texts import parse_yaml
 from router.errors import ConfigError, hint_near
 from router.settings.catalogs import make_logins
 from router.settings.checks import iter_executor_faults, iter_faults, iter_plaintext_faults, iter_real_time_faults
@@ -332,45 +333,6 @@ def _parse_value(schema_node: SettingsNode, key: str, name: str, text: str) -> A
     return text
 
 
-# YAML of settings: no Python tags, no duplicate keys, and no aliases that multiply values.
-
-MAX_VALUES: Final = 100_000
-"""Maximum values of a file; an alias counts as what it stands for, before anything is built."""
-
-
-class StrictLoader(yaml.SafeLoader):
-    """A strict loader for ``yaml.load``; all its errors are ``yaml.YAMLError``."""
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._values = 0
-        self._sizes: dict[int, int] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        before = self._values
-        node = super().compose_node(parent, index)
-        if isinstance(event, yaml.AliasEvent):
-            # One of a value that contains it has no size yet.
-            self._values += self._sizes.get(id(node), MAX_VALUES)
-        else:
-            self._values += 1
-            self._sizes[id(node)] = self._values - before
-        if self._values > MAX_VALUES:
-            fault = f"more than {MAX_VALUES} values, with aliases expanded"
-            raise yaml.composer.ComposerError(None, None, fault, event.start_mark)
-        return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            text = str(getattr(key, "value", ""))
-            if text in seen and text != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"key {text!r} occurs twice", key.start_mark)
-            seen.add(text)
-        return super().construct_mapping(node, deep)
-
-
 # Locations of faults: a line of the file, or an environment variable.
 
 VARIABLE: Final = "environment variable "
@@ -503,23 +465,22 @@ def read_yaml(file: Path) -> dict[str, Any]:
     Raises:
         ConfigError: it is unreadable, not UTF-8, not valid YAML, or not a map.
     """
+    hint = "fix the YAML there"
     try:
-        content = yaml.load(read_input(file).decode("utf-8"), Loader=StrictLoader)
+        data = read_input(file)
+        parsed = parse_yaml(str(file), data.decode("utf-8"))
     except OSError as error:
         hint = "name an existing settings file, or write one with `xrouter init`"
         raise ConfigError(f"cannot read settings {file}: {error.strerror}", file=str(file), hint=hint) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text", file=str(file), hint="save it as UTF-8") from error
-    except RecursionError as error:
-        raise ConfigError(f"{file} has too many levels", file=str(file), hint="fix the YAML there") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        fault = getattr(error, "problem", None) or "not valid YAML"
-        raise ConfigError(f"{file}{place}: {fault}", file=str(file), hint="fix the YAML there") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+    except DocumentError as error:
+        raise ConfigError(str(error), file=str(file), hint=hint) from error
+    for pointer in (each.pointer for each in parsed.duplicates):
+        line, key = lines_of(data, {pointer}).get(pointer), parse_pointer(pointer)[-1]
+        raise ConfigError(f"{file}, line {line}: key {key!r} occurs twice", file=str(file), hint=hint)
+    content = {} if parsed.tree is None else parsed.tree
+    if not isinstance(content, dict):
         raise ConfigError(
             f"{file} is not a map of settings", file=str(file), hint="begin with lines such as `trigger: 1s`"
         )

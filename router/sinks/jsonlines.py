@@ -92,17 +92,10 @@ def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
     ``data`` of a JSON content type is embedded unchanged, unless it has line breaks: then it is ``data_base64``, so
     that line and bytes both survive. Other data is text if it is UTF-8, else base64.
     """
-    attributes = {"specversion": row.get("specversion") or "1.0"}
-    attributes.update((name, row[name]) for name in ATTRIBUTES if row.get(name) is not None)
-    time = row.get(TIME_TEXT) or format_instant(row.get("time"))
-    if time is not None:
-        attributes["time"] = time
-    attributes.update(map_to_dict(row.get("extensions")))
-    attributes = restore_types(attributes, row.get(TYPED))
     lineage = {name: row.get(name) for name in ("message", "endpoint")}
     return msgspec.json.encode(
         {
-            "cloudevent": msgspec.Raw(_encode_event(attributes, row.get("data"))),
+            "cloudevent": msgspec.Raw(_encode_event(read_attributes(row), row.get("data"))),
             **lineage,
             "context": map_to_dict(row.get("context")),
             "epoch": row.get("epoch"),
@@ -111,6 +104,17 @@ def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
             **{name: row[name] for name in RARE if row.get(name) is not None},
         }
     )
+
+
+def read_attributes(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the attributes of a row of :data:`WIDE`, ``specversion`` first."""
+    attributes = {"specversion": row.get("specversion") or "1.0"}
+    attributes.update((name, row[name]) for name in ATTRIBUTES if row.get(name) is not None)
+    time = row.get(TIME_TEXT) or format_instant(row.get("time"))
+    if time is not None:
+        attributes["time"] = time
+    attributes.update(map_to_dict(row.get("extensions")))
+    return restore_types(attributes, row.get(TYPED))
 
 
 def format_instant(value: datetime | None) -> str | None:

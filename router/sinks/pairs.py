@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pkgutil import resolve_name
@@ -11,14 +11,13 @@ from typing import Final, Protocol, cast
 import msgspec
 import pyarrow as pa
 
-from bindings.gateways import GatewayError
 from bindings.parts import Part
-from bindings.sending import MessageRefusal, Outbound, Publisher, Unsettled
-from router.errors import SinkError
+from bindings.sending import Outbound, Publisher
 from router.logs import get_logger
 from router.rendering.texts import INSTANT
 from router.settings import KafkaSink, Sink, TableSink
 from router.sinks.contract import Commit
+from router.sinks.messages.sink import send_messages
 from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.upkeep import Upkeep
 
@@ -119,18 +118,12 @@ class _PairTopic(PairSink):
             self._send_rows(rows, left[start : start + CHUNK])
 
     def _send_rows(self, rows: Sequence[PairRow], indexes: Sequence[int]) -> None:
-        answers: Mapping[int, MessageRefusal | None] = {}
-        try:
-            answers = dict(enumerate(self.publisher.send([_to_event(rows[index], self.topic) for index in indexes])))
-        except (Unsettled, GatewayError) as error:
-            answers = error.settled if isinstance(error, Unsettled) else {}
-            raise SinkError(self.name, str(error), hint="it is retried with growing pauses") from error
-        finally:
-            self._delivered.update(indexes[at] for at in answers)
-            for at, refusal in answers.items():
-                if refusal is not None:
-                    row = rows[indexes[at]]
-                    _log.error("pair rejected permanently", sink=self.name, pair=row.id, reason=refusal.reason)
+        messages = [_to_event(rows[index], self.topic) for index in indexes]
+        for at, refusal in send_messages(self.name, self.publisher, messages, "it is retried with growing pauses"):
+            self._delivered.add(indexes[at])
+            if refusal is not None:
+                row = rows[indexes[at]]
+                _log.error("pair rejected permanently", sink=self.name, pair=row.id, reason=refusal.reason)
 
 
 def _to_event(row: PairRow, topic: str) -> Outbound:

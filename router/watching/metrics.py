@@ -325,6 +325,8 @@ class Metrics:
         self.flow = ThroughputLog()
         """The throughput log."""
         self._resumed: set[str] = set()
+        self.last_received = 0.0
+        """When a gateway last received a message (monotonic seconds)."""
         self._latency = BulkHistogram(
             "xrouter_record_latency_seconds", "Time from arrival until all sinks have committed.", LATENCY_BUCKETS
         )
@@ -499,6 +501,7 @@ class Metrics:
 
     def received(self, endpoint: str) -> None:
         """Count a message that a gateway received."""
+        self.last_received = time.monotonic()
         self._of("gateway_received", self._label(endpoint)).inc()
 
     def acknowledged(self, endpoint: str) -> None:

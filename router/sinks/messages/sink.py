@@ -28,7 +28,7 @@ from bindings.envelope import (
     attribute_of_key,
     build_attribute_parts,
 )
-from bindings.events import encode_event, restore_types
+from bindings.events import encode_event
 from bindings.gateways import GatewayError
 from bindings.parts import JSON_KIND, Part, Parts, content_coding_of, first_part
 from bindings.protocols import BINDINGS, CARRIED_PREFIXES, Binding, binding_of
@@ -45,7 +45,7 @@ from router.settings.routes import AddressError, AddressTemplate, describe_missi
 from router.settings.sinks.contract import RemoteSink
 from router.settings.values import LineageForm
 from router.sinks.contract import ArrowSink, Commit, RejectedRow, WriteResult
-from router.sinks.jsonlines import AMBIGUOUS, RARE, WIDE, format_instant, map_to_dict
+from router.sinks.jsonlines import AMBIGUOUS, RARE, WIDE, map_to_dict, read_attributes
 from router.watching.batches import report_progress
 
 if TYPE_CHECKING:
@@ -141,7 +141,6 @@ Mode = Literal["binary", "structured", "native"]
 MESSAGE: Final = pa.schema([*WIDE, *((name, pa.string()) for name in (TIME_TEXT, TYPED, AMBIGUOUS))])
 """The columns of rows for message sinks: WIDE, with the original text of ``time`` and the types of attributes."""
 _JSON: Final = re.compile("[/+]json")
-_NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 
 
 class UnsendableMessage(Exception):
@@ -167,14 +166,8 @@ class RoutedEvent:
 
 def make_event(row: Mapping[str, Any]) -> RoutedEvent:
     """Return the event of one row of :data:`MESSAGE`."""
-    attributes = {"specversion": row.get("specversion") or "1.0"}
-    attributes.update((name, row[name]) for name in _NAMES if row[name] is not None)
-    time = row.get(TIME_TEXT) or format_instant(row.get("time"))
-    if time is not None:
-        attributes["time"] = time
-    attributes.update(map_to_dict(row.get("extensions")))
     return RoutedEvent(
-        restore_types(attributes, row.get(TYPED)),
+        read_attributes(row),
         row.get("data"),
         row.get("message") or "",
         row.get("endpoint") or "",
@@ -448,14 +441,8 @@ class ConfirmedSink(ArrowSink):
                 settled[event.position] = _to_rejected_row(event, MessageRefusal(str(error)))
         if not messages:
             return
-        answers: Mapping[int, MessageRefusal | None] = {}
-        try:
-            answers = dict(enumerate(self.publisher.send(messages)))
-        except (Unsettled, GatewayError) as error:
-            answers = error.settled if isinstance(error, Unsettled) else {}
-            raise SinkError(self.name, str(error)) from error
-        finally:
-            settled.update((sent[at].position, _to_rejected_row(sent[at], answer)) for at, answer in answers.items())
+        for at, answer in send_messages(self.name, self.publisher, messages):
+            settled[sent[at].position] = _to_rejected_row(sent[at], answer)
 
     def _check_limits(self, message: Outbound) -> Outbound:
         size = len(message.body or b"")
@@ -465,6 +452,21 @@ class ConfirmedSink(ArrowSink):
         if fault is not None:
             raise UnsendableMessage(f"{message.address[: REASON_CAP // 4]}: {fault}")
         return message
+
+
+def send_messages(
+    sink: str, publisher: Publisher, messages: Sequence[Outbound], hint: str = ""
+) -> Iterator[tuple[int, MessageRefusal | None]]:
+    """Send messages, and yield the place of each that is settled, with why it was refused.
+
+    Raises:
+        SinkError: the target is not available; raised after what is settled.
+    """
+    try:
+        yield from enumerate(publisher.send(messages))
+    except (Unsettled, GatewayError) as error:
+        yield from (error.settled if isinstance(error, Unsettled) else {}).items()
+        raise SinkError(sink, str(error), hint=hint) from error
 
 
 def _to_rejected_row(event: RoutedEvent, refusal: MessageRefusal | None) -> RejectedRow | None:

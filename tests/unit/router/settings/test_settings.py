@@ -196,15 +196,20 @@ def bomb(line: str) -> str:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "text", [bomb("[{}]"), bomb("{{<<: [{}]}}"), "a: &a [*a]\n"], ids=["sequences", "merges", "itself"]
+    ("text", "told"),
+    [
+        (bomb("[{}]"), "stands for more than"),
+        (bomb("{{<<: [{}]}}"), "stands for more than"),
+        ("a: &a [*a]\n", "alias *a stands for nothing read so far"),
+    ],
+    ids=["sequences", "merges", "itself"],
 )
-def test_yaml_that_multiplies_is_refused(tmp_path: Path, text: str) -> None:
-    error = fault(tmp_path, text)
-    assert "aliases expanded" in str(error) and ", line " in str(error)
+def test_yaml_that_multiplies_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    assert told in str(fault(tmp_path, text))
 
 
 def test_yaml_that_is_too_deep_is_refused(tmp_path: Path) -> None:
-    assert "too many levels" in str(fault(tmp_path, "a: " + "[" * 5000 + "]" * 5000))
+    assert "nests deeper than 128 levels" in str(fault(tmp_path, "a: " + "[" * 5000 + "]" * 5000))
 
 
 # Logins and certificates in the settings: what contradicts itself is refused by name, and no secret is told.
