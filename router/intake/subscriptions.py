@@ -26,6 +26,7 @@ from router.logs import get_logger
 from router.settings.model import SubscriptionSettings
 from router.sources import Source
 from router.state.durable import damaged, read_object, write_durably
+from router.state.ledger import parse_instant
 from router.watching.metrics import SubscriptionMetrics
 from router.watching.status import RouterStatus
 
@@ -249,7 +250,8 @@ class RunningSubscription:
         The manager's expiry overrides the requested one, unless it has passed already.
         """
         asked = (self.chosen.lasts or ENDLESS_RENEWAL).total_seconds() / (2 if self.chosen.lasts else 1)
-        end = _parse_time(subscription.document.get("expiration"))
+        told = subscription.document.get("expiration")
+        end = parse_instant(told) if isinstance(told, str) else None
         now = datetime.now(UTC)
         if end is not None and end <= now:
             facts = {
@@ -305,15 +307,6 @@ def _remedy(error: SubscriptionFailed | DocumentError) -> str:
     if error.login:
         return "add a login for the manager to catalog.logins that may subscribe"
     return "check subscription.manager and sink of the source, and that the manager can reach the sink"
-
-
-def _parse_time(text: object) -> datetime | None:
-    """Parse an RFC 3339 time; None if the text is not one."""
-    try:
-        instant = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-    return instant if instant is not None and instant.tzinfo is not None else None
 
 
 FOLDER_NAME: Final = "subscriptions"

@@ -336,14 +336,13 @@ class Account:
 class Accounts:
     """The accounts of a state folder, as this process has them; one for the whole process, from any thread.
 
-    They keep what the disk refused, and write it again later. A query that starts again goes on from what its batches
+    What the disk refused is written again later. A query that starts again goes on from what its batches
     did, not from what was written of them.
     """
 
     def __init__(self, database: StateDatabase) -> None:
         self._database = database
         self._lock = threading.RLock()
-        self._unwritten: set[str] = set()
         stored = self._database.read("SELECT query, account FROM accounts ORDER BY query")
         self.known: Final = {query: _read_account(query, text) for query, text in stored}
         """All accounts, by query."""
@@ -377,16 +376,13 @@ class Accounts:
                 row = (query, json.dumps(self.of(query).to_json()))
                 with self._database.transaction() as connection:
                     connection.execute("INSERT OR REPLACE INTO accounts VALUES (?, ?)", row)
-                self._unwritten.discard(query)
             except RouterError as error:
-                self._unwritten.add(query)
                 _log.warning("counts of a query cannot be saved", query=query, problem=str(error))
 
     def keep_all(self) -> None:
-        """Write what the disk has not taken so far."""
-        with self._lock:
-            for query in sorted(self._unwritten):
-                self.keep(query)
+        """Write all accounts, also those that the disk has refused so far."""
+        for query in sorted(self.known):
+            self.keep(query)
 
 
 def _read_account(query: str, text: str) -> Account:
