@@ -475,7 +475,10 @@ def read_yaml(file: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text", file=str(file), hint="save it as UTF-8") from error
     except DocumentError as error:
-        raise ConfigError(str(error), file=str(file), hint=hint) from error
+        cause: Any = error.__cause__
+        mark = getattr(cause, "problem_mark", None)
+        place = f"{file}, line {mark.line + 1}, column {mark.column + 1}: {cause.problem}" if mark else str(error)
+        raise ConfigError(place, file=str(file), hint=hint) from error
     for pointer in (each.pointer for each in parsed.duplicates):
         line, key = lines_of(data, {pointer}).get(pointer), parse_pointer(pointer)[-1]
         raise ConfigError(f"{file}, line {line}: key {key!r} occurs twice", file=str(file), hint=hint)
