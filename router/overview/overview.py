@@ -22,12 +22,13 @@ from http import HTTPStatus
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs
 
 from bindings.http.request import HttpProblem, Reply, RequestHead, body_too_large, unavailable_problem
 from bindings.http.server import AcceptedRequest, AnswerCallback
 from catalog.schemas.ids.client import RegistryUnavailableError
+from router.dead_letters.dead_letter import DeadLetter
 from router.errors import RouterError
 from router.evaluation.plan import VERSION, Plan
 from router.logs import get_logger
@@ -41,8 +42,6 @@ from router.watching.status import RouterStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from router.replay.replay import SingleReplays
 
 # ``/status.json``: the figures of the status page, documented in deploy/STATUS.md.
 
@@ -58,9 +57,7 @@ LEDGER_SECONDS: Final = 5.0
 class StatusDocument:
     """Makes and caches the status document. Thread-safe."""
 
-    def __init__(
-        self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: SingleReplays | None
-    ) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: Replays | None) -> None:
         self.figures = picture.Figures(metrics.registry)
         self.door = AccessGuard(settings.metrics, records=replays is not None)
         self._status = status
@@ -317,6 +314,25 @@ Work = Callable[[bytes], Any]
 """Takes the body of a request and returns the JSON of the response."""
 
 
+class Replays(Protocol):
+    """What replays dead letters, as :class:`router.replay.replay.SingleReplays` does."""
+
+    def begin(self, spark: SparkSession) -> None:
+        """Replay in this session from now on."""
+
+    def end(self) -> None:
+        """Start no further replays."""
+
+    def verdict(self, plan: Plan, letter: DeadLetter) -> Mapping[str, Any]:
+        """Return what a replay would do: ``outcome``, ``message``, ``sinks``, ``reason`` and ``detail``."""
+
+    def replay(self, plan: Plan, letter: DeadLetter) -> dict[str, Any]:
+        """Start replaying a dead letter, and return the status of the replay."""
+
+    def recent(self) -> list[dict[str, Any]]:
+        """Return the results of the last replays, newest first."""
+
+
 class _WorkerThread:
     """One daemon thread with a short queue."""
 
@@ -350,9 +366,7 @@ class _WorkerThread:
 class Overview:
     """What clients see of a router besides metrics and health; made before it has a catalog."""
 
-    def __init__(
-        self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: SingleReplays | None
-    ) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: Replays | None) -> None:
         """*replays* is None for a process without dead letters, which shows only figures."""
         self._replays = replays
         self._records = None if replays is None else RecordViews(replays.verdict)
@@ -408,9 +422,7 @@ class Overview:
             return None
         return self._answer_records(head, self._records, self._replays)
 
-    def _answer_records(
-        self, head: RequestHead, records: RecordViews, replays: SingleReplays
-    ) -> AcceptedRequest | None:
+    def _answer_records(self, head: RequestHead, records: RecordViews, replays: Replays) -> AcceptedRequest | None:
         door, plan = self._document.door, self._require_plan
         letter = _LETTER.fullmatch(head.path)
         letter_id = letter[1].decode("ascii") if letter is not None else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from bindings.background import Background
+from bindings.gateways import GatewayError
+from bindings.http.monitor import MetricsServer
+from bindings.http.request import Reply, RequestHead
+from bindings.http.server import AcceptedRequest
 from bindings.inbox.format import NAME as LAYOUT
 from bindings.inbox.format import (
     InboxPosition,
@@ -30,14 +35,13 @@ from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from catalog.load import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
 from router.batches.splitting import PartsNote
-from router.errors import BatchPinError, CatalogUnavailable, RouterError, StateError
+from router.errors import BatchPinError, CatalogUnavailable, ConfigError, RouterError, StateError
 from router.evaluation.plan import VERSION, Plan, read_catalog
 from router.logs import get_logger, shorten_list
-from router.overview.overview import Overview
+from router.overview.overview import Overview, Replays
 from router.reading import generations
 from router.reading.backlogs import InboxBacklog, TopicBacklogs
 from router.reading.generations import Generation, Offsets, Positions, cluster_of, reads, topics_of
-from router.replay.replay import SingleReplays
 from router.running.reload import wait_unless_stopped
 from router.settings import Settings
 from router.settings.catalogs import OtlpSettings
@@ -46,8 +50,7 @@ from router.sources import INBOX, REST, Source, make_query_client
 from router.state.durable import RESTORE, CheckpointProgress, damaged, missing, progress_of, unreadable, write_durably
 from router.state.state import BatchNote, BlockedKeys, Hold, Park, StateFolder
 from router.watching.backlogs import Backlog, Backlogs
-from router.watching.metrics import DiskCollector, Metrics, make_certificate_collector
-from router.watching.monitor import MonitorServer
+from router.watching.metrics import DiskCollector, Metrics, StatusCollector, make_certificate_collector
 from router.watching.status import RouterStatus
 
 HOLD_SECONDS: Final = 5.0
@@ -118,10 +121,48 @@ class SavedCatalog:
         return catalog, kept
 
 
+class MonitorServer(MetricsServer):
+    """Serves metrics, status and pages in a separate thread; can be started and stopped once.
+
+    ``port`` 0 selects a free port; after :meth:`start`, ``port`` is the one in use.
+    """
+
+    def __init__(
+        self, host: str, port: int, metrics: Metrics, status: RouterStatus, pages: Overview | None = None
+    ) -> None:
+        metrics.registry.register(StatusCollector(status))
+        checks = {b"/healthz": status.check_health, b"/readyz": status.check_readiness}
+        super().__init__("metrics server", (host, port), metrics.registry, checks)
+        self._pages = pages
+
+    @property
+    def base_url(self) -> str:
+        """The URL of the server, without path."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    def start(self) -> None:
+        """Listen; requests are answered when this returns.
+
+        Raises:
+            ConfigError: the port is taken or not allowed (``metrics.port``), or the host is unknown (``metrics.host``).
+        """
+        try:
+            super().start()
+        except GatewayError as error:
+            if isinstance(error.__cause__, socket.gaierror):
+                hint = "set metrics.host to an address of this machine, such as 127.0.0.1"
+                raise ConfigError(str(error), key="metrics.host", hint=hint) from error
+            hint = "set metrics.port to another port, or to 0 for a free one, or stop what uses it"
+            raise ConfigError(str(error), key="metrics.port", hint=hint) from error
+
+    def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
+        """Answer a request, or pass it to the pages."""
+        page = None if self._pages is None else self._pages.admit(head)
+        return super().admit(head) if page is None else page
+
+
 @contextmanager
-def serve_monitoring(
-    settings: Settings, status: RouterStatus, replays: SingleReplays | None = None
-) -> Iterator[Monitoring]:
+def serve_monitoring(settings: Settings, status: RouterStatus, replays: Replays | None = None) -> Iterator[Monitoring]:
     """Serve metrics and status during the block; without *replays*, the status page shows no records.
 
     Raises:

@@ -39,6 +39,7 @@ from router.evaluation.outputs import Tally
 from router.evaluation.plan import Plan
 from router.overview.overview import Overview
 from router.replay.replay import SingleReplays
+from router.running.monitoring import MonitorServer
 from router.settings import load_settings
 from router.watching.backlogs import INBOX, REST, Backlog
 from router.watching.metrics import (
@@ -49,7 +50,6 @@ from router.watching.metrics import (
     SubscriptionMetrics,
     add_jvm_metrics,
 )
-from router.watching.monitor import MonitorServer
 from router.watching.shadow import EpochPair
 from router.watching.status import RouterStatus
 from tests.support.letters import CATALOG, row, settings_file

@@ -17,9 +17,9 @@ from registry.http.server import create_metrics_server
 from router.cli import run_command_line
 from router.commands.registry.settings import load_registry, require_access
 from router.evaluation.plan import Plan
+from router.running.monitoring import MonitorServer
 from router.settings import Settings, load_settings
 from router.watching.metrics import Metrics
-from router.watching.monitor import MonitorServer
 from router.watching.status import RouterStatus
 from tests.support.helm import CHART, NEWEST, PLACE, HelmError, conforms, environment, helm, of_kind, pods, rendered
 

@@ -17,10 +17,10 @@ import pytest
 from catalog.model import Finding
 from router.evaluation.outputs import EMPTY, Tally
 from router.overview.overview import SCRIPTS, Overview
+from router.running.monitoring import MonitorServer
 from router.settings import load_settings
 from router.state.ledger import parse_instant
 from router.watching.metrics import Metrics
-from router.watching.monitor import MonitorServer
 from router.watching.status import RouterStatus
 from tests.support.letters import row, settings_file, write_letters
 from tests.support.plain import event

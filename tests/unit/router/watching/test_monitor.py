@@ -23,9 +23,9 @@ from bindings.http.monitor import METRICS_LIMITS
 from catalog.model import Finding
 from router.errors import ConfigError
 from router.evaluation.outputs import Tally, sum_tallies
+from router.running.monitoring import MonitorServer
 from router.watching.backlogs import Backlog
 from router.watching.metrics import BulkHistogram, DiskCollector, Metrics, StatusCollector
-from router.watching.monitor import MonitorServer
 from router.watching.shadow import EpochPair
 from router.watching.status import RouterStatus
 from tests.support.cases import read_cases
