@@ -46,10 +46,11 @@ def run_once(config: Path, *pairs: tuple[str, str]) -> None:
     """Let a router start by these settings and have a record of each definition at its endpoint."""
     settings = load_settings(config)
     coverage = Coverage()
-    coverage.keep_in(StateDatabase(Path(settings.state)))
-    coverage.follow(Plan(load([str(config.parent / "catalog.json")]), settings))
-    coverage.add_batch(Tally(Counter((endpoint, ROUTED, "") for endpoint, _ in pairs), Counter(pairs)))
-    coverage.close()
+    with StateDatabase(Path(settings.state)) as database:
+        coverage.keep_in(database)
+        coverage.follow(Plan(load([str(config.parent / "catalog.json")]), settings))
+        coverage.add_batch(Tally(Counter((endpoint, ROUTED, "") for endpoint, _ in pairs), Counter(pairs)))
+        coverage.close()
 
 
 def test_it_tells_when_each_definition_last_occurred(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
