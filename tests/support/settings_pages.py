@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 from pydantic import BaseModel, SecretStr
@@ -70,8 +71,9 @@ def _find_nested(key: str, annotation: Any) -> list[tuple[str, type[BaseModel]]]
 
 
 def _type_name(annotation: Any) -> str:
-    if annotation in TYPE_NAMES:
-        return TYPE_NAMES[annotation]
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    if (name := next((TYPE_NAMES[each] for each in members if each in TYPE_NAMES), None)) is not None:
+        return name
     names = []
     for member in split_union(annotation):
         if get_origin(member) is Literal:
