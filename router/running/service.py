@@ -138,8 +138,8 @@ TICK: Final = 0.2
 def run(settings_path: Path, *, once: bool = False) -> bool:
     """Run the router until SIGTERM or SIGINT has drained it, or with *once* until what was there is processed.
 
-    Returns False when a batch was cut off by the grace
-    limit: its threads may go on until their sinks answer, and are not to be waited for.
+    Returns False when a batch was cut off by the grace limit: its threads may go on until their sinks answer, and are
+    not to be waited for.
 
     Raises:
         RouterError: it cannot start, or cannot go on; see :mod:`router.errors` for the exit codes.
