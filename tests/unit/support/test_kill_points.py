@@ -1,48 +1,13 @@
-"""A point that would never be met is refused when it is set, and every point that the tests name is met."""
+"""A point that would never be met is refused when it is set."""
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.support.kill_points import NoSuchPoint, Point
-
-TESTS = Path(__file__).parents[2]
-NAMED = re.compile(r"(?:catalog|bindings|router|os|pathlib)[a-z_.]*:[A-Za-z_.]+(?:~[^~]+)?")
-THIS_FILE = Path(__file__)
-
-
-@cache
-def named_in_tests() -> frozenset[str]:
-    """Return every text of the tests that names a point."""
-    return frozenset(_named())
-
-
-def _named() -> Iterator[str]:
-    for path in TESTS.rglob("*.py"):
-        if path == THIS_FILE:
-            continue
-        text = path.read_text(encoding="utf-8")
-        if NAMED.search(text) is None:
-            continue  # To take a file apart costs much more, and most name none.
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAMED.fullmatch(node.value):
-                yield node.value
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(named_in_tests()))
-def test_points_of_the_tests_are_met(name: str) -> None:
-    Point.of(name)
-
-
-def test_the_points_of_the_tests_are_seen() -> None:
-    assert {"router.state.state:BatchStore.pin", "os:replace~generation.json"} <= named_in_tests()
 
 
 @pytest.mark.parametrize(
