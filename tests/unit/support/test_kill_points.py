@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+from tests.support.cases import read_cases
 from tests.support.kill_points import NoSuchPoint, Point
 
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[2] / "cases" / "kill_points.yaml")
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("router.reading.streams:start_query", "imported by name in router.running.queries"),
-        ("router.intake.intake:open_local_store", "imported by name in router.running.service"),
-        ("router.reading.streams:Source", "no function or method"),
-        ("router.sinks:check_endpoints", "imported by name in router.commands"),
-        ("router.state.state:StateFolder.open", "classmethod, no function"),
-        ("router.state.state:_keep", "there is no _keep"),
-        ("router.state.state:StateFolder.gone", "there is no StateFolder.gone"),
-        ("router.state.state:Gone.pin", "there is no Gone.pin"),
-        ("router.state.gone:State.pin", "No module named"),
-        ("router.batches.plans:PlanCache.active", "property, no function"),
-        ("router.running.queries:FIRST_PAUSE", "float, no function"),
-        ("router.watching.batches:_SparkJobs._stage_progress", "staticmethod, no function"),
-    ],
-)
+
+@pytest.mark.parametrize(("name", "why"), CASES["refused"])
 def test_a_point_that_is_not_met_is_refused(name: str, why: str) -> None:
     with pytest.raises(NoSuchPoint, match=re.escape(why)):
         Point.of(name)

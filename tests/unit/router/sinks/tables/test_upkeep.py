@@ -9,10 +9,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow.parquet as pq
 import pytest
@@ -26,27 +26,16 @@ from router.sinks.tables import upkeep as merging
 from router.sinks.tables import upkeep as tending
 from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.upkeep import Upkeep
+from tests.support.cases import read_cases
 from tests.support.waiting import wait_until
 from tests.unit.router.sinks.tables.tended_writer import APP, AT_ONCE, EVERY, write
 from tests.unit.router.sinks.tables.test_staging import rows
 
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[4] / "cases" / "kill_points.yaml")
+
 ROOT: Final = Path(__file__).parents[5]
 HOUR: Final = timedelta(hours=1)
-POINTS: Final = (
-    ("router.sinks.tables.upkeep:Upkeep._set_retention", "before"),
-    ("router.sinks.tables.upkeep:Upkeep._set_retention", "after"),
-    ("router.sinks.tables.head:TableHead.replace_files", "before"),
-    ("router.sinks.tables.head:TableLog.write_entry", "before"),
-    ("router.sinks.tables.head:TableLog.write_entry", "after"),
-    ("router.sinks.tables.head:os.link", "before"),
-    ("router.sinks.tables.upkeep:merge_small_files", "after"),
-    ("deltalake.table:DeltaTable.vacuum", "before"),
-    ("deltalake.table:DeltaTable.vacuum", "after"),
-    ("deltalake.table:DeltaTable.create_checkpoint", "after"),
-    ("router.sinks.tables.upkeep:make_checkpoint_durable", "after"),
-    ("deltalake.table:DeltaTable.cleanup_metadata", "before"),
-    ("deltalake.table:DeltaTable.cleanup_metadata", "after"),
-)
+POINTS: Final = [tuple(each) for each in CASES["upkeep"]]
 FEW: Final = (POINTS[2], POINTS[6])
 
 
