@@ -1,4 +1,4 @@
-"""Who may do what in a registry, and how many writes at once."""
+"""Who may do what in a registry, and how many writes at once; most are cases (``tests/cases/access.yaml``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Web pages of other origins: which of them a browser lets use a registry, and what of its answers they may read."""
+"""Web pages of other origins: none writes for a stranger; what they may read is in ``tests/cases/access.yaml``."""
 
 from __future__ import annotations
 

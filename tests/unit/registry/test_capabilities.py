@@ -1,4 +1,4 @@
-"""Capabilities that clients change: kept over restarts, told of, and no matter to faces that never heard of them."""
+"""Capabilities that clients change: kept over restarts, and told of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The face of Message Catalog 0.1 as others meet it: the project's own reader, writers with roles, and strangers."""
+"""The face of Message Catalog 0.1 as our reader meets it; requests are cases (``tests/cases/registry``)."""
 
 from __future__ import annotations
 
