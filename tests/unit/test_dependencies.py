@@ -20,6 +20,7 @@ from catalog.extras import EXTRAS
 from router.errors import BatchPinError
 from router.evaluation.plan import VERSION, compile_plan
 from router.spark.connectors import read_pins
+from tests.support.cases import read_cases
 
 ROOT: Final = Path(__file__).parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -36,31 +37,8 @@ NOT_IMPORTED: Final = {
     "sniffio": "httpx asks for it with each lock of asyncio, in vain for a millisecond where it is not installed",
 }
 """Dependencies that our code does not import, and why they are needed."""
-PRIVATE: Final[dict[str, tuple[type[Any], dict[str, str]]]] = {
-    "nats-py": (
-        RawClient,
-        {
-            "_close": "9a92d3aca1b2c1fd",
-            "_connect_command": "1999c01f55c91ecc",
-            "_flush_pending": "317c8d7ef54b90b7",
-            "_process_connect_init": "e1ed2da075c82ab0",
-            "_process_msg": "6cff75947e97717a",
-            "_process_op_err": "d4257cb1203cdbcb",
-            "_read_loop": "b44b9401f436dd0e",
-            "_send_command": "ed57e8e86389cf94",
-            "subscribe": "30bf1c4cc1c94806",
-        },
-    ),
-    "paho-mqtt": (
-        LinkClient,
-        {
-            "_handle_publish": "1bbaa3ef0e3afc6d",
-            "_sock_recv": "c3b9043a46dd81b7",
-            "_ssl_wrap_socket": "a71513b1452dc33b",
-        },
-    ),
-}
-"""Methods that our subclasses override or call though they are not public, with a digest of their source."""
+PRIVATE: Final[dict[str, type[Any]]] = {"nats-py": RawClient, "paho-mqtt": LinkClient}
+"""Our subclasses of what packages do not show; their digests are in ``tests/cases/private.yaml``."""
 
 
 def _held(lock: str) -> dict[str, str]:
@@ -106,7 +84,7 @@ def test_every_library_of_an_extra_is_named_with_it_where_it_is_missing() -> Non
 
 @pytest.mark.parametrize("package", PRIVATE)
 def test_what_is_overridden_of_a_package_is_as_it_was(package: str) -> None:
-    ours, digests = PRIVATE[package]
+    ours, digests = PRIVATE[package], read_cases(ROOT / "tests" / "cases" / "private.yaml")[package]
     base: type[Any] = ours.__mro__[1]
     now = {name: hashlib.sha256(inspect.getsource(getattr(base, name)).encode()).hexdigest()[:16] for name in digests}
     changed = sorted(name for name, digest in digests.items() if now[name] != digest)

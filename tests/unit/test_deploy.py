@@ -305,18 +305,7 @@ def test_units_run_commands_that_there_are(path: Path, capsys: pytest.CaptureFix
 
 
 def test_units_confine_alike() -> None:
-    begins = (
-        "Protect",
-        "Private",
-        "Restrict",
-        "SystemCall",
-        "Capability",
-        "Ambient",
-        "NoNew",
-        "Lock",
-        "Device",
-        "RemoveIPC",
-    )
+    begins = tuple("Protect Private Restrict SystemCall Capability Ambient NoNew Lock Device RemoveIPC".split())
     kept = [
         {name: value for name, value in service_of(path).items() if name.startswith(begins) and "Exit" not in name}
         for path in SERVICES

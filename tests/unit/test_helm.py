@@ -21,11 +21,13 @@ from router.running.monitoring import MonitorServer
 from router.settings import Settings, load_settings
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
+from tests.support.cases import read_cases
 from tests.support.helm import CHART, NEWEST, PLACE, HelmError, conforms, environment, helm, of_kind, pods, rendered
 
 # Helm is built by whoever asks for it first.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2000)]
 
+CASES: Final = read_cases(Path(__file__).parents[1] / "cases" / "helm.yaml")
 VALUES: Final = sorted((CHART / "ci").glob("*.yaml"))
 ROUTER, EVERYTHING, REGISTRY = (CHART / "ci" / f"{name}-values.yaml" for name in ("router", "everything", "registry"))
 OLDEST: Final = "1.25"
@@ -409,29 +411,8 @@ def test_what_may_come_in_can_be_named(everything: Objects) -> None:
         assert "from" not in rule
 
 
-@pytest.mark.parametrize(
-    ("values", "given", "told"),
-    [
-        (None, {}, "give `config` (settings as in router.yaml), or `existingConfig`"),
-        (ROUTER, {"existingConfig": "c"}, "`config` and `existingConfig` are both given"),
-        (ROUTER, {"gateways": {"enabled": True}}, "give `config.inbox.kafka`"),
-        (ROUTER, {"config": TOPIC}, "set `gateways.enabled`, or leave `inbox.kafka` out"),
-        (ROUTER, {"registry": {"enabled": True}}, "give `registry.config.http.auth`"),
-        (REGISTRY, {"registry": {"replicas": 2}}, "give `registry.config.store.url`, or one replica"),
-        (ROUTER, {"catalog": {"existing": "c"}}, "`catalog.files` and `catalog.existing` are both given"),
-        (
-            EVERYTHING,
-            {"gateways": {"autoscaling": {"targetCPUUtilizationPercentage": 0, "inboxLag": {"enabled": False}}}},
-            "gateways have no metric to scale by",
-        ),
-        (ROUTER, {"ingress": {"enabled": True}}, "garden-xrouter has an ingress without hosts: set its `hosts`"),
-        (ROUTER, {"ingress": {"enabled": True, "hosts": [{"host": "a.example", "paths": ["in"]}]}}, "/ingress/hosts/0"),
-        (ROUTER, {"router": {"persistance": {"size": "1Gi"}}}, "persistance"),
-        (ROUTER, {"gateways": {"kind": "DaemonSet"}}, "/gateways/kind"),
-        (ROUTER, {"image": {"digest": "latest"}}, "/image/digest"),
-    ],
-)
-def test_what_cannot_work_is_refused_with_a_remedy(values: Path | None, given: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("name", "given", "told"), CASES["refused"])
+def test_what_cannot_work_is_refused_with_a_remedy(name: str | None, given: dict[str, Any], told: str) -> None:
     with pytest.raises(HelmError) as refused:
-        rendered(*([values] if values else []), **given)
+        rendered(*([CHART / "ci" / f"{name}-values.yaml"] if name else []), **given)
     assert told in str(refused.value)

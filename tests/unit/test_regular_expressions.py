@@ -9,13 +9,17 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
+
+from tests.support.cases import read_cases
+
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[1] / "cases" / "patterns.yaml")
 
 # The standard library has no public parser of patterns.
 sre: Any = importlib.import_module("re._constants")
@@ -34,17 +38,7 @@ JAVA: Final = {
     "regexp_extract_all",
     "regexp_count",
 }
-BUILT: Final = {
-    "bindings/events.py": "one class of forbidden characters, put together from numbers of the module",
-    "catalog/findings.py": "a class of characters, written out in the module",
-    "catalog/linting/events.py": "tokens of media types, put together from literals of the module",
-    "catalog/values.py": "the grammar of references, put together from literals of the module",
-    "router/commands/dead_letters/drafts.py": "alternatives of the module's noise.yaml, each looked at as a literal is",
-    "router/dead_letters/stores.py": "the operator's own topic names, with escaped literals between classes",
-    "router/state/ledger.py": "one literal of the module, twice",
-    "router/dead_letters/redaction.py": "a value of a record, escaped: no more than a literal between two look-arounds",
-    "router/routing.py": "globs of the operator's settings, which fnmatch writes with atomic groups",
-}
+BUILT: Final = CASES["built"]
 """Modules with patterns that are no literals, and what they are put together from."""
 
 

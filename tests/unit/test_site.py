@@ -7,7 +7,7 @@ import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,9 +23,12 @@ from router.cli import COMMANDS, app
 from router.errors import EXIT_CODES, ConfigError
 from router.settings import load_settings
 from router.settings.routes import REASONS
+from tests.support.cases import read_cases
 from tests.support.settings_pages import make_settings_reference
 from tests.support.site import PRODUCTION, anchor_of, example_of
 from tests.support.status_page import PHONE, RULES, browser_page, families, hard_to_use
+
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[1] / "cases" / "site.yaml")
 
 pytestmark = pytest.mark.slow
 
@@ -56,31 +59,9 @@ sinks:
 routes: [{to: [events]}]
 dead_letters: {sinks: [dead]}
 """
-BESIDE: Final = {
-    "catalog.events": "sources: [{endpoint: /endpoints/plant}, {endpoint: /endpoints/registry-events}]",
-    "sources[].schema_registry": "schema_registries: {lake: {url: https://schemas.example.com}}",
-    "sources[].users": "http: {auth: {bearer: {shop: '${TOKEN}'}}}",
-    "sinks.NAME[kafka].framing": "schema_registries: {lake: {url: https://schemas.example.com}}",
-    "sinks.NAME[kafka].schema_registry": "schema_registries: {lake: {url: https://schemas.example.com}}",
-    "sinks.NAME[kafka].subject_names": "schema_registries: {lake: {url: https://schemas.example.com}}",
-    "sinks.NAME[kafka].register_schemas": "schema_registries: {lake: {url: https://schemas.example.com}}",
-    "routes[].when": "routes: [{to: [events]}, {to: [events]}]",
-    "realtime": "routes: [{to: [bus]}]",
-    "relations": "sinks: {pairs: {type: table, path: ./pairs}}",
-}
+BESIDE: Final = CASES["beside"]
 """What else must be set for examples of keys that begin so, which they do not show."""
-QUOTED: Final = (
-    *("throughput", "batch blocked", "batch resumed", "sink is slow", "sink is no longer slow", "query recovered"),
-    *(
-        "brokers reachable again; starting query",
-        "source reachable again",
-        "brokers unreachable; query waits",
-        "memory budget",
-    ),
-    *("started with the last valid catalog", "starting Spark", "batch is too large; writing it in parts"),
-    *("inbox accepts no messages", "in use by another router", "replication failed", "waits for dead letter"),
-    *("incompatible catalog change", "records of an open transaction were read before"),
-)
+QUOTED: Final = CASES["quoted"]
 """Messages of the log, and of errors, that pages quote."""
 SECRET: Final = "a-secret-of-24-characters"
 

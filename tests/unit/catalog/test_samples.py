@@ -19,32 +19,12 @@ from catalog.load import load
 from catalog.model import PROTOCOLS, Catalog, Property
 from catalog.parsing.texts import parse_text
 from catalog.protocols.properties import AMQP_SECTIONS, TYPES
-from tests.support.cases import samples
+from tests.support.cases import read_cases, samples
 from tests.support.corpora import Row, declared, rows
 
+CASES = read_cases(Path(__file__).parents[2] / "cases" / "samples.yaml")
+
 SOURCES: Final = samples()
-TOLD: Final[dict[str, set[str]]] = {
-    "beehive.xreg.json": {"info deprecated-dialect"},
-    "depot.xreg.json": {"info indistinguishable"},
-    "ferry.cereg": {"info deprecated-dialect"},
-    "harbour.cereg.yaml": {"info deprecated-dialect"},
-    "mill.messages.yaml": {"info deprecated-dialect"},
-    "orchard.messages.json": {"info deprecated-dialect"},
-}
-"""What `check` says of samples that show something it remarks upon; of all others, nothing."""
-DIALECTS: Final = {
-    ("xRegistry 1.0", "1.0-rc2", "json"),
-    ("xRegistry 1.0", "1.0-rc2", "yaml"),
-    ("xRegistry 1.0", "1.0-rc3", "yaml"),
-    ("xRegistry 1.0", "1.0-rc4", "json"),
-    ("xRegistry 1.0", "1.0-rc4", "yaml"),
-    ("xRegistry 1.0", "1.0-rc4", "tree"),
-    ("xRegistry 0.5", "0.5-wip", "json"),
-    ("CloudEvents Registry 0.4/0.5", "0.4-wip", "yaml"),
-    ("CloudEvents Registry 0.4/0.5", "0.5-wip", "json"),
-    ("CNCF Message Catalog 0.1", "0.1", "json"),
-    ("CNCF Message Catalog 0.1", "0.1", "yaml"),
-}
 OPTIONS: Final = {
     *("method", "path", "query", "headers", "topic", "key", "topic_name", "qos", "retain", "content_type"),
     *("message_expiry_interval", "user_properties", "subject", "reply-to"),
@@ -66,7 +46,7 @@ def everything(declarations: Declarations) -> Catalog:
 def test_alone(source: Path) -> None:
     catalog = load([source])
     assert catalog.definitions
-    assert {f"{each.severity} {each.rule}" for each in catalog.findings} == TOLD.get(source.name, set())
+    assert {f"{each.severity} {each.rule}" for each in catalog.findings} == set(CASES["told"].get(source.name, ()))
     assert catalog.pending == ()
 
 
@@ -76,7 +56,7 @@ def test_all_together(everything: Catalog) -> None:
 
 
 def test_every_dialect() -> None:
-    assert {dialect_of(source) for source in SOURCES} == DIALECTS
+    assert {dialect_of(source) for source in SOURCES} == set(map(tuple, CASES["dialects"]))
 
 
 def dialect_of(source: Path) -> tuple[str, str, str]:

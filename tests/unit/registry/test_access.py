@@ -1,9 +1,10 @@
-"""Who may do what in a registry, and how many writes at once."""
+"""Who may do what in a registry, and how many writes at once; most are cases (``tests/cases/access.yaml``)."""
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,87 +15,24 @@ from registry.errors import Refusal
 from registry.http.access import MAX_SENDERS, Roles, WriteRateLimiter
 from registry.http.application import RequestLimits
 from registry.http.server import RegistryServer, RegistrySettings
+from tests.support.cases import read_cases
 from tests.support.ports import Authority, Pair
-from tests.support.registry import served
+from tests.support.registry import Case, run, served
 
 ACCESS = Access(bearer={"admin": "a-token", "reader": "r-token"}, basic={"writer": "secret"})
 ROLES = Roles(frozenset(("admin",)), {"writer": ("/messagegroups/ours*",)})
-ADMIN = {"authorization": "Bearer a-token"}
-READER = {"authorization": "Bearer r-token"}
+CASES = read_cases(Path(__file__).parents[2] / "cases" / "access.yaml")
 
 
-def test_strangers_are_let_in_nowhere(tmp_path: Path) -> None:
-    with served(tmp_path, access=ACCESS, roles=ROLES) as client:
-        for method, path in (("GET", "/"), ("PUT", "/endpoints/e"), ("OPTIONS", "/"), ("GET", "/nothing")):
-            assert client.request(method, path).status_code == 401
-        assert client.get("/", headers={"authorization": "Bearer wrong"}).status_code == 401
-
-
-def test_anonymous_reading_is_given_when_it_is_asked_for(tmp_path: Path) -> None:
-    with served(tmp_path, access=ACCESS, roles=Roles(anonymous=True)) as client:
-        assert client.get("/").status_code == 200
-        assert client.put("/endpoints/e", json={}).status_code == 401
-        assert client.get("/", headers={"authorization": "Bearer wrong"}).status_code == 401
-
-
-def test_readers_read(tmp_path: Path) -> None:
-    with served(tmp_path, access=ACCESS, roles=ROLES) as client:
-        assert client.get("/", headers=READER).status_code == 200
-        refused = client.put("/endpoints/e", json={}, headers=READER)
-        assert refused.status_code == 403
-        assert refused.json()["type"] == "urn:xrouter:registry:forbidden"
-        assert client.patch("/", json={}, headers=READER).status_code == 403
-        assert client.put("/", json={"createdat": None}, headers=READER).status_code == 403
-        assert client.put("/capabilities", json={}, headers=READER).status_code == 403
-        assert client.get("/", headers=READER).json()["epoch"] == 1
-        assert client.get("/endpoints/e", headers=READER).status_code == 404
-
-
-def test_writers_write_to_their_groups(tmp_path: Path) -> None:
-    with served(tmp_path, access=ACCESS, roles=ROLES, delivery=None) as client:
-        client.auth = ("writer", "secret")
-        assert client.put("/messagegroups/ours.1/messages/m", json={}).status_code == 201
-        assert client.put("/messagegroups/theirs/messages/m", json={}).status_code == 403
-        assert client.post("/messagegroups", json={"ours": {}, "theirs": {}}).status_code == 403
-        assert client.post("/", json={"messagegroups": {"ours": {}}}).status_code == 200
-        assert client.put("/", json={"name": "mine"}).status_code == 403
-        assert client.put("/modelsource", json={}).status_code == 403
-        assert client.delete("/messagegroups/theirs").status_code == 403
-        assert client.delete("/messagegroups").status_code == 204
-        assert client.get("/messagegroups").json() == {}
-
-
-def test_only_administrators_make_resources_read_only_and_change_those(tmp_path: Path) -> None:
-    with served(tmp_path, access=ACCESS, roles=ROLES) as client:
-        path = "/messagegroups/ours/messages/m"
-        assert client.put(path, json={}, headers=ADMIN).status_code == 201
-        client.auth = ("writer", "secret")
-        assert client.patch(f"{path}/meta", json={"readonly": True}).json()["readonly"] is False
-        with httpx.Client(base_url=client.base_url, headers=ADMIN) as admin:
-            assert admin.patch(f"{path}/meta", json={"readonly": True}).json()["readonly"] is True
-        for refused in (
-            client.put(path, json={}),
-            client.post(path, json={}),
-            client.delete(path),
-            client.delete("/messagegroups/ours"),
-            client.delete(f"{path}/versions/1"),
-        ):
-            assert refused.json()["type"].endswith("#readonly"), refused.text
-        assert client.put(f"{path}?ignore=readonly", json={}).json()["type"].endswith("#bad_flag")
-        told = client.post("/messagegroups/ours/messages?ignore=readonly", json={"m": {"name": "x"}, "n": {}})
-        assert list(told.json()) == ["n"]
-        assert client.delete("/messagegroups/ours/messages?ignore=readonly").status_code == 204
-        assert list(client.get("/messagegroups/ours/messages").json()) == ["m"]
-
-
-def test_writes_are_paced_and_reads_are_not(tmp_path: Path) -> None:
-    with served(tmp_path, writes_per_second=0.001, write_burst=2) as client:
-        codes = [client.put(f"/endpoints/e{number}", json={}).status_code for number in range(3)]
-        assert codes == [201, 201, 429]
-        refused = client.delete("/endpoints")
-        assert int(refused.headers["retry-after"]) > 0
-        assert refused.json()["type"] == "urn:xrouter:registry:rate_limited"
-        assert {client.get("/").status_code for _ in range(5)} == {200}
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_who_may_do_what(case: dict[str, Any], tmp_path: Path) -> None:
+    given = dict(case.get("given", {}))
+    if "access" in case:
+        given |= {"access": ACCESS, "roles": Roles(anonymous=True) if "anonymous" in case else ROLES}
+    if "limits" in case:
+        given |= {"limits": RequestLimits(**case["limits"])}
+    with served(tmp_path, **given) as client:
+        run(Case(case["name"], "", case["steps"]), client)
 
 
 def test_sizes_are_bounded(tmp_path: Path) -> None:
@@ -106,21 +44,6 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
         assert client.get("/endpoints").status_code == 406
         assert client.get("/?inline=endpoints").status_code == 406
         assert len(client.get("/endpoints?limit=3").json()) == 3
-
-
-def test_errors_of_lint_refuse_a_write_and_warnings_are_told(tmp_path: Path) -> None:
-    broken = {"protocol": "AMQP/1.0", "protocoloptions": {"properties": 5}}
-    with served(tmp_path) as client:
-        refused = client.put("/messagegroups/g/messages/m", json=broken)
-        assert refused.status_code == 400
-        assert refused.json()["type"] == "urn:xrouter:registry:findings"
-        assert any(each["severity"] == "error" for each in refused.json()["findings"])
-        assert client.get("/messagegroups/g").status_code == 404
-        taken = client.put("/messagegroups/g/messages/m", json={})
-        assert taken.status_code == 201
-        assert taken.headers["xrouter-finding"].startswith("warning takes-everything /messagegroups/g/messages/m")
-    with served(tmp_path, lint="off") as client:
-        assert client.put("/messagegroups/g/messages/n", json=broken).status_code == 201
 
 
 @pytest.mark.slow

@@ -118,17 +118,7 @@ def test_no_request_is_a_fault_of_the_server(api: Api, tmp_path: Path) -> None:
 
 
 _ODD: tuple[Any, ...] = (None, 7, True, "", "x", "\x00", "a:b", [], [None], {}, {"value": None}, {"x": {"x": 7}}, 1e400)
-_NAMES = (
-    "specversion",
-    "authority",
-    "documentation",
-    "tags",
-    "relatedto",
-    "version",
-    "versions",
-    "definitions",
-    "epoch",
-)
+_NAMES = "specversion authority documentation tags relatedto version versions definitions epoch".split()
 _MORE = ("groups", "protocol", "envelope", "attributes", "publish", "pub", "properties", "epoch", "uri")
 
 

@@ -1,4 +1,4 @@
-"""Capabilities that clients change: kept over restarts, told of, and no matter to faces that never heard of them."""
+"""Capabilities that clients change: kept over restarts, and told of."""
 
 from __future__ import annotations
 
@@ -43,19 +43,6 @@ def test_events_tell_which_have_changed(tmp_path: Path) -> None:
     found = {kind: (subject, data["changed"]) for kind, subject, data in events(tmp_path) if data}
     assert found["io.xregistry.capabilities.updated"] == ("/capabilities", ["flags", "pagination"])
     assert "capabilities" in found["io.xregistry.registry.updated"][1]
-
-
-def test_other_faces_are_not_bound_by_them(tmp_path: Path) -> None:
-    with served(tmp_path) as client:
-        client.patch("/capabilities", json={"flags": [], "ignores": [], "pagination": False}).raise_for_status()
-        group = {"id": "g", "format": "CloudEvents/1.0", "definitions": {}}
-        path = "/cloudevents/definitionGroups"
-        assert client.post(path, json=group).is_success
-        assert client.get(f"{path}/g?inline=definitions").json()["definitions"] == {}
-        definition = {"id": "m", "format": "NATS", "definition": {}}
-        assert client.put("/messagecatalog/h", json={"format": "NATS"}).is_success
-        assert client.post("/messagecatalog/h/messagedefinitions", json=definition).is_success
-        assert client.get("/messagegroups/h/messages/m").status_code == 200
 
 
 def test_what_a_later_release_adds_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -13,8 +14,11 @@ from registry.delivery.subscriptions import SubscriberDelivery, sources_of
 from registry.http.server import RegistryServer
 from registry.store.history import OutboxRow
 from router.commands.registry.settings import load_registry
+from tests.support.cases import read_cases
 from tests.support.subscriptions import agreeable, until_taken
 from tests.support.web import Webhook
+
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[2] / "cases" / "subscriptions.yaml")
 
 SOURCES = sources_of("https://reg.example", "")
 KAFKA = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "changes.{type}"}
@@ -44,24 +48,7 @@ def test_a_message_for_kafka_has_its_topic_and_the_entity_as_key(tmp_path: Path)
     assert (message.lane, message.id) == (ROW.subject, "i-7")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "count"),
-    [
-        ({}, 1),
-        ({"types": [ROW.type]}, 1),
-        ({"types": "io.xregistry.group.created"}, 0),
-        ({"entities": ["resource"]}, 1),
-        ({"entities": ["group", "version"]}, 0),
-        ({"below": "/messagegroups/g"}, 1),
-        ({"below": "/messagegroups/g/"}, 1),
-        ({"below": ROW.subject}, 1),
-        ({"below": "/messagegroups/g/messages/m/versions"}, 0),
-        ({"below": "/messagegroups/"}, 1),
-        ({"below": "/message"}, 0),
-        ({"events": ["messagecatalog"]}, 1),
-        ({"events": ["xregistry", "messagecatalog"]}, 2),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "count"), CASES["wanted"])
 def test_what_a_subscriber_wants(tmp_path: Path, wanted: dict[str, Any], count: int) -> None:
     assert len(delivery(tmp_path, to=KAFKA, **wanted).event_filter.matching_events(ROW, SOURCES)) == count
 

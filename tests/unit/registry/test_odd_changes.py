@@ -15,6 +15,7 @@ from catalog.findings import DocumentError
 from registry.http.access import Roles
 from registry.replication.peers import Peer
 from registry.store.engine import REPLICA, VERSIONS
+from tests.support.cases import read_cases
 from tests.support.catalogs import Side, side
 from tests.support.web import Reply, Request, serving
 
@@ -102,36 +103,11 @@ def test_what_maxversions_takes_away_is_told_as_deleted(one: Side) -> None:
 
 SCHEMA = "/schemagroups/ours/schemas/s/versions/1"
 WRITTEN = {"attributes": {}, "createdat": "2026-01-01T00:00:00Z"}
+ODD = read_cases(Path(__file__).parents[2] / "cases" / "replication.yaml")
 REFUSED: dict[str, dict[str, Any]] = {
-    "another's group": change("theirs", 5),
-    "another's message": version("theirs", "m", "0000000000000009.x", 9),
-    "another's type": change("", 5, xid="/endpoints/theirs"),
-    "the model": change("", 5, xid="/modelsource"),
-    "stamps far ahead": change("ours", 2**60),
-    "a type of no such name": change("", 5, xid="/nothing/x"),
-    "its deletion": change("", 5, xid="/nothing/x", attributes=None),
-    **{f"no name {name!r}": change(name, 5) for name in ("ours/x", "\x00", "", "ours%00")},
-    **{f"no uid {uid!r}": version("ours", "m", uid, 9) for uid in ("", "\x00", "a" * 200)},
-    **{
-        f"no xid {xid!r}": change("", 5, xid=xid)
-        for xid in ("/", "/x", "schemagroups/ours", "/schemagroups/ours/schemas", "/messagegroups/ours/messages/m")
-    },
-    **{
-        f"no xid {xid!r}": change("", 5, xid=f"/schemagroups/ours{xid}")
-        for xid in ("/schemas/s/meta/1", "\x00", "/a/b/c/d/e/f")
-    },
-    **{
-        f"no state {number}": change("", 5, xid=SCHEMA, attributes=state)
-        for number, state in enumerate(
-            (
-                {},
-                {"attributes": 5, "createdat": ""},
-                {"attributes": {}, "createdat": "x"},
-                {**WRITTEN, "document": "%"},
-                {"attributes": {"epoch": {}}, "createdat": 1},
-            )
-        )
-    },
+    **{name: change("ours", 5) | more for name, more in ODD["changes"].items()},
+    **{name: version("ours", "m", "0000000000000009.x", 9) | more for name, more in ODD["versions"].items()},
+    "a uid that is too long": version("ours", "m", "a" * 200, 9),
 }
 
 

@@ -16,7 +16,7 @@ from bindings.http.request import Access
 from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, SubscriptionFilterError, parse_filter
 from registry.http.access import Roles
 from tests.support.cases import read_cases
-from tests.support.registry import served
+from tests.support.registry import Case, run, served
 from tests.support.subscriptions import LIMIT, agreeable, change, registry, subscribe, until_taken
 from tests.support.waiting import wait_until
 from tests.support.web import Webhook
@@ -52,61 +52,19 @@ def clean(client: httpx.Client) -> Iterator[None]:
         client.delete(f"/subscriptions/{each['id']}", headers=of("a"))
 
 
-def test_a_subscription_is_made_read_renewed_and_ended(client: httpx.Client) -> None:
-    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    media = {"content-type": "application/cloudevents-subscription+json", **of("1")}
-    made = client.post("/subscriptions", json={**HOOK, "id": "mine"}, headers=media)
-    assert made.status_code == 201
-    identifier = made.json()["id"]
-    assert identifier != "mine" and made.headers["location"] == f"https://reg.example/subscriptions/{identifier}"
-    path = f"/subscriptions/{identifier}"
-    assert client.get(path, headers=of("1")).json() == made.json() == {"id": identifier, **HOOK}
-    renewed = client.put(path, json={**HOOK, "expiration": soon}, headers=of("1"))
-    assert renewed.status_code == 200 and renewed.json()["expiration"].endswith("Z")
-    assert client.get("/subscriptions", headers=of("1")).json() == [renewed.json()]
-    assert client.put(path, json={**HOOK, "id": "other"}, headers=of("1")).status_code == 400
-    ended = client.delete(path, headers=of("1"))
-    assert (ended.status_code, ended.json()) == (200, renewed.json())
-    for method in ("GET", "PUT", "DELETE"):
-        assert client.request(method, path, json=HOOK, headers=of("1")).status_code == 404
+CASES = read_cases(Path(__file__).parents[2] / "cases" / "subscriptions.yaml")
 
 
-def test_writers_have_their_own_and_administrators_all(client: httpx.Client) -> None:
-    identifier = client.post("/subscriptions", json=HOOK, headers=of("1")).json()["id"]
-    path = f"/subscriptions/{identifier}"
-    for token, code in (("2", 404), ("a", 200), ("r", 403), ("x", 401)):
-        assert client.get(path, headers=of(token)).status_code == code
-    assert client.get("/subscriptions", headers=of("2")).json() == []
-    assert [each["id"] for each in client.get("/subscriptions", headers=of("a")).json()] == [identifier]
-    assert client.post("/subscriptions", json=HOOK, headers=of("r")).status_code == 403
-    assert client.delete(path, headers=of("2")).status_code == 404
-    assert client.delete(path, headers=of("a")).status_code == 200
+@pytest.mark.parametrize("case", CASES["steps"], ids=lambda case: case["name"])
+def test_steps(case: dict[str, Any], client: httpx.Client) -> None:
+    run(Case(case["name"], "", case["steps"]), client)
 
 
-def test_secrets_are_written_and_never_read(client: httpx.Client) -> None:
-    credential = {"credentialType": "PLAIN", "identifier": "u", "secret": "hush"}
-    made = client.post("/subscriptions", json={**HOOK, "sinkCredential": credential}, headers=of("1"))
-    assert made.json()["sinkCredential"] == {"credentialType": "PLAIN", "identifier": "u"}
-    assert "hush" not in client.get("/subscriptions", headers=of("a")).text
-
-
-def test_there_are_as_many_as_there_may_be(client: httpx.Client) -> None:
-    codes = [client.post("/subscriptions", json=HOOK, headers=of("1")).status_code for _ in range(6)]
-    assert codes == [201] * 5 + [403]
-
-
-def test_methods_and_forms(client: httpx.Client) -> None:
-    assert client.options("/subscriptions", headers=of("r")).headers["allow"] == "GET, HEAD, POST, OPTIONS"
-    assert client.patch("/subscriptions", headers=of("1")).status_code == 405
-    assert client.get("/subscriptions/a/b", headers=of("1")).status_code == 404
-    assert client.post("/subscriptions", content=b"{", headers=of("1")).status_code == 400
-    text = {"content-type": "text/plain", **of("1")}
-    assert client.post("/subscriptions", content=b"{}", headers=text).status_code == 415
+def test_a_large_subscription_is_refused(client: httpx.Client) -> None:
     large = {**HOOK, "types": ["x" * 70_000]}
     assert client.post("/subscriptions", json=large, headers=of("1")).status_code == 413
 
 
-CASES = read_cases(Path(__file__).parents[2] / "cases" / "subscriptions.yaml")
 REFUSED: dict[str, Any] = {**CASES["refused"], "too many types": {**HOOK, "types": ["t"] * 65}}
 
 

@@ -1,8 +1,13 @@
-"""Every error has its own exit code."""
+"""Every error has its own exit code, and is one clear line at the command line."""
 
 from __future__ import annotations
 
+import pytest
+import typer
+
 import router.errors as errors
+from router import cli
+from router.cli import run_command_line
 from router.errors import EXIT_CODES, ConfigError, RouterError, SinkError
 
 
@@ -18,3 +23,22 @@ def test_codes_and_text() -> None:
     assert (error.exit_code, error.message, error.hint) == (8, "sink lake: cannot write here", "free space")
     assert str(error) == "sink lake: cannot write here (free space)"
     assert ConfigError("x").exit_code == 3
+
+
+def test_an_unexpected_error_is_one_line_unless_debugging(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def fail(kind: str) -> None:
+        raise {"zero": ZeroDivisionError("by\nzero"), "sink": SinkError("lake", "full", hint="free it")}[kind]
+
+    monkeypatch.setattr(cli, "app", app)
+    assert run_command_line(["zero"]) == 1
+    assert capsys.readouterr().err.splitlines()[0] == "xrouter: error: unexpected ZeroDivisionError: by zero"
+    assert run_command_line(["sink"]) == 8
+    assert capsys.readouterr().err == "xrouter: error: sink lake: full\nhint: free it\n"
+    monkeypatch.setenv("XROUTER_DEBUG", "1")
+    assert run_command_line(["zero"]) == 1
+    assert "Traceback" in capsys.readouterr().err

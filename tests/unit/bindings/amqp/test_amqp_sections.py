@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
 
 import proton
 import pytest
@@ -16,6 +18,9 @@ from bindings.amqp.values import AmqpValue, DecodedMessage, MalformedMessage, de
 from bindings.parts import BINARY_KIND, Part
 from bindings.protocols import BINDINGS
 from tests.support.amqp import amqp_message, section
+from tests.support.cases import read_cases
+
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[3] / "cases" / "values" / "amqp.yaml")
 
 A_UUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 
@@ -48,29 +53,7 @@ def test_every_section_of_a_message() -> None:
     )
     message = decode_message(raw)
     assert message.body == b"body"
-    assert record(message) == {
-        "header": {"durable": True, "priority": 7, "ttl": 60000, "first-acquirer": False, "delivery-count": 2},
-        "delivery-annotations": {"x-hop": 1},
-        "message-annotations": {"x-opt": "a", "5": True},
-        "properties": {
-            "message-id": "m-1",
-            "user-id": {"base64": "bWU="},
-            "to": "to",
-            "subject": "sub",
-            "reply-to": "back",
-            "correlation-id": 9,
-            "content-type": "text/plain",
-            "content-encoding": "gzip",
-            "absolute-expiry-time": "2026-01-02T03:04:05.678Z",
-            "creation-time": "2026-01-02T03:04:05Z",
-            "group-id": "g",
-            "group-sequence": 4,
-            "reply-to-group-id": "rg",
-        },
-        "application-properties": {"a": "text", "b": 5, "c": 1.5, "e.f": {"base64": "AP8="}},
-        "footer": {"sum": 1},
-        "types": {"properties.correlation-id": "ulong", "application-properties.d": "null", "footer.sum": "ubyte"},
-    }
+    assert record(message) == CASES["every section"]
 
 
 @pytest.mark.parametrize(

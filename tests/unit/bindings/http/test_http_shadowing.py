@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from itertools import product
-from pathlib import Path
 
 import httpx
 import pytest
@@ -14,7 +12,6 @@ from bindings.http.client import ForbiddenHost, create_client
 from bindings.http.request import HttpRoute, iter_shadowing_routes
 from catalog.documents.connecting import ConnectionPolicy
 from catalog.templates import parse_template
-from router.commands.check.command import collect_findings
 from tests.support.web import Answer, Webhook
 
 ANN = frozenset({"ann"})
@@ -64,25 +61,6 @@ def test_users_and_methods_decide(earlier: HttpRoute, later: HttpRoute, expected
 def test_long_paths_take_no_time() -> None:
     assert shadowed("/" + "{x}-" * 60 + "a", "/" + "-{y}" * 60 + "a")
     assert not shadowed("/" + "{x}-" * 60 + "a", "/" + "-{y}" * 60 + "b")
-
-
-def test_check_tells_of_a_shadowed_route(tmp_path: Path) -> None:
-    def endpoint(path: str) -> dict[str, object]:
-        messages = {"m": {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": path}}}}
-        options = {"options": {"path": path}}
-        return {"usage": ["consumer"], "protocol": "HTTP", "protocoloptions": options, "messages": messages}
-
-    catalog = tmp_path / "catalog.json"
-    catalog.write_text(json.dumps({"endpoints": {"open": endpoint("/{x}"), "closed": endpoint("/secret")}}))
-    (tmp_path / "ann").write_text("hush")
-    config = tmp_path / "router.yaml"
-    sources = ["{endpoint: /endpoints/open}", "{endpoint: /endpoints/closed, users: ann}"]
-    for listed, rules in ((sources, ["shadowed-route"]), (sources[::-1], [])):
-        auth = "http: {auth: {basic: {ann: 'file:ann'}}}"
-        config.write_text(f"catalog: {{source: ./catalog.json}}\nsources: [{', '.join(listed)}]\n{auth}")
-        findings, status = collect_findings([str(catalog)], config)
-        assert [each.rule for each in findings if each.severity == "error"] == rules
-        assert status == bool(rules)
 
 
 # A client for URLs that strangers name connects to judged addresses only.

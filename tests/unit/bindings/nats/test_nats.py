@@ -16,7 +16,6 @@ from bindings.nats.binding import (
     NatsHeader,
     NatsStatus,
     StreamPlan,
-    StreamPosition,
     build_header_block,
     is_subject,
     parse_ack_subject,
@@ -27,7 +26,10 @@ from bindings.nats.binding import (
 )
 from bindings.nats.publisher import NatsDialer
 from bindings.parts import Part, native_of
+from tests.support.cases import read_cases
 from tests.support.nats import key
+
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "values" / "nats.yaml")
 
 
 def one(address: str = "a.>", **options: Any) -> EndpointSubscription:
@@ -43,42 +45,14 @@ def test_durable_has_a_name_that_stays_and_differs_by_subject() -> None:
     assert first.durable.startswith("xrouter-e-")
 
 
-@pytest.mark.parametrize(
-    "subscriptions",
-    [
-        [one("")],
-        [one("a b")],
-        [one("a..b")],
-        [one("a.>.b")],
-        [one("a\r\nPUB x 0")],
-        [one(queue="a b")],
-        [one(queue=1)],
-        [one(stream="a.b")],
-        [one(stream="S", durable="a*")],
-        [one(stream="S", deliver="last")],
-        [one(stream="S", ackwait=0)],
-        [one(stream="S", ackwait="5")],
-        [one("a", stream="S", durable="d"), one("b", stream="S", durable="d")],
-    ],
-    ids=str,
-)
-def test_what_no_server_takes_is_refused_with_the_endpoint(subscriptions: list[EndpointSubscription]) -> None:
+@pytest.mark.parametrize("subscriptions", CASES["refused"], ids=str)
+def test_what_no_server_takes_is_refused_with_the_endpoint(subscriptions: list[dict[str, Any]]) -> None:
     with pytest.raises(GatewayError, match="/endpoints/e"):
-        plan_subscriptions(subscriptions, {})
+        plan_subscriptions([one(**each) for each in subscriptions], {})
 
 
 @pytest.mark.parametrize(
-    ("text", "filter_", "published"),
-    [
-        ("a.b", True, True),
-        ("a.*", True, False),
-        (">", True, False),
-        ("a*", True, True),
-        (".a", False, False),
-        ("", False, False),
-        ("\ud800", False, False),
-        ("a" * 1025, False, False),
-    ],
+    ("text", "filter_", "published"), [*CASES["subjects"], ("\ud800", False, False), ("a" * 1025, False, False)]
 )
 def test_subjects(text: str, filter_: bool, published: bool) -> None:
     assert is_subject(text, wildcards=True) is filter_
@@ -113,26 +87,10 @@ def test_stream_message_has_stream_sequence_and_its_own_time_but_no_reply() -> N
     assert native_of(row.properties, FORM) == {"subject": "a.b", "stream": "ORDERS", "sequence": 42}
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        (ACK, StreamPosition(b"ORDERS", 42, 1_700_000_000_123_456)),
-        (b"$JS.ACK.hub.hash.S.c.1.42.7.1700000000123456789.0.random", StreamPosition(b"S", 42, 1_700_000_000_123_456)),
-        (b"$JS.ACK.hub.hash.S.c.1.42.7.1700000000123456789.0", StreamPosition(b"S", 42, 1_700_000_000_123_456)),
-        (b"$JS.ACK.short", None),
-        (b"$JS.ACK.S.c.1.x.7.1.0", None),
-        (b"_INBOX.abc", None),
-        (b"$JS.ACK.S.c.1.42.7.%d.0" % (2**63 - 1), StreamPosition(b"S", 42, (2**63 - 1) // 1000)),
-        (b"$JS.ACK.S.c.1.42.7.%d.0" % 2**63, None),
-        (b"$JS.ACK.S.c.1.%d.7.1.0" % (2**64 - 1), StreamPosition(b"S", 2**64 - 1, 0)),
-        (b"$JS.ACK.S.c.1.%d.7.1.0" % 2**64, None),
-        (b"$JS.ACK.S.c.1." + b"9" * 5000 + b".7.1.0", None),
-        ("$JS.ACK.S.c.1.\u00b2.7.1.0".encode(), None),
-        (b"", None),
-    ],
-)
-def test_where_a_message_is_stored(reply: bytes, expected: StreamPosition | None) -> None:
-    assert parse_ack_subject(reply) == expected
+@pytest.mark.parametrize(("reply", "place"), [*CASES["stored"], (f"$JS.ACK.S.c.1.{'9' * 5000}.7.1.0", None)])
+def test_where_a_message_is_stored(reply: str, place: list[Any] | None) -> None:
+    found = parse_ack_subject(reply.encode())
+    assert (found and [found.stream.decode(), found.sequence, found.time]) == place
 
 
 def test_oversized_body_is_kept_whole_and_its_size_told() -> None:

@@ -12,7 +12,6 @@ import yaml
 
 from catalog.convert import convert
 from catalog.dialects import Dialect, detect
-from catalog.dialects.detection import DEFINITION_GROUPS, MESSAGE_CATALOG, XREGISTRY
 from catalog.documents.documents import Document
 from catalog.explaining import explain
 from catalog.findings import Declarations, Findings
@@ -21,31 +20,18 @@ from catalog.load import build_catalog, listing_to_json, load
 from catalog.model import Catalog
 from catalog.parsing.pointers import resolve_pointer
 from catalog.values import is_any_timestamp
+from tests.support.cases import read_cases
 from tests.support.hybrids import DEFINITIONS, DIALECTS, LEVELS, NEW, document, pairs
+
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "dialects.yaml")
 
 SAMPLES = Path(__file__).parents[4] / "catalog" / "samples"
 
 
-@pytest.mark.parametrize(
-    ("document", "dialect"),
-    [
-        ({"definitionGroups": {}}, DEFINITION_GROUPS),
-        ({"definitiongroups": {}, "messagegroups": {}}, DEFINITION_GROUPS),
-        ({"schemaGroups": {}}, DEFINITION_GROUPS),
-        ({"endpoints": {"e": {"definitions": {}}}}, DEFINITION_GROUPS),
-        ({"endpoints": {"e": {"definitionGroups": []}}}, DEFINITION_GROUPS),
-        ({"endpoints": {"e": {"messages": {}}}}, XREGISTRY),
-        ({"specversion": "1.0-rc4"}, XREGISTRY),
-        ({"id": "g", "specversion": "0.1", "format": "NATS", "definitions": []}, MESSAGE_CATALOG),
-        ({"id": "g", "specversion": 0.1, "definitions": {}}, MESSAGE_CATALOG),
-        ({"id": "g", "messagedefinitions": {}}, MESSAGE_CATALOG),
-        ({"groups": [{"id": "g", "definitions": []}]}, MESSAGE_CATALOG),
-        ({"$schema": "http://json-schema.org/draft-07/schema", "definitions": {}}, None),
-        ({"groups": 7}, None),
-    ],
-)
-def test_told_apart_by_content(document: dict[str, Any], dialect: Dialect | None) -> None:
-    assert detect(document) is dialect
+@pytest.mark.parametrize(("document", "title"), CASES["documents"])
+def test_told_apart_by_content(document: dict[str, Any], title: str | None) -> None:
+    dialect = detect(document)
+    assert (dialect and dialect.title) == title
 
 
 def test_endpoints_and_schemas_of_cereg() -> None:

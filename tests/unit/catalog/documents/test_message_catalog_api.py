@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, PendingCatalog, load
 from catalog.model import Catalog
 from router.matching.records import RecordMatcher
+from tests.support.cases import read_cases
 from tests.support.web import Reply, Request, Web
+
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "documents" / "message_catalog.yaml")
 
 ROOT = "/api/messagecatalog"
 
@@ -129,23 +133,9 @@ def test_a_change_is_seen_and_nothing_else_costs_a_body(web: Web) -> None:
     assert isinstance(watcher.poll(), PendingCatalog)
 
 
-@pytest.mark.parametrize(
-    ("path", "reply", "says"),
-    [
-        ("/h/messagedefinitions", Reply("", 404), "answers 404"),
-        ("/h/messagedefinitions", Reply([7.5]), "lists nothing that has an id"),
-        ("/h/messagedefinitions", Reply({"detail": "none"}), "lists nothing that has an id"),
-        ("/h/messagedefinitions", Reply([".."]), "no path can end with"),
-        ("/h/messagedefinitions", Reply(["y"]), "answers 404"),
-        ("/h/messagedefinitions", Reply(["z"], 200, {"Link": "<>; rel=next"}), "was read before"),
-        ("/h/messagedefinitions", Reply([], 200, {"Link": "<http://h.invalid/>; rel=next"}), "another origin"),
-        ("/h/messagedefinitions/z", Reply([1]), "holds no JSON object"),
-        ("/h/messagedefinitions/z", Reply("", 302, {"Location": "http://127.0.0.1:1/"}), ""),
-        ("/h/messagedefinitions/z/versions", Reply(["x"]), "neither its definition nor a numbered version"),
-        ("/h", Reply("<html>"), ""),
-    ],
-)
-def test_what_can_never_be_read_is_a_finding(web: Web, path: str, reply: Reply, says: str) -> None:
+@pytest.mark.parametrize(("path", "returned", "says"), CASES["never"])
+def test_what_can_never_be_read_is_a_finding(web: Web, path: str, returned: list[Any], says: str) -> None:
+    reply = Reply(*returned)
     service = Service(web, "versions" if "versions" in path else "ids").open()
     assert service.web is web
     web.routes[ROOT + path] = reply

@@ -14,60 +14,15 @@ from hypothesis import strategies as st
 from catalog.model import Finding
 from catalog.parsing.pointers import lines_of, lines_of_findings
 from catalog.parsing.texts import parse_text
+from tests.support.cases import read_cases
 
-JSON = """
-{"a": {"b": [1,
-        2, {"c": "}{][,:\\"\\\\"}
-      ], "x/y": {
-  "z~": null}},
- "d"
- : 7}
-"""
-YAML = """\
-# a comment
-a:
-  b: [1, 2,
-      {c: d}]
-  x/y: &anchor
-    z~: "}{"
-e: *anchor
-f:
-- g: |
-    text: not a key
-  h: 1
--
-  i: 2
-"""
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "documents" / "lines.yaml")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            JSON,
-            {
-                "/a": 2,
-                "/a/b": 2,
-                "/a/b/0": 2,
-                "/a/b/1": 3,
-                "/a/b/2": 3,
-                "/a/b/2/c": 3,
-                "/a/x~1y": 4,
-                "/a/x~1y/z~0": 5,
-                "/d": 6,
-            },
-        ),
-        (YAML, {"/a": 2, "/a/b/1": 3, "/a/b/2/c": 4, "/a/x~1y/z~0": 6, "/e": 7, "/f/0/h": 11, "/f/1/i": 13}),
-        (JSON, {"/a/gone/deeper": 2, "/a/b/7": 2, "/a/b/2/gone": 3, "/d/e": 6}),
-        ("? {x: 1}\n: y\nx: 2\n", {"/x": 3}),
-        (YAML, {"/e/z~0": 7, "/f/0/g/h": 9}),
-        ("[\n[],\n\n {}]", {"/0": 2, "/1": 4}),
-        ('\ufeff{"k\\u0065y":\n{"\\u0041": 1}}', {"/key": 1, "/key/A": 2}),
-        (YAML, {"/f": 8}),
-    ],
-)
-def test_lines(text: str, expected: dict[str, int]) -> None:
-    assert lines_of(text.encode(), expected) == expected
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_lines(case: dict[str, Any]) -> None:
+    found = lines_of(case["text"].encode(), case["lines"])
+    assert {pointer: found.get(pointer) for pointer in case["lines"]} == case["lines"]
 
 
 def test_pointers_that_share_a_long_way_cost_it_once() -> None:
@@ -79,10 +34,6 @@ def test_pointers_that_share_a_long_way_cost_it_once() -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert list(lines.values()) == [*range(2, 202)] and most < 8 << 20
-
-
-def test_what_is_nowhere_has_no_line() -> None:
-    assert lines_of(JSON.encode(), ["", "/gone", "/gone/a"]) == {}
 
 
 @pytest.mark.parametrize(

@@ -55,20 +55,7 @@ def compiled(
     return compile_schema(source, library)
 
 
-@pytest.mark.parametrize(
-    ("said", "version", "draft"),
-    [
-        (DRAFT.format("04"), "draft-07", "04"),
-        (DRAFT.format("06"), "", "06"),
-        ("https://json-schema.org/draft/2019-09/schema", "", "2019-09"),
-        (None, "draft-07", "07"),
-        (None, "draft-07version", "07"),
-        (None, "draft/2019-09", "2019-09"),
-        (None, "4", "04"),
-        (None, "unknown", "2020-12"),
-        ("https://example.com/own", "draft-06", "06"),
-    ],
-)
+@pytest.mark.parametrize(("said", "version", "draft"), CASES["drafts"])
 def test_which_draft(said: str | None, version: str, draft: str) -> None:
     assert draft_of({"$schema": said}, version) == draft
 
@@ -100,21 +87,7 @@ def one(**attributes: str) -> dict[str, str]:
     return {"dataschemaformat": "JsonSchema/draft-07", **attributes}
 
 
-@pytest.mark.parametrize(
-    ("own", "base_uri", "reference", "address"),
-    [
-        ("", "", f"{GROUP}/S", None),
-        ("", "", "s.json", None),
-        ("", "", "http://x/{y}", None),
-        ("", "https://set.example/x", "a b", None),
-        ("", "", " https://elsewhere.example/s.json ", "https://elsewhere.example/s.json"),
-        ("https://own.example/x/", "https://set.example", f"#{GROUP}/S", f"https://own.example/x{GROUP}/S"),
-        ("", "https://set.example/x", f"{GROUP}/S/versions/1:N", f"https://set.example/x{GROUP}/S/versions/1:N"),
-        ("", "https://set.example/c.json", f"{GROUP}/S", f"https://set.example/c.json#{GROUP}/S"),
-        ("", "https://set.example/c.json", "s.json:N", "https://set.example/s.json:N"),
-        ("", "https://set.example/x", "../s.json#/definitions/N", "https://set.example/s.json#/definitions/N"),
-    ],
-)
+@pytest.mark.parametrize(("own", "base_uri", "reference", "address"), CASES["addresses"])
 def test_the_address_of_a_schema_is_absolute_or_none(
     own: str, base_uri: str, reference: str, address: str | None, tmp_path: Path
 ) -> None:

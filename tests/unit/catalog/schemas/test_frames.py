@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import zlib
+from pathlib import Path
 from typing import Any, get_args
 
 import hypothesis.strategies as st
@@ -13,9 +15,10 @@ from hypothesis import given, settings
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault
 from catalog.schemas.ids.client import Framing
 from catalog.schemas.ids.deciding import HEAD_BYTES, find_frame_ids, read_frame, read_message_place
-from tests.support.cases import examples
+from tests.support.cases import examples, read_cases
 from tests.support.schemas import apicurio, confluent, glue
 
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "schemas" / "formats.yaml")
 UUID = "b1946ac9-2492-4d23-8b1c-0a1b2c3d4e5f"
 BODIES = st.one_of(
     st.none(),
@@ -64,27 +67,10 @@ def test_what_is_packed_is_unpacked_within_limits() -> None:
         assert frame is not None and isinstance(frame.unpack(body), SchemaFault)
 
 
-@pytest.mark.parametrize(
-    ("data", "framing", "due"),
-    [
-        (b"\0x", "confluent", ((0,), 1)),
-        (b"\2\2x", "confluent", ((1,), 2)),
-        (b"\4\2\0x", "confluent", ((1, 0), 3)),
-        (b"\2\1x", "confluent", None),
-        (b"\1x", "confluent", None),
-        (b"\xff\xff\xff\xff\x0f", "confluent", None),
-        (b"\4\2", "confluent", None),
-        (b"", "confluent", None),
-        (b"\0x", "apicurio", ((0,), 1)),
-        (b"\3\n\1Ax", "apicurio", ("A", 4)),
-        (b"\3\n\5Ax", "apicurio", None),
-        (b"\3\x12\1Ax", "apicurio", None),
-        (b"\3\n\1\xff", "apicurio", None),
-        (b"\2x", "glue", (2, 1)),
-    ],
-)
-def test_the_place_of_a_message_is_read(data: bytes, framing: Any, due: Any) -> None:
-    assert read_message_place(data, framing) == due
+@pytest.mark.parametrize(("data", "framing", "due"), CASES["places"])
+def test_the_place_of_a_message_is_read(data: str, framing: Any, due: Any) -> None:
+    found = read_message_place(bytes.fromhex(data), framing)
+    assert json.loads(json.dumps(found)) == due
 
 
 @given(st.binary(max_size=30), st.sampled_from(["confluent", "apicurio", "glue"]))

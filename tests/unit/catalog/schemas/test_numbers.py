@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -20,34 +22,14 @@ from router.matching.inbox_columns import inbox_parts
 from router.rendering.texts import native_json
 from router.settings import Settings
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, render_letter_lines, wide_to_json_line
+from tests.support.cases import read_cases
 from tests.support.evaluating import outcome_lists
 from tests.support.exact_rendering import render_event
 
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[3] / "cases" / "values" / "numbers.yaml")
+
 U32, U64, I64 = 2**32 - 1, 2**64 - 1, 2**63 - 1
 PROTOCOLS = {"HTTP": "HTTP", "MQTT/5.0": "MQTT/5.0", "AMQP/1.0": "AMQP/1.0", "NATS": "NATS"}
-NATIVE: list[tuple[str, dict[str, Any]]] = [
-    ("HTTP", {"method": "POST", "path": "/n", "status": 599}),
-    ("HTTP", {"method": "POST", "path": "/n", "status": U64}),
-    ("MQTT/5.0", {"topic_name": "n", "qos": 2, "message_expiry_interval": 0}),
-    ("MQTT/5.0", {"topic_name": "n", "qos": 0, "message_expiry_interval": U32, "payload_format": 255}),
-    *(
-        ("AMQP/1.0", {"header": {"priority": priority, "ttl": ttl, "delivery-count": ttl}})
-        for priority, ttl in ((0, 0), (255, U32))
-    ),
-    *(
-        ("AMQP/1.0", {"properties": {"creation-time": moment, "absolute-expiry-time": moment, "group-sequence": U32}})
-        for moment in (0, -1, 1_700_000_000_000, 253_402_300_800_000, 1_700_000_000_000_000_000, I64, -I64 - 1)
-    ),
-    *(
-        (
-            "AMQP/1.0",
-            {"application-properties": {"n": number}, "message-annotations": {"x-opt-sequence-number": number}},
-        )
-        for number in (0, -1, 255, U32, U64, I64, -I64 - 1, 2**64, 1.5, 1e308, -1e308, 5e-324)
-    ),
-    ("NATS", {"subject": "n", "stream": "S", "sequence": 0}),
-    ("NATS", {"subject": "n", "stream": "S", "sequence": U64}),
-]
 RECEIVED = (0, 1, 1_700_000_000_000_000, 253_402_300_799_999_999)
 
 
@@ -84,7 +66,7 @@ def rows_of(protocol: str, native: dict[str, Any]) -> pa.RecordBatch:
     return stored.append_column("position", pa.array([f"i-0-0-{at}" for at in range(len(rows))]))
 
 
-@pytest.mark.parametrize(("protocol", "native"), NATIVE, ids=lambda value: str(value)[:70])
+@pytest.mark.parametrize(("protocol", "native"), CASES["native"], ids=lambda value: str(value)[:70])
 def test_a_number_at_its_bounds_is_routed_and_kept(judge: Evaluator, protocol: str, native: dict[str, Any]) -> None:
     batch = rows_of(protocol, native)
     lists, _ = outcome_lists("inbox", judge, batch)

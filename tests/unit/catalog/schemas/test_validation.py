@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 import threading
@@ -58,35 +57,12 @@ def test_a_body_too_large_gets_no_verdict() -> None:
     assert payloads.faults("text", [b"1"], [None])[0] is not None
 
 
-def test_it_travels() -> None:
-    payloads = PayloadValidation(CATALOG)
-    assert payloads.faults("declared", [b"1"], [None])[0] is not None
-    arrived = pickle.loads(pickle.dumps(payloads))
-    assert arrived.faults("declared", [b"1"], [None])[0] is not None
-    assert arrived.faults("declared", [b'"a"'], [None])[0] is None
-
-
 def test_validators_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "MAX_COMPILED", 2)
     payloads = PayloadValidation(catalog_of(a="text", b="text", c="text", d=None))
     for xid in "abcdabcd":
         assert (payloads.faults(xid, [b"1"], [None])[0] is None) == (xid == "d")
     assert payloads._validator.cache_info().currsize == 2
-
-
-def test_the_same_content_is_compiled_once_per_thread() -> None:
-    library = CatalogLibrary(SCHEMAS)
-    first = compile_schema(SchemaSource("JsonSchema", "", {"type": "string"}, uri="a"), library)
-    assert compile_schema(SchemaSource("JsonSchema", "", {"type": "string"}, uri="b"), library) is first
-    assert compile_schema(SchemaSource("JsonSchema", "draft-04", {"type": "string"}, uri="a"), library) is not first
-    others: list[Any] = []
-    thread = threading.Thread(
-        target=lambda: others.append(compile_schema(SchemaSource("JsonSchema", "", {"type": "string"}), library))
-    )
-    thread.start()
-    thread.join(120)
-    assert others
-    assert others[0] is not first
 
 
 def test_failures_are_remembered_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

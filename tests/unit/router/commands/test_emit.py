@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ from catalog.model import Catalog
 from catalog.record import Record
 from router.commands.emit.producer import MessageProducer, encode_record_line, join_as_batch, require_match
 from router.matching.records import RecordMatcher
+from tests.support.cases import read_cases
 
 ROOT = Path(__file__).resolve().parents[4]
 NOW = "2026-03-04T05:06:07.008Z"
@@ -33,25 +34,7 @@ def produced(catalog: Catalog, xid: str, **options: Any) -> MessageProducer:
     )
 
 
-SCHEMAS: dict[str, tuple[str, Any, str]] = {
-    "json": (
-        "JsonSchema/draft-07",
-        {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}},
-        "",
-    ),
-    "structure": (
-        "JsonStructure/draft-02",
-        {"name": "M", "type": "object", "properties": {"n": {"type": "int64"}, "d": {"type": "decimal"}}},
-        "",
-    ),
-    "avro": (
-        "Avro/1.11",
-        {"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "long"]}]},
-        "application/vnd.apache.avro",
-    ),
-    "avro-json": ("Avro/1.11", {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}, "text/json"),
-    "proto": ("Protobuf/3", 'syntax = "proto3"; message M { int32 n = 1; }', "application/protobuf"),
-}
+SCHEMAS: Final = read_cases(ROOT / "tests" / "cases" / "schemas" / "samples.yaml")["of each family"]
 
 
 def with_schema(tmp_path: Path, form: str, schema: Any, **attributes: Any) -> Catalog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +19,11 @@ from router.commands.emit.producer import MessageProducer, encode_record_line
 from router.matching.records import RecordMatcher
 from router.settings import load_settings
 from router.settings.load import read_packaged_schema
+from tests.support.cases import read_cases
 from tests.support.readme import README, block
 from tests.support.settings_pages import encode_json_schema
+
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[3] / "cases" / "settings" / "schema.yaml")
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 NAMES: Final = ("http", "kafka", "mqtt", "amqp", "nats")
@@ -121,19 +125,7 @@ def test_the_schema_takes_settings_that_are_good(tmp_path: Path) -> None:
         assert [error.message for error in schema().iter_errors(yaml.safe_load(text))] == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "triger: 1s",
-        "trigger: 5 seconds",
-        "http: {port: high}",
-        "http: {max_body: 3 stones}",
-        "sinks: {a: {type: tabel, path: x}}",
-        "sinks: {a: {type: kafka, topic: t, patition: 1}}",
-        "sources: [{endpoint: garden}]",
-        "start: sometimes",
-    ],
-)
+@pytest.mark.parametrize("text", CASES["refused"])
 def test_the_schema_refuses_what_run_refuses(tmp_path: Path, text: str) -> None:
     assert not schema().is_valid(yaml.safe_load(text))
     config = tmp_path / "router.yaml"

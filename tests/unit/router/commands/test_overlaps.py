@@ -12,8 +12,7 @@ import pytest
 
 from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.linting import overlaps as linting
-from catalog.linting.overlaps import MAX_COMPARED, MAX_OVERLAPS, MAX_PROPERTIES, find_overlaps
+from catalog.linting.overlaps import MAX_OVERLAPS, find_overlaps
 from catalog.load import build_catalog
 from catalog.model import Catalog
 from router.commands.check.command import collect_findings, iter_proven_overlaps
@@ -25,7 +24,6 @@ from tests.support.reference import Reference
 
 A, B = "/messagegroups/g/messages/a", "/messagegroups/g/messages/b"
 EVENTS = {"envelope": "CloudEvents/1.0"}
-SCHEMA = {"dataschemaformat": "JsonSchema/draft-07"}
 
 
 def options(protocol: str, **written: Any) -> dict[str, Any]:
@@ -84,27 +82,9 @@ def test_the_more_specific_of_the_two_is_named(tmp_path: Path) -> None:
     assert outcomes(document, witnessed(found[0].message)) == [A, B, A]
 
 
-def test_schemas_may_tell_such_a_record(tmp_path: Path) -> None:
-    one = {**attributes(type="t"), **SCHEMA, "dataschema": {"type": "object"}}
-    other = {**attributes(subject="s"), **SCHEMA, "dataschema": {"type": "string"}}
-    assert {severity for severity, _, _ in told(tree(one, other), tmp_path)} == {"info"}
-
-
 @pytest.mark.parametrize(("a", "b"), PAIRS["apart"])
 def test_what_is_apart_or_covered_is_no_overlap(a: dict[str, Any], b: dict[str, Any], tmp_path: Path) -> None:
     assert told(tree(a, b), tmp_path) == []
-
-
-def test_an_endpoint_says_which_definitions_meet(tmp_path: Path) -> None:
-    document = tree(attributes(type="t"), attributes(subject="s"))
-    document["messagegroups"]["h"] = {"messages": {"c": attributes(subject="u")}}
-    document["endpoints"] = {"e": {"usage": "consumer", "messagegroups": ["/messagegroups/h"]}}
-    assert told(document, tmp_path) == []
-    document["endpoints"]["e"].update(messagegroups=["/messagegroups/g", "/messagegroups/h"], protocol="KAFKA")
-    found = told(document, tmp_path)
-    assert {pointer for _, pointer, _ in found} == {A, B, "/messagegroups/h/messages/c"}
-    assert all(message.startswith("on /endpoints/e: ") for _, _, message in found)
-    assert witnessed(found[0][2])["protocol"] == "KAFKA"
 
 
 def test_witnesses_of_generated_catalogs_hold_by_the_plain_matcher() -> None:
@@ -130,21 +110,3 @@ def test_many_definitions_give_no_flood(count: int) -> None:
     for document in (large_catalog(count), {"messagegroups": {"g": {"messages": crowded}}}):
         catalog = build_catalog([Document("c.json", document)], Findings())
         assert len(tuple(find_overlaps(catalog))) <= MAX_OVERLAPS
-
-
-def test_large_definitions_make_fewer_pairs_that_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[int] = []
-
-    def counting(big: Any, small: Any) -> bool:
-        compared.append(len(big) + len(small))
-        return True
-
-    monkeypatch.setattr(linting, "covers", counting)
-    headers = {f"a{n}": {"type": "string", "required": True} for n in range(MAX_PROPERTIES)}
-    crowded = {f"m{n}": options("KAFKA", headers=headers) for n in range(50)}
-    assert not tuple(
-        find_overlaps(build_catalog([Document("c.json", {"messagegroups": {"g": {"messages": crowded}}})], Findings()))
-    )
-    # Two of a hundred each count for three; all 1,225 pairs would be compared if they were small.
-    assert set(compared) == {2 * MAX_PROPERTIES}
-    assert len(compared) == MAX_COMPARED // 3

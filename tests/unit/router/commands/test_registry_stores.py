@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 
 from registry.http.server import RegistryServer
 from registry.store.engine import open_database, store_error
-from router.cli import BROKEN_PIPE, run_command_line
+from router.cli import run_command_line
 from router.commands.registry import serve
 from router.errors import StateError
 
@@ -118,25 +117,6 @@ def test_a_store_that_breaks_as_a_command_works(
     database.close()
     message, _ = told(command_of("export", tmp_path, "{path: registry.db}", monkeypatch), capsys)
     assert f"{tmp_path}/registry.db does not answer: no such table: groups" in message
-
-
-def test_whoever_reads_the_history_may_leave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = command_of("import", tmp_path, "{path: r.db}", monkeypatch)
-    (tmp_path / "empty.xreg.json").write_text('{"specversion": "1.0-rc4", "messagegroups": {"g": {}}}')
-    assert run_command_line(command) == 0
-    capsys.readouterr()
-    reader, writer = os.pipe()
-    os.close(reader)
-    output = os.fdopen(writer, "w")
-    monkeypatch.setattr(sys, "stdout", output)
-    monkeypatch.setattr(sys, "stderr", sys.stderr)  # typer wraps both
-    with pytest.raises(SystemExit, match=f"^{BROKEN_PIPE}$"):
-        run_command_line(["registry", "history", command[2]])
-    with suppress(BrokenPipeError):
-        output.close()
-    assert capsys.readouterr().err == ""
 
 
 # ``xrouter registry serve``: what ends it before it serves.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bindings.parts import BINARY_KIND, JSON_KIND
+from bindings.parts import JSON_KIND
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
 from router.evaluation.outputs import EMPTY, sum_tallies
@@ -20,7 +20,7 @@ from router.evaluation.plan import Evaluator
 from router.matching.inbox_columns import read_inbox_rows
 from router.matching.schema_validation import Validation
 from router.matching.tie_breaker import Ambiguous
-from tests.support.cases import examples, seeds
+from tests.support.cases import examples, read_cases, seeds
 from tests.support.evaluating import outcome_lists
 from tests.support.generation import GROUP, SCHEMAS, random_catalog, random_record
 from tests.support.letters import (
@@ -137,64 +137,29 @@ def event(prefix: str, *more: Entry) -> list[Entry]:
     return [*((f"{prefix}{name}", value, None) for name, value in CORE), *more]
 
 
-HTTP, MQTT, AMQP = "headers.ce-", "user_properties.", "application-properties.cloudEvents:"
+AMQP = "application-properties.cloudEvents:"
 PATH: Entry = ("path", b"/in", None)
 STRUCTURED = b"application/CloudEvents+json; a=b"
-ORDINARY: tuple[tuple[str, list[Entry], bytes], ...] = (
-    ("HTTP", [PATH, *event(HTTP, ("headers.Content-Type", b"text/plain", None), ("headers.h1", b"", None))], b""),
-    ("HTTP", event(HTTP, (f"{HTTP}ext", None, None), ("headers.content-type", None, None)), b""),
-    ("HTTP", [PATH, ("headers.ce-id", b"%ff", None), ("headers.x", b"1", None), ("headers.x", b"2", None)], EVENT[:9]),
-    ("HTTP", [PATH, ("headers.content-encoding", None, None), ("headers.content-encoding", b"gzip", None)], b"{}"),
-    ("http/2", [PATH, ("headers.xrouter-a", b"\xff", None), ("query.q", None, None)], b"text"),
-    ("MQTT/5.0", [("topic_name", b"a", None), ("qos", b"1", JSON_KIND), *event(MQTT)], b"{}"),
-    ("MQTT/5.0", [("topic_name", b"a", None), ("user_properties.Odd Name", b"1", None)], b""),
-    ("MQTT/5.0", [("correlation_data", b"\xff", BINARY_KIND), ("topic_name", b"a/b", None)], b"\xff"),
-    ("MQTT/3.1.1", [("topic_name", b"a", None)], b'{"a": 1}'),
-    ("AMQP/1.0", event(AMQP, ("properties.user-id", b"\xff", BINARY_KIND)), b""),
-    ("AMQP/1.0", event("application-properties.cloudEvents_", ("properties.content-type", b"a/b", None)), b""),
-    ("AMQP/1.0", event(AMQP, (f"{AMQP}n", b"-7", JSON_KIND)), b""),
-    ("AMQP/1.0", [("properties.message-id", b"m", None), ("properties.creation-time", b"never", None)], b""),
-    ("AMQP/1.0", [("properties.message-id", b"a\x00", None), ("properties.creation-time", None, None)], b""),
-    ("AMQP/1.0", [("properties.message-id", b"m", None), ("stream", b"S", None), ("sequence", b"7", JSON_KIND)], b""),
-    ("AMQP/1.0", [("properties.message-id", b"", None), ("stream", b"S", None), ("sequence", b"7", JSON_KIND)], b""),
-    ("AMQP/1.0", [("properties.message-id", None, None), ("properties.message-id", b"m", None)], b""),
-    ("NATS", [("subject", b"a.b", None), ("stream", b"S", None), ("sequence", b"7", JSON_KIND)], b""),
-    ("NATS", event(HTTP, ("headers.ce-datacontenttype", b"a/b", None), ("subject", b"a", None)), b""),
-    ("HTTP", [("headers.content-type", STRUCTURED, None), ("headers.x", b"1", None)], EVENT),
-    ("MQTT/5.0", [("content_type", STRUCTURED, None), ("user_properties.x", b"1", None)], EVENT),
-    ("MQTT/3.1.1", [("topic_name", b"a", None), ("user_properties.x", b"1", None)], b"\n " + EVENT),
-    ("MQTT/3.1.1", [("topic_name", b"a", None)], b'{"specversion": 1.0}'),
-)
 IN_JSON: list[Entry] = [("properties.content-type", STRUCTURED, None)]
-ODD: dict[str, tuple[str, list[Entry], bytes | None]] = {
-    "percent": ("HTTP", event(HTTP, ("headers.ce-subject", b"a%20b", None)), b""),
-    "quotes": ("NATS", event(HTTP, ("headers.ce-subject", b'"a"', None)), b""),
-    "attribute twice": ("HTTP", event(HTTP, ("headers.ce-id", b"2", None)), b""),
-    "both prefixes": ("AMQP/1.0", event(AMQP, ("application-properties.cloudEvents_id", b"2", None)), b""),
-    "no attribute name": ("HTTP", event(HTTP, ("headers.ce-a_b", b"1", None)), b""),
-    "named data": ("NATS", event(HTTP, ("headers.ce-data", b"1", None)), b""),
-    "an attribute that is no text": ("MQTT/5.0", event(MQTT, ("user_properties.ext", b"\xff", None)), b""),
-    "a content type that is no text": ("MQTT/5.0", [("content_type", b"\xff", None)], b""),
-    "an empty id": ("HTTP", [*event(HTTP)[2:], ("headers.ce-specversion", b"1.0", None)], b""),
-    "another version": ("HTTP", [("headers.ce-specversion", b"0.3", None)], b""),
-    "a list": ("AMQP/1.0", event(AMQP, (f"{AMQP}l", b"[]", "json")), b""),
-    "no number": ("AMQP/1.0", event(AMQP, (f"{AMQP}n", b"NaN", None)), b""),
-    "bytes": ("AMQP/1.0", event(AMQP, (f"{AMQP}b", b"a", BINARY_KIND)), b""),
-    "a content type of bytes": ("HTTP", [("headers.Content-Type", b"a/b", BINARY_KIND)], b""),
-    "structured, with an escape": ("HTTP", [("headers.content-type", STRUCTURED, None)], EVENT[:-1] + b',"a":"\\n"}'),
-    "structured, but no event": ("HTTP", [("headers.content-type", STRUCTURED, None)], b"{}"),
-    "structured and binary": ("HTTP", event(HTTP, ("headers.content-type", STRUCTURED, None)), EVENT),
-    "structured, without a body": ("HTTP", [("headers.content-type", STRUCTURED, None)], None),
-    "a batch": ("HTTP", [("headers.content-type", b"application/cloudevents-batch+json", None)], b"[" + EVENT + b"]"),
-    "another media type of events": ("HTTP", [("headers.content-type", b"application/cloudevents+avro", None)], EVENT),
-    "a property twice": ("HTTP", [PATH, PATH], b""),
-    "a property that is no text": ("NATS", [("headers.h1", b"\xff", None)], b""),
-    "oversized": ("MQTT/5.0", [("oversized", b"9", None)], b""),
-    "oversized by what": ("NATS", [("oversized", None, None)], b""),
-    "undecodable": ("AMQP/1.0", [("undecodable", b"no", None)], b""),
-    "no sequence": ("NATS", [("stream", b"S", None), ("sequence", None, None)], b""),
-    "Kafka": ("KAFKA", [("topic", b"t", None)], b""),
-}
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "values" / "inbox.yaml")
+Row = tuple[str, list[Entry], bytes | None]
+
+
+def row_of_case(protocol: str, properties: list[Any], body: str | None) -> Row:
+    entries: list[Entry] = []
+    for each in properties:
+        if isinstance(each, str):
+            entries += event(each)
+        else:
+            name, value, kind = [*each, None][:3]
+            entries.append((name, None if value is None else value.encode("latin-1"), kind))
+    if body is None:
+        return protocol, entries, None
+    return protocol, entries, body.encode("latin-1").replace(b"$EVENT", EVENT).replace(b"$OPEN", EVENT[:-1])
+
+
+ORDINARY = [row_of_case(*each) for each in CASES["ordinary"]]
+ODD = {name: row_of_case(*each) for name, each in CASES["odd"].items()}
 
 
 @pytest.mark.slow

@@ -32,9 +32,7 @@ from tests.support.subscriptions import (
     SINK,
     Manager,
     Router,
-    change,
     managing,
-    registry,
     settings_of,
 )
 from tests.support.waiting import wait_until
@@ -118,17 +116,6 @@ def test_a_manager_that_is_away_is_asked_again(tmp_path: Path, manager: Manager,
     assert manager.held == {}
 
 
-@pytest.mark.slow
-def test_what_cannot_be_renewed_lasts_until_its_end(tmp_path: Path, manager: Manager, server: Webhook) -> None:
-    manager.lasts = timedelta(seconds=10)
-    router = Router(tmp_path, server.url, lasts="2s").start().until_ready()
-    server.close()
-    wait_until(lambda: router.requests("renew", "error") >= 1, LIMIT, "a renewal that fails")
-    assert router.status.check_readiness()[0]
-    wait_until(lambda: not router.status.check_readiness()[0], LIMIT, "the end of the subscription")
-    router.stop()
-
-
 @pytest.mark.parametrize(("status", "hint"), [(401, "catalog.logins"), (403, "catalog.logins"), (400, "can reach")])
 def test_a_refusal_says_what_to_do(tmp_path: Path, manager: Manager, server: Webhook, status: int, hint: str) -> None:
     manager.before = lambda request: Answer(status, {}, b'{"detail": "no\\nway"}')
@@ -201,22 +188,6 @@ def test_what_is_delivered_comes_by_the_gateway(tmp_path: Path, manager: Manager
         assert manager.deliver("told", "1") == [202]
         assert counted() == 1
     assert manager.held == {}
-
-
-@pytest.mark.slow
-def test_our_own_registry_is_such_a_manager(tmp_path: Path) -> None:
-    (tmp_path / "registry").mkdir()
-    with registry(tmp_path / "registry") as client:
-        with taking(tmp_path, str(client.base_url).rstrip("/"), lasts="3s") as counted:
-            (held,) = client.get(PATH).json()
-            ends = held["expiration"]
-            wait_until(
-                lambda: client.get(PATH).json()[0]["expiration"] != ends, LIMIT, "the subscription to be renewed"
-            )
-            change(client, "m", "new")
-            wait_until(lambda: counted() >= 1, LIMIT, "an event of the registry")
-            assert len(client.get(PATH).json()) == 1
-        assert client.get(PATH).json() == []
 
 
 def test_a_subscription_needs_a_manager_and_http(tmp_path: Path) -> None:

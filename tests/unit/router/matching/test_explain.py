@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from catalog.model import Catalog, Definition, Endpoint, Property
-from router.cli import run_command_line
 from router.commands.match import ExplanationWriter
 from router.matching.explanation import BEST, EventExplanation, Explainer, RecordExplanation
 from router.matching.records import RecordMatcher
 from router.matching.schema_validation import Validation
 from tests.support.cases import seeds
 from tests.support.generation import ENDPOINT, GROUP, SCHEMAS, random_catalog, random_record
-
-SAMPLE = Path(__file__).resolve().parents[4] / "catalog" / "samples" / "greenhouse.xreg.yaml"
 
 
 def explained(catalog: Catalog, line: str, *, everything: bool = False, **scope: Any) -> RecordExplanation:
@@ -75,22 +71,6 @@ def test_the_winner_is_that_of_match(seed: int) -> None:
                 agree(event, each)
                 assert everything or len(event.candidates) <= BEST
                 assert not everything or not event.more
-
-
-@pytest.mark.slow
-def test_every_outcome_is_met() -> None:
-    met: set[str] = set()
-    for seed in range(1000, 1006):
-        rng = Random(seed)
-        catalog = random_catalog(rng, 12)
-        matcher = RecordMatcher(catalog, endpoint=ENDPOINT, validation="always" if seed % 2 else "ambiguous")
-        lines = [json.dumps(random_record(rng, catalog)) for _ in range(80)]
-        for line in lines:
-            (outcome,) = matcher.decide([line])
-            if outcome["outcome"] != "batch":
-                told = Explainer(matcher).explain(1, line)
-                met |= {agree(event, outcome) for event in told.events}
-    assert met >= {"routed", "no-match", "ambiguous", "schema-violation", "invalid-cloudevent", "undecodable"}
 
 
 def define(name: str, *options: Property, **rest: Any) -> Definition:
@@ -182,21 +162,6 @@ def test_faults_of_an_event_are_told_one_by_one() -> None:
     text = written(json.dumps({"protocol": "KAFKA", "endpoint": ENDPOINT, "native": native}))
     assert "    ✗ source: missing" in text and "    ✗ type: missing" in text
     assert "dead letter, invalid-cloudevent" in text
-
-
-def test_the_command(capsysbinary: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*arguments: str) -> tuple[int, str]:
-        lines = b'{"protocol":"HTTP","native":{"path":"/"}}\n\nno record\n'
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
-        status = run_command_line(["match", "--catalog", str(SAMPLE), *arguments])
-        return status, capsysbinary.readouterr().out.decode()
-
-    status, text = run("--explain")
-    assert status == 0
-    assert "record 1: HTTP\n" in text and "record 2: no record\n" in text and "more candidates (--all" in text
-    status, text = run("--explain", "--all")
-    assert status == 0 and "more candidate" not in text
-    assert run("--all")[0] == 2
 
 
 def test_ascii_where_the_encoding_shows_no_more() -> None:

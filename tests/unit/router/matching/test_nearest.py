@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from router.matching.nearest import LOOKS, MOST, SPELLED, NearestFinder, Spellings, property_name
+from router.matching.nearest import LOOKS, MOST, SPELLED, property_name
 from router.matching.records import RecordMatcher
 from tests.support.cases import seeds
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
@@ -132,29 +132,6 @@ def test_a_typo_is_found_among_thousands(typo: str) -> None:
     """All of them fail by one property, and the one that was meant is far behind in the alphabet."""
     definitions = [define(f"m{number:04}", type=f"order.{number}.placed") for number in range(9_000)]
     assert names(only(catalog_of(*definitions), headers(type=typo)))[0] == "m7777"
-
-
-def test_values_misspelt_each_in_its_own_way_share_the_order_of_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All candidates are looked at once, and then only those that tie at the front, whose spelling decides."""
-    definitions = [define(f"m{number:03}", site=f"s{number // 10}", type=f"order.{number}") for number in range(500)]
-    scores, min_distances, ordered, spelled = NearestFinder._candidate_bounds, Spellings.min_distances, [], []
-
-    def scoring(self: NearestFinder, *row: Any) -> Any:
-        ordered.append(row)
-        return scores(self, *row)
-
-    def spelling(self: Spellings, text: str, numbers: Any) -> Any:
-        found = min_distances(self, text, numbers)
-        spelled.append(len(found))
-        return found
-
-    monkeypatch.setattr(NearestFinder, "_candidate_bounds", scoring)
-    monkeypatch.setattr(Spellings, "min_distances", spelling)
-    matcher = RecordMatcher(catalog_of(*definitions), endpoint=ENDPOINT)
-    outcomes = matcher.decide([headers(site="s7", type=f"ordr.{number}") for number in range(60, 80)])
-    assert [names(outcome["nearest"])[0] for outcome in outcomes[10:]] == [f"m{number:03}" for number in range(70, 80)]
-    assert len(ordered) == 1
-    assert spelled == [10] * 2 * 20, "site and type of the ten that tie"
 
 
 def test_endless_values_are_far_and_quickly_told() -> None:

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-import xrouter
 from catalog.model import PROTOCOLS
 from router.matching.records import FEW, RecordMatcher, parse_entry
 from router.matching.schema_validation import Validation
-from tests.benchmarks.library import catalog_of, iter_records, microseconds
 from tests.support.generation import ENDPOINT, random_catalog, random_record
 
 
@@ -42,11 +40,3 @@ def test_routed_records_of_every_protocol_need_no_columns(monkeypatch: pytest.Mo
     monkeypatch.setattr(RecordMatcher, "_match_rows", lambda self, rows: [pytest.fail("columns")] if rows else [])
     assert {matcher.decide([line])[0]["outcome"] for line in routed} == {"routed"}
     assert {parse_entry(0, line)[1].protocol for line in routed} == set(PROTOCOLS)
-
-
-@pytest.mark.full
-def test_a_record_takes_less_than_100_microseconds() -> None:
-    catalog = xrouter.load(catalog_of(1_500))
-    for kind, records in iter_records(catalog, 500):
-        catalog.match(records[0])
-        assert microseconds(catalog.match, records, 5) < 100, kind

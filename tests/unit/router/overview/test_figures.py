@@ -16,10 +16,7 @@ from router.evaluation.outputs import Tally
 from router.overview import overview, picture
 from router.overview.overview import CHARTS, draw_chart
 from router.overview.picture import (
-    ARRIVED,
-    LAG,
     LATENCY,
-    RECORDS,
     FigureReading,
     Figures,
     Point,
@@ -57,15 +54,6 @@ def test_a_pushed_endpoint_has_its_own_lag_and_age_and_not_those_of_the_whole_in
     assert told["lag"] == 20 and 7 < told["oldest_seconds"] < 60
     assert told["arriving"]["records"] == 70
     assert served.told()["inbox"]["records"] == 500
-
-
-def test_what_arrives_is_told_beside_what_is_finished() -> None:
-    before = {(ARRIVED, TILL): 100.0, (RECORDS, TILL, "routed", ""): 100.0}
-    now = {(ARRIVED, TILL): 700.0, (RECORDS, TILL, "routed", ""): 160.0, (LAG, TILL): 540.0}
-    reading = FigureReading(now, before, 60.0)
-    assert reading.sum_by(ARRIVED)[TILL]["rate"] == 10.0
-    assert reading.outcomes()[TILL]["routed"]["rate"] == 1.0
-    assert reading.get_lag(TILL) == reading.get_lag() == 540
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import subprocess
 import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.columns.entries import encode_base64
 from bindings.events import encode_event, restore_types
 from bindings.kafka.record_columns import SOURCE_SCHEMA, KafkaColumnReader
 from router.rendering.events import (
@@ -27,8 +24,6 @@ from router.rendering.texts import (
     EVENT_TYPE,
     INSTANT,
     SourceKind,
-    decode_texts,
-    escape_json,
     native_json,
     parse_instant,
     parse_instants,
@@ -284,25 +279,6 @@ def test_instants_at_the_bounds_are_not_read_one_by_one(monkeypatch: pytest.Monk
     exact = [parse_instant(text) for text in plain]
     monkeypatch.setattr("router.rendering.texts.parse_instant", lambda text: None)
     assert parse_instants(pa.array(plain, pa.string())).cast(pa.int64()).to_pylist() == exact
-
-
-@given(st.lists(st.one_of(st.none(), VALUES, st.binary(max_size=40))), st.integers(0, 3))
-def test_texts_are_escaped_and_coded_as_one_by_one(values: list[bytes | None], begin: int) -> None:
-    array = pa.array(values, pa.binary())[begin:]
-    texts, broken = decode_texts(array)
-    kept = array.to_pylist()
-    coded = [None if value is None else base64.b64encode(value).decode() for value in kept]
-    assert encode_base64(array).to_pylist() == coded
-    for at, value in enumerate(kept):
-        try:
-            expected = None if value is None else value.decode()
-            assert at not in broken
-        except UnicodeDecodeError:
-            expected = None
-            assert at in broken
-        assert texts[at].as_py() == expected
-    plain = [None if text is None else msgspec.json.encode(text).decode()[1:-1] for text in texts.to_pylist()]
-    assert escape_json(texts).to_pylist() == plain
 
 
 @pytest.mark.slow

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from router.dead_letters.dead_letter import DeadLetter, rows_of
-from router.dead_letters.reading import DeadLetterFilter, parse_time_option
+from router.dead_letters.reading import DeadLetterFilter
 from router.errors import RouterError
 from router.replay import batches as replaying
 from router.replay.batches import Selection, group_letters, missing_sinks
@@ -23,37 +23,6 @@ NEAREST = ({"message": "/messagegroups/G/messages/M", "mismatches": []},)
 LETTER = DeadLetter(
     "a", "no-match", "x", NEAREST, "/endpoints/e", "HTTP", {"path": "/"}, b"{}", "1", "p-0-1", WHEN, WHEN, 1, "dead"
 )
-
-
-@pytest.mark.parametrize(
-    ("wanted", "taken"),
-    [
-        (DeadLetterFilter(), True),
-        (DeadLetterFilter(ids=frozenset("a")), True),
-        (DeadLetterFilter(ids=frozenset("b")), False),
-        (DeadLetterFilter(since=WHEN), True),
-        (DeadLetterFilter(since=WHEN + timedelta(seconds=1)), False),
-        (DeadLetterFilter(until=WHEN), False),
-        (DeadLetterFilter(until=WHEN + timedelta(seconds=1)), True),
-        (DeadLetterFilter(standings=frozenset({"parked"})), False),
-        (DeadLetterFilter(standings=frozenset({"open", "parked"}), reasons=frozenset({"no-match"})), True),
-    ],
-)
-def test_filter(wanted: DeadLetterFilter, taken: bool) -> None:
-    assert wanted.matches(LETTER, "open") is taken
-
-
-def test_a_letter_without_a_time_is_of_no_time() -> None:
-    assert not DeadLetterFilter(since=WHEN).matches(replace(LETTER, failed=None), "open")
-    assert DeadLetterFilter().matches(replace(LETTER, failed=None), "open")
-
-
-def test_times_of_a_command_line() -> None:
-    assert parse_time_option("2026-01-02", "--since") == WHEN
-    assert parse_time_option("2026-01-02T01:00:00+01:00", "--since") == WHEN
-    ago = parse_time_option("2h ago", "--since")
-    assert ago is not None
-    assert timedelta(hours=1, minutes=59) < datetime.now(UTC) - ago < timedelta(hours=2, minutes=1)
 
 
 def test_standing_decides_and_what_failed_too_often_is_parked(tmp_path: Path) -> None:

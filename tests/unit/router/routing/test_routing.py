@@ -9,7 +9,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -23,8 +23,10 @@ from router.matching.records import RecordMatcher
 from router.settings import REASONS
 from router.settings.routes import make_event_values, parse_name
 from tests.support import plain
-from tests.support.cases import judged, kafka_rows, plan_of
+from tests.support.cases import judged, kafka_rows, plan_of, read_cases
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
+
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[3] / "cases" / "routes" / "validation.yaml")
 
 GLOBS = ("a", "a*", "*", "?*", "b", "7", "t", "m0*", "[a-b]", "*/*", "*b", "")
 ATTRIBUTES = ("type", "source", "subject", "ext", "time", "datacontenttype", "id", "none")
@@ -206,28 +208,9 @@ def event(type_: str, body: Any, **attributes: str) -> str:
 
 
 GOOD, BAD = {"n": 1, "m": 1}, {"n": "one"}
-SCHEMA_CASES = [
-    # global, route by subject, type, body -> the route's number or the reason
-    ("never", "always", "number", BAD, "schema-violation"),
-    ("never", "always", "number", GOOD, 0),
-    ("never", "always", "free", BAD, 0),
-    ("never", "ambiguous", "number", BAD, 0),
-    ("never", "always", "length", GOOD, "ambiguous"),
-    ("ambiguous", "always", "number", BAD, "schema-violation"),
-    ("ambiguous", "always", "length", GOOD, 0),
-    ("ambiguous", "never", "length", BAD, "schema-violation"),
-    ("ambiguous", "never", "number", BAD, 0),
-    ("always", "never", "number", BAD, 0),
-    ("always", "never", "number", GOOD, 0),
-    ("always", "ambiguous", "number", BAD, 0),
-    ("always", "never", "length", BAD, "schema-violation"),
-    ("always", "always", "number", BAD, "schema-violation"),
-    ("always", None, "number", BAD, "schema-violation"),
-    ("ambiguous", None, "number", BAD, 0),
-]
 
 
-@pytest.mark.parametrize(("mode", "route", "type_", "body", "became"), SCHEMA_CASES)
+@pytest.mark.parametrize(("mode", "route", "type_", "body", "became"), CASES["validation"])
 def test_a_route_asks_for_more_or_less_of_a_body(
     mode: str, route: str | None, type_: str, body: Any, became: Any, tmp_path: Path
 ) -> None:

@@ -18,7 +18,9 @@ from router.evaluation.plan import Plan
 from router.realtime import PLAIN_FORMS, FastPathType, find_fast_types
 from router.settings import settings_from_dict
 from tests.support import plain
+from tests.support.cases import read_cases
 
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "routes" / "settled.yaml")
 BUS = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "out"}
 ORDER = {"type": {"value": "order"}}
 PATHS = {"value": "/shops/{shop}/{order}", "type": "uritemplate"}
@@ -56,36 +58,12 @@ def test_a_type_of_one_definition_is_settled_with_all_it_asks() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
-        pytest.param({"a": message(ORDER), "b": message({**ORDER, "source": PATHS})}, id="another takes the type"),
-        pytest.param({"a": message(ORDER), "b": message({})}, id="another takes any type"),
-        pytest.param({"a": message(ORDER), "b": message({"type": {"value": "ord{x}"}})}, id="another has a template"),
-        pytest.param({"a": message({**ORDER, "source": {"value": "/{a}-{b}"}})}, id="placeholders within a segment"),
-        pytest.param({"a": message({**ORDER, "source": {"value": "/{a}/{a}"}})}, id="a placeholder twice"),
-        pytest.param({"a": message({**ORDER, "n": {"type": "integer", "value": "1"}})}, id="a number to be equal"),
-        pytest.param({"a": message({**ORDER, "n": {"type": "boolean", "required": True}})}, id="a boolean"),
-        pytest.param(
-            {"a": message(ORDER, protocol="KAFKA", protocoloptions={"key": {"value": "{k}"}})}, id="the record's key"
-        ),
-    ],
-)
+@pytest.mark.parametrize("messages", CASES["left"].values(), ids=CASES["left"])
 def test_what_the_matcher_may_decide_otherwise_is_left_to_it(messages: dict[str, Any]) -> None:
-    assert settled(messages) == {}
+    assert settled({name: {"envelope": "CloudEvents/1.0", **each} for name, each in messages.items()}) == {}
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        {"sinks": {"bus": {**BUS, "topic": "out.{context.shop}"}}},
-        {"sinks": {"bus": {**BUS, "key": "{messageid}"}}},
-        {"sinks": {"bus": {**BUS, "mode": "structured"}}},
-        {"routes": [{"to": ["bus"], "validate": "always"}]},
-        {"routes": [{"when": {"context": {"shop": "1"}}, "to": ["bus"]}, {"to": ["bus"]}]},
-        {"sinks": {"bus": {"type": "jsonl"}}},
-    ],
-)
+@pytest.mark.parametrize("told", CASES["told"])
 def test_where_values_or_bodies_decide_the_way_nothing_is_settled(told: dict[str, Any]) -> None:
     assert settled({"order": message({**ORDER, "source": PATHS})}, **told) == {}
 

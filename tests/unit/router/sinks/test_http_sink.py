@@ -103,14 +103,6 @@ def test_refused_rows_are_told_and_the_rest_is_sent(tmp_path: Path) -> None:
     assert len(hook.seen) == 10
 
 
-def test_an_address_too_long_refuses_that_row_only(tmp_path: Path) -> None:
-    with Webhook() as hook:
-        table = pa.concat_tables([rows(1), rows(1, type="x" * 9000, position="t-9-9")])
-        result = sink(tmp_path, hook).write(table, FIRST)
-    assert [record.position for record in result.refused] == ["t-9-9"]
-    assert len(hook.taken) == 1
-
-
 def test_a_body_past_the_limit_is_refused_unsent(tmp_path: Path) -> None:
     with Webhook() as hook:
         table = pa.concat_tables([rows(1), rows(1, data=b"x" * 100, position="t-9-9")])

@@ -25,27 +25,6 @@ def addresses_of(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     return receiving(endpoint.protocol).list_addresses(endpoint, catalog)
 
 
-@pytest.mark.parametrize(
-    ("protocol", "name", "templates", "expected"),
-    [
-        ("MQTT/5.0", "topic_name", ["{any}", "a/b"], ("#",)),
-        ("MQTT/3.1.1", "topic_name", ["b/{x}", "a/b", "b/c", "a/+"], ("b/+", "a/+")),
-        ("MQTT/5.0", "topic_name", ["a/#/b", "a/b+", "c"], ("c",)),
-        ("NATS", "subject", ["{any}", "a.b"], (">",)),
-        ("NATS", "subject", ["b.{x}", "a.b", "b.c", "b.*.>"], ("b.*", "a.b", "b.*.>")),
-    ],
-)
-def test_definitions_say_what_to_subscribe_to(
-    protocol: str, name: str, templates: list[str], expected: tuple[str, ...]
-) -> None:
-    definitions = {
-        f"/m/{at}": Definition(f"/m/{at}", "/m", protocol=protocol, protocoloptions=(Property(name, "string", text),))
-        for at, text in enumerate(templates)
-    }
-    endpoint = Endpoint("/endpoints/e", protocol=protocol, candidates=tuple(definitions))
-    assert addresses_of(endpoint, Catalog(definitions)) == expected
-
-
 def test_options_come_before_addresses_and_definitions() -> None:
     topic = Property("topic_name", "uritemplate", "plant/{line}/state")
     definitions = {

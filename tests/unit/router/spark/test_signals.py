@@ -30,14 +30,6 @@ def test_each_asks_for_a_drain(hangup: None, number: signal.Signals) -> None:
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
-def test_a_hangup_in_the_middle_of_a_drain_changes_nothing(hangup: None) -> None:
-    stop = threading.Event()
-    with handle_signals(stop):
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert stop.wait(5)
-
-
 def test_a_second_signal_while_the_first_is_answered_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads that it drains may send the next at that moment."""
     ended: list[int] = []

@@ -115,14 +115,6 @@ def test_one_replay_at_a_time_and_a_killed_one_is_no_matter(tmp_path: Path) -> N
         holder.join(120)
 
 
-def test_a_reader_sees_all_or_none_and_never_waits(tmp_path: Path) -> None:
-    with LetterLedger.open(tmp_path) as writer, LetterLedger.open(tmp_path) as reader:
-        with writer.database.transaction() as database:
-            database.execute("INSERT INTO letters VALUES ('a', 'replayed', 1, '', '', '')")
-            assert reader.standing(["a"]) == {"a": "open"}
-        assert reader.standing(["a"]) == {"a": "replayed"}
-
-
 def test_without_a_ledger_nothing_is_made_to_look(tmp_path: Path) -> None:
     with LetterLedger.open(tmp_path, create=False) as ledger:
         assert ledger.standing(["a"]) == {"a": "open"} and ledger.pending() is None

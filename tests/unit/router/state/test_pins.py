@@ -36,16 +36,6 @@ def test_a_plan_is_there_for_as_long_as_a_batch_names_it(state: StateFolder) -> 
     assert store.plan(A) == b"plan a"
 
 
-def test_plans_do_not_pile_up(state: StateFolder) -> None:
-    for reload in range(30):
-        plan = f"{reload:032}"
-        for query in QUERIES:
-            state.batches.pin(query, reload, plan, b"plan")
-            if query == QUERIES[0]:
-                assert plans_of(state) == {row[0] for row in state.database.read("SELECT plan FROM pins")}
-    assert len(plans_of(state)) == 3
-
-
 def test_a_replay_and_a_batch_keep_the_plans_of_each_other(state: StateFolder) -> None:
     state.batches.pin("inbox", 0, A, b"plan a")
     with LetterLedger.open(state.root) as ledger:

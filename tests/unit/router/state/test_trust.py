@@ -21,7 +21,8 @@ from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from tests.support.cases import read_cases
 
-CASES: Final = Path(__file__).resolve().parents[3] / "cases" / "settings" / "sinks.yaml"
+CASES: Final = Path(__file__).resolve().parents[3] / "cases" / "settings"
+TRUST: Final = read_cases(CASES / "trust.yaml")
 SECRETS = {"P": "hush"}
 LOGIN = "username: u, password: '${P}'"
 SOURCE = "sources: [{endpoint: /endpoints/e, %s}]"
@@ -52,7 +53,7 @@ def admitted(plan: Plan) -> dict[str, list[str]]:
     return pinned_addresses(Path(plan.settings.state))
 
 
-@pytest.mark.parametrize("case", read_cases(CASES), ids=lambda case: case["sink"])
+@pytest.mark.parametrize("case", read_cases(CASES / "sinks.yaml"), ids=lambda case: case["sink"])
 def test_settings_of_a_sink(tmp_path: Path, case: dict[str, Any]) -> None:
     text = "sinks: {s: {%s}, e: {type: jsonl, path: ./o}}\nroutes: [{to: e}]\ndead_letters: {sinks: [e]}"
     if "fault" in case:
@@ -69,18 +70,7 @@ def test_a_registry_gets_its_password_in_plain_text_if_the_settings_say(tmp_path
     load_settings(tmp_path / "r.yaml", SECRETS)
 
 
-@pytest.mark.parametrize(
-    ("uri", "more", "security", "protocol"),
-    [
-        ("SSL://h:9093", "", "SSL", "SSL"),
-        ("sasl_ssl://h:9093", LOGIN, "SASL_SSL", "SASL_SSL"),
-        ("Plaintext://h:9093", "", "PLAINTEXT", "PLAINTEXT"),
-        ("SASL_PLAINTEXT://h:9093", f"{LOGIN}, allow_plaintext_password: true", "SASL_PLAINTEXT", "SASL_PLAINTEXT"),
-        ("kafka://h:9093", "", "", "PLAINTEXT"),
-        ("h:9093", "tls: {}", "", "SSL"),
-        ("SSL://h:9093,i:9093 j:1", "", "SSL", "SSL"),
-    ],
-)
+@pytest.mark.parametrize(("uri", "more", "security", "protocol"), TRUST["schemes"])
 def test_the_scheme_of_kafka_addresses_decides(
     tmp_path: Path, uri: str, more: str, security: str, protocol: str
 ) -> None:
@@ -97,15 +87,7 @@ def test_the_scheme_of_kafka_addresses_decides(
     admitted(plan)
 
 
-@pytest.mark.parametrize(
-    ("uri", "more", "fault"),
-    [
-        ("SSL://h", LOGIN, "SSL, which has no login, but username is set"),
-        ("SASL_SSL://h", "lane: x", "there is no login"),
-        ("PLAINTEXT://h", "tls: {}", "which has no TLS, but tls is set"),
-        ("SSL://h PLAINTEXT://i", "lane: x", "name SSL and PLAINTEXT"),
-    ],
-)
+@pytest.mark.parametrize(("uri", "more", "fault"), TRUST["contradictions"])
 def test_settings_that_contradict_a_scheme_are_an_error(tmp_path: Path, uri: str, more: str, fault: str) -> None:
     write_catalog(tmp_path, uri, kind="kafka")
     with pytest.raises(ConfigError, match=fault):
@@ -130,15 +112,7 @@ def test_a_source_of_the_catalog_needs_leave_too(tmp_path: Path, kind: str) -> N
     admitted(plan_of(tmp_path, SOURCE % f"{LOGIN}, allow_plaintext_password: true"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "first", "good", "moved"),
-    [
-        ("mqtt", "mqtts://h", "mqtts://H:8883/x", ["mqtts://other", "mqtts://h:1", "mqtts://h mqtts://other"]),
-        ("nats", "tls://h tls://i", "tls://i", ["tls://j"]),
-        ("amqp", "amqps://h", "amqps://h:5671", ["amqps://evil"]),
-        ("kafka", "SASL_SSL://h", "sasl_ssl://h:9092", ["SASL_SSL://h:1", "SASL_SSL://h,x"]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "first", "good", "moved"), TRUST["moved"])
 def test_a_catalog_cannot_move_where_credentials_go(
     tmp_path: Path, kind: str, first: str, good: str, moved: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,14 +145,7 @@ def _refused(active: Plan) -> list[dict[str, Any]]:
     return refused
 
 
-@pytest.mark.parametrize(
-    ("kind", "own", "first", "pinned", "moved"),
-    [
-        ("mqtt", "uri: mqtts://other", "mqtts://h", "mqtts://h:8883", "mqtts://other"),
-        ("http", "", "https://h/in", "https://h:443", "https://other/in"),
-        ("kafka", "bootstrap_servers: 'SASL_SSL://other:1'", "SASL_SSL://h:1", "sasl_ssl://h:1", "SASL_SSL://other:1"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "own", "first", "pinned", "moved"), TRUST["sinks"])
 def test_sinks_of_endpoints_are_held_too(
     tmp_path: Path, kind: str, own: str, first: str, pinned: str, moved: str
 ) -> None:

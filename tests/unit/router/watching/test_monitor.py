@@ -16,8 +16,6 @@ from typing import Final
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
-from prometheus_client.openmetrics.exposition import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
 from bindings.http.monitor import METRICS_LIMITS
 from catalog.model import Finding
@@ -255,12 +253,3 @@ def test_gateway_counts_from_many_threads_are_all_kept() -> None:
         thread.join()
     assert value(metrics, "xrouter_gateway_received_total", endpoint="/endpoints/a") == 8000
     assert value(metrics, "xrouter_gateway_acknowledged_total", endpoint="/endpoints/a") == 8000
-
-
-def test_each_router_has_a_registry_of_its_own_and_both_forms_can_be_read() -> None:
-    first, second = Metrics(["lake"]), Metrics(["lake"])
-    first.count_sink_write("lake", "ok")
-    assert value(second, "xrouter_sink_writes_total", sink="lake", result="ok") == 0
-    text = generate_latest(first.registry).decode()  # type: ignore[no-untyped-call]
-    assert text.endswith("# EOF\n") and "_created" not in text
-    assert list(text_string_to_metric_families(text.replace("# EOF\n", "")))

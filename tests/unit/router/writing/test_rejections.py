@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,9 @@ from router.sinks import RejectedRow
 from router.writing.kafka_records import MAX_HEADER_CHARS
 from router.writing.outcomes import SINK_REJECTED, Rejections, format_detail, parse_sinks
 from router.writing.writer import may_exceed_cap
+from tests.support.cases import read_cases
+
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[3] / "cases" / "values" / "templates.yaml")
 
 M, E = "/messagegroups/G/messages/M", "/endpoints/E"
 
@@ -93,21 +98,7 @@ def catalog(*attributes: Property) -> Catalog:
     return Catalog(definitions, endpoints={f"/endpoints/{n}": Endpoint(f"/endpoints/{n}") for n in range(2)})
 
 
-@pytest.mark.parametrize(
-    ("template", "most", "counted"),
-    [
-        ("fixed", 1, False),
-        ("{messagegroup}.{messageid}", 3, False),
-        ("{messageid}", 2, True),
-        ("{endpointid}", 2, False),
-        ("{endpoint}.{message}", 5, True),
-        ("{endpoint}.{message}", 6, False),
-        ("{type}", 3, False),
-        ("{attributes.type}", 2, True),
-        ("{context.plant}", 10_000, True),
-        ("{subject}", 10_000, True),
-    ],
-)
+@pytest.mark.parametrize(("template", "most", "counted"), CASES["counted"])
 def test_only_what_the_catalog_does_not_bound_is_counted(template: str, most: int, counted: bool) -> None:
     sink = KafkaSink(type="kafka", bootstrap_servers="b", topic=template, max_destinations=most)
     assert may_exceed_cap(sink, parse_name(template), catalog(TYPED)) is counted

@@ -9,14 +9,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from catalog.model import Catalog
 from router.sinks import Commit
@@ -26,27 +26,16 @@ from router.sinks.tables import upkeep as merging
 from router.sinks.tables import upkeep as tending
 from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.upkeep import Upkeep
+from tests.support.cases import read_cases
 from tests.support.waiting import wait_until
 from tests.unit.router.sinks.tables.tended_writer import APP, AT_ONCE, EVERY, write
 from tests.unit.router.sinks.tables.test_staging import rows
 
+CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[4] / "cases" / "kill_points.yaml")
+
 ROOT: Final = Path(__file__).parents[5]
 HOUR: Final = timedelta(hours=1)
-POINTS: Final = (
-    ("router.sinks.tables.upkeep:Upkeep._set_retention", "before"),
-    ("router.sinks.tables.upkeep:Upkeep._set_retention", "after"),
-    ("router.sinks.tables.head:TableHead.replace_files", "before"),
-    ("router.sinks.tables.head:TableLog.write_entry", "before"),
-    ("router.sinks.tables.head:TableLog.write_entry", "after"),
-    ("router.sinks.tables.head:os.link", "before"),
-    ("router.sinks.tables.upkeep:merge_small_files", "after"),
-    ("deltalake.table:DeltaTable.vacuum", "before"),
-    ("deltalake.table:DeltaTable.vacuum", "after"),
-    ("deltalake.table:DeltaTable.create_checkpoint", "after"),
-    ("router.sinks.tables.upkeep:make_checkpoint_durable", "after"),
-    ("deltalake.table:DeltaTable.cleanup_metadata", "before"),
-    ("deltalake.table:DeltaTable.cleanup_metadata", "after"),
-)
+POINTS: Final = [tuple(each) for each in CASES["upkeep"]]
 FEW: Final = (POINTS[2], POINTS[6])
 
 
@@ -192,18 +181,6 @@ def test_readers_of_an_older_version_go_on_within_the_retention(tmp_path: Path) 
     for version, reader in readers.items():
         assert ids(reader.file_uris()) == wanted(version + 1)
         assert ids(DeltaTable(tmp_path, version=reader.version()).file_uris()) == wanted(version + 1)
-
-
-def test_another_writer_is_met_where_the_entry_is_written(tmp_path: Path) -> None:
-    first, second = (DeltaSink("lake", str(tmp_path), WIDE) for _ in range(2))
-    assert write(first, 0).rows == 2
-    assert write(second, 0).repeated
-    assert write(second, 1).rows == 2
-    assert write(first, 1).repeated
-    write_deltalake(tmp_path, DeltaTable(tmp_path).to_pyarrow_table().slice(0, 0), mode="append")
-    assert write(first, 2).rows == 2
-    assert write(second, 3).rows == 2
-    assert ids(DeltaTable(tmp_path).file_uris()) == wanted(4)
 
 
 def test_a_head_whose_entries_were_removed_reads_the_log_again(tmp_path: Path) -> None:
