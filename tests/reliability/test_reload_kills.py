@@ -13,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
 import httpx
 import pytest
-from deltalake import DeltaTable
 
 from bindings.inbox.log import Inbox
 from bindings.parts import InboxRow, Part
@@ -26,6 +24,7 @@ from tests.support.dying_router import ACTIVATED, BATCH_DONE, CATALOG_READ, ENDE
 from tests.support.kafka import create_topics, produce
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
+from tests.support.tables import column_of
 from tests.support.waiting import wait_until
 
 DEFINITIONS: Final = 10
@@ -98,13 +97,7 @@ def catalog(bootstrap: str, topics: Sequence[str], *, latest: Sequence[str] = ()
 
 def numbers(folder: Path) -> Counter[int]:
     """Count the records of the table of events by the number in their body."""
-    if not (folder / "_delta_log").exists():
-        return Counter()
-    files = [uri.removeprefix("file://") for uri in DeltaTable(folder).file_uris()]
-    if not files:
-        return Counter()
-    rows = duckdb.execute("select data from read_parquet(?, union_by_name=true)", [files]).fetchall()
-    return Counter(json.loads(row[0])["n"] for row in rows)
+    return load.numbers(column_of(folder))
 
 
 def said(router: RouterProcess) -> Callable[[], str]:
