@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from bindings.kafka.record_columns import SOURCE_SCHEMA
 from tests.support.brokers import KafkaBroker
+from tests.support.cases import bytes_of, read_cases
 from tests.support.ports import LOOPBACK, Authority, free_ports
 from tests.support.tokens import AUDIENCE, TokenServer
 from tests.support.waiting import wait_until
@@ -221,48 +222,9 @@ def _message(topic: str, found: Any) -> Message:
 
 # Rows of Kafka that no sane client sends, for tests that hold two readings of them against each other.
 
-NAMES = [
-    "a",
-    "A",
-    "",
-    "content-type",
-    "Content-Type",
-    "ce_specversion",
-    "ce_id",
-    "ce_source",
-    "ce_type",
-    "ce_Odd",
-    "ce_",
-]
-NAMES += ["a\nb", "\n", "xrouter-x", "x-xrouter-", "ce_a b", "contenT-type", "äöü", "a.b", "'\"\\"]
-BYTES = [
-    None,
-    b"",
-    b"1.0",
-    b"1",
-    b"a",
-    b"\xff",
-    b"a\xc3",
-    b"\xa9",
-    b"\xed\xa0\x80",
-    "ä€😀".encode(),
-    b"\x00",
-    b"a\n",
-    b"x" * 3000,
-]
-BYTES += [
-    b"application/json",
-    b" application/JSON ; a=b",
-    b"application/cloudevents+json",
-    b"\xc2\xa0application/cloudevents",
-]
-BYTES += [
-    b'{"specversion":"1.0"}',
-    b'{"\\u0073pecversion":"1.0"}',
-    b"\x0bapplication/json;\n",
-    bytes(range(256)),
-    b"\r\n",
-]
+_ROWS: Final = read_cases(Path(__file__).resolve().parents[1] / "cases/hostile/rows.yaml")["kafka"]
+NAMES: Final = _ROWS["names"]
+BYTES: Final = [None if each is None else bytes_of(each) for each in _ROWS["values"]]
 
 names = st.one_of(st.sampled_from(NAMES), st.text(max_size=6), st.none())
 contents = st.one_of(st.sampled_from(BYTES), st.binary(max_size=90))

@@ -32,6 +32,7 @@ from router.routing import Routes, SizeLimits
 from router.settings import Settings, load_settings, settings_from_dict
 from router.sinks import Commit, open_sink
 from router.sinks.jsonlines import DEAD_LETTER
+from tests.support.cases import bytes_of, filled, read_cases
 from tests.support.evaluating import lists_of
 
 WRITTEN: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -142,85 +143,18 @@ def write_letters(
 
 ENDPOINT: Final = "/endpoints/e"
 RECEIVED: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
-PREFIXES: Final = (
-    *("headers.ce-", "headers.", "user_properties.", "application-properties.cloudEvents:", "properties.", "query."),
-    *("application-properties.cloudEvents_", "application-properties.", "Headers.", ""),
-    "message-annotations.",
-)
-NAMES: Final = (
-    *("specversion", "id", "source", "type", "subject", "time", "ext", "partitionkey", "datacontenttype", "data"),
-    *(
-        "content-type",
-        "Content-Type",
-        "content_type",
-        "content-encoding",
-        "Odd",
-        "",
-        "a b",
-        "xrouter-a",
-        "ce_b",
-        "host",
-    ),
-    *("h1", "message-id", "creation-time", "user-id", "stream", "sequence", "topic_name", "path", "key", "types"),
-    "x-opt-partition-key",
-    *("oversized", "undecodable", "subject\n", "äöü"),
-)
-VALUES: Final = (
-    *(None, b"", b"1.0", b"1", b"0.3", b"/s", b"t", b"a/b", b"a", b"7", b"\xff", "ä\u20ac".encode(), b"a\x00", b" "),
-    *("\x85".encode(), "\uffff".encode(), b"\x7f", b"2147483647", b"2147483648"),
-    *(
-        b"a%20b",
-        b"%ff",
-        b"%zz",
-        b'"q"',
-        b'"1.0"',
-        b'a"b',
-        b"true",
-        b"-7",
-        b"1.5",
-        b"[1]",
-        b"NaN",
-        b"-Infinity",
-        b"Nord",
-    ),
-    *(b"2026-01-02T03:04:05Z", b"2026-13-02T03:04:05Z", b"application/json", b"Application/JSON; a=b", b"text/plain"),
-    *(
-        b" application/cloudevents+json",
-        b"application/cloudevents-batch+json",
-        b"application/cloudevents",
-        b"gzip",
-        b"br",
-    ),
-)
-KINDS: Final = (None, None, None, "json", "binary", "odd")
 EVENT: Final = b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"a":1}}'
-JSON_EVENTS: Final = tuple(
-    EVENT[:-1].replace(b',"data":{"a":1}', b"") + b"," + members + b"}"
-    for members in (
-        *(
-            b'"data":null',
-            b'"data": "text","datacontenttype":"text/plain"',
-            b'"datacontenttype": "a/b+json", "data":"x"',
-        ),
-        *(
-            b'"data":{"a":1},"datacontenttype":null,"ext":-7,"flag" : true',
-            b'"partitionkey":"k-a","subject":"a","data":7',
-        ),
-        *(b'"data_base64":"Ag==","n":-214748364', b'"data_base64":"","datacontenttype":"text/plain","dry":true'),
-        *(
-            b'"dataschema":"urn:x","datacontenttype":"a/b","time":"2026-07-01T12:34:56.789Z"',
-            b'"ext":"b","data":[1,{}]',
-        ),
-    )
+_ROWS: Final = filled(
+    read_cases(Path(__file__).resolve().parents[1] / "cases/hostile/rows.yaml")["inbox"],
+    {"${CORE}": '"specversion":"1.0","id":"1","source":"/s","type":"t"'},
 )
+PREFIXES: Final[list[str]] = _ROWS["prefixes"]
+NAMES: Final[list[str]] = _ROWS["names"]
+VALUES: Final = [None if each is None else bytes_of(each) for each in _ROWS["values"]]
+KINDS: Final = (None, None, None, "json", "binary", "odd")
+JSON_EVENTS: Final = [bytes_of(each) for each in _ROWS["events"]]
 """Events that are plain for the columns."""
-BODIES: Final = (
-    *JSON_EVENTS,
-    *(EVENT[:-1] + members + b"}" for members in (b',"id":"2"', b',"ext":1.5', b',"Bad":1', b',"data_base64":"YQ=="')),
-    *(EVENT[:-1] + members.encode() + b"}" for members in (',"ext":2147483648', ',"ext":"\x85"', ',"time":5')),
-    *(None, b"", b"text", b'{"a": 1}', b'{"a": "\\u0041"}', EVENT, b" \n" + EVENT, b"[" + EVENT + b"," + EVENT + b"]"),
-    *(EVENT.replace(b"specversion", b"sp\\u0065cversion"), b'{"specversion": 1}', b"{", b"\xff\xfe", b"[]", b"null"),
-)
+BODIES: Final = [*JSON_EVENTS, *(None if each is None else bytes_of(each) for each in _ROWS["bodies"])]
 PROTOCOLS: Final = (*BINDINGS, "http/2", "mqtt", "NATS/2.11", "AMQP", "none")
 Entry = tuple[str, bytes | None, str | None]
 CORE: Final = (("specversion", b"1.0"), ("id", b"1"), ("source", b"/s"), ("type", b"t"))
