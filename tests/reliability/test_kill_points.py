@@ -18,6 +18,7 @@ from tests.conftest import Kafka, TopicFactory
 from tests.support import load, plain
 from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import produce, read_all
+from tests.support.kill_points import read_points
 from tests.support.load import numbers
 from tests.support.router import RouterProcess
 from tests.support.tables import column_of
@@ -27,32 +28,8 @@ from tests.support.web import Webhook
 DEFINITIONS: Final = 10
 RECORDS: Final = 40
 LIMIT: Final = 300.0
-POINTS: Final = (
-    ("router.state.state:BatchStore.pin", "before"),
-    ("router.state.state:BatchStore.pin", "after"),
-    ("router.sinks.tables.delta:DeltaSink.commit_staged", "before"),
-    ("router.sinks.tables.head:TableHead.append", "after"),
-    ("router.sinks.tables.opening:DefinitionTablesSink.commit_staged", "after"),
-    ("router.writing.outcomes:Outcomes._save", "before"),
-    ("router.writing.outcomes:Outcomes._save", "after"),
-    ("router.sinks.messages.sink:ConfirmedSink.write", "before"),
-    ("router.sinks.messages.sink:ConfirmedSink.write", "after"),
-    ("router.writing.writer:BatchWriter.send_dead_letters", "before"),
-    ("router.writing.writer:BatchWriter.send_dead_letters", "after"),
-    ("router.batches.batch:StoredBatch.settle", "before"),
-    ("router.watching.metrics:Metrics.count_written_batch", "before"),
-    ("router.watching.metrics:Metrics.count_written_batch", "after"),
-)
-OF_TABLES: Final = (
-    ("router.writing.outcomes:collect_results", "before"),
-    ("router.writing.outcomes:collect_results", "after"),
-    ("router.state.state:BatchStore.pin", "after"),
-    ("router.sinks.tables.delta:DeltaSink._add_files", "before"),
-    ("router.sinks.tables.head:TableHead.append", "before"),
-    ("router.sinks.tables.head:TableHead.append", "after"),
-    ("router.writing.writer:BatchWriter.send_dead_letters", "before"),
-    ("router.batches.batch:StoredBatch.settle", "before"),
-)
+POINTS: Final = read_points()["batch"]
+OF_TABLES: Final = read_points()["tables"]
 """Points of a batch that workers stage as a whole."""
 
 

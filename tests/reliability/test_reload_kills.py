@@ -20,8 +20,9 @@ from bindings.inbox.log import Inbox
 from bindings.parts import InboxRow, Part
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load, plain
-from tests.support.dying_router import ACTIVATED, BATCH_DONE, CATALOG_READ, ENDED_BY_SIGNAL, JUDGED, PINNED
+from tests.support.dying_router import ENDED_BY_SIGNAL, JUDGED, PINNED
 from tests.support.kafka import create_topics, produce
+from tests.support.kill_points import read_points
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.tables import column_of
@@ -33,43 +34,7 @@ LIMIT: Final = 240.0
 STARTED: Final = "[router.running.service] metrics="
 RELOADED: Final = "catalog reloaded"
 PLAN_REMOVED: Final = "router.state.state:store_plan"
-KEPT: Final = "router.reading.generations:Positions.keep"
-POINTS: Final = (
-    (CATALOG_READ, "before"),
-    (PLAN_REMOVED, "before"),
-    (CATALOG_READ, "after"),
-    (PLAN_REMOVED, "after"),
-    ("router.running.service:open_local_store", "after"),
-    ("router.running.queries:Queries.set_start_positions", "before"),
-    ("router.reading.generations:_ends_of", "before"),
-    ("router.reading.generations:_ends_of", "after"),
-    (KEPT, "before"),
-    (KEPT, "after"),
-    (ACTIVATED, "before"),
-    (ACTIVATED, "after"),
-    ("router.running.service:Service._show_plan", "before"),
-    ("router.running.service:Service._show_plan", "after"),
-    ("router.intake.intake:Intake.open_inbox", "after"),
-    ("router.running.queries:Queries._begin_switch", "before"),
-    ("router.running.queries:Queries._begin_switch", "after"),
-    ("router.intake.intake:Intake.receive_for_plan", "before"),
-    ("router.intake.intake:Intake.receive_for_plan", "after"),
-    ("router.running.queries:Queries._handle_end", "before"),
-    ("router.reading.generations:Generation.positions", "after"),
-    ("router.reading.generations:Positions.place", "after"),
-    ("router.state.state:BatchStore.unpin_all", "before"),
-    ("router.state.state:BatchStore.unpin_all", "after"),
-    ("pathlib:Path.mkdir~checkpoints", "after"),
-    ("os:replace~generation.json", "before"),
-    ("os:replace~generation.json", "after"),
-    ("router.reading.streams:QueryReader.stream", "before"),
-    ("router.reading.streams:QueryReader.stream", "after"),
-    ("router.running.queries:Queries._launch_batches", "before"),
-    ("router.running.queries:Queries._launch_batches", "after"),
-    (PINNED, "before"),
-    (PINNED, "after"),
-    (BATCH_DONE, "before"),
-)
+POINTS: Final = read_points()["reload"]
 """Each step of a reload that adds a topic, from the look at the catalog to the first batch of the new generation.
 
 Plans are removed before there is an inbox. Its pins would keep the plan that the reload takes from the other query.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -19,6 +19,7 @@ from bindings.protocols import BINDINGS, binding_of
 from catalog.findings import RecordError
 from catalog.model import Catalog
 from catalog.record import record_from_json
+from catalog.schemas.ids.deciding import FrameSettings
 from catalog.schemas.validation import PayloadValidation
 from router.evaluation.outputs import OutputBuilder
 from router.evaluation.plan import Evaluator
@@ -32,6 +33,7 @@ from router.routing import Routes, SizeLimits
 from router.settings import Settings, load_settings, settings_from_dict
 from router.sinks import Commit, open_sink
 from router.sinks.jsonlines import DEAD_LETTER
+from tests.support import plain
 from tests.support.cases import bytes_of, filled, read_cases
 from tests.support.evaluating import lists_of
 
@@ -44,26 +46,11 @@ SINKS: Final[Mapping[str, Mapping[str, str]]] = {
 """A sink of each kind on disk."""
 BUS: Final = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "dead"}
 """A sink that nobody answers at."""
-CATALOG: Final = {
-    "endpoints": {
-        "till": {
-            "usage": ["consumer"],
-            "protocol": "HTTP",
-            "protocoloptions": {"endpoints": [{"uri": "http://127.0.0.1/till"}]},
-            "messagegroups": ["/messagegroups/G"],
-        }
-    },
-    "messagegroups": {
-        "G": {
-            "messages": {
-                "Sale": {
-                    "envelope": "CloudEvents/1.0",
-                    "envelopemetadata": {"type": {"value": "sale"}, "subject": {"value": "shop/{shop}"}},
-                }
-            }
-        }
-    },
-}
+_SALE: Final = plain.event("sale")
+CATALOG: Final = plain.catalog(
+    {"till": plain.endpoint("HTTP", {}, "G", uri="http://127.0.0.1/till")},
+    G={"Sale": {**_SALE, "envelopemetadata": {**_SALE["envelopemetadata"], "subject": {"value": "shop/{shop}"}}}},
+)
 
 
 def letter_id(number: int) -> str:
@@ -73,24 +60,12 @@ def letter_id(number: int) -> str:
 
 def row(number: int, **changes: Any) -> dict[str, Any]:
     """Return one dead letter as a row of :data:`DEAD_LETTER`."""
-    nearest = [
-        {
-            "message": "/messagegroups/G/messages/Sale",
-            "mismatches": [{"property": "type", "expected": "sale", "found": "sold"}],
-        }
-    ]
-    native = {
-        "method": "POST",
-        "path": "/till",
-        "headers": [
-            {"name": "ce-specversion", "value": "1.0"},
-            {"name": "ce-type", "value": "sold"},
-            {"name": "ce-source", "value": "/tills/1"},
-            {"name": "ce-id", "value": str(number)},
-            {"name": "ce-subject", "value": "shop/7"},
-            {"name": "content-type", "value": "application/json"},
-        ],
-    }
+    mismatches = [{"property": "type", "expected": "sale", "found": "sold"}]
+    nearest = [{"message": "/messagegroups/G/messages/Sale", "mismatches": mismatches}]
+    named = {"specversion": "1.0", "type": "sold", "source": "/tills/1", "id": str(number), "subject": "shop/7"}
+    headers = {**{f"ce-{name}": value for name, value in named.items()}, "content-type": "application/json"}
+    listed = [{"name": name, "value": value} for name, value in headers.items()]
+    native = {"method": "POST", "path": "/till", "headers": listed}
     made = {
         "letter": letter_id(number),
         "reason": "no-match",
@@ -113,16 +88,10 @@ def settings_file(folder: Path, sinks: Sequence[str] = ("delta",), **dead_letter
     """Write settings whose dead letters go to these of :data:`SINKS` (else :data:`BUS`), and a catalog."""
     catalog = folder / "catalog.json"
     if not catalog.exists():
-        catalog.write_text(json.dumps(CATALOG))
-    told = {
-        "catalog": {"source": "catalog.json"},
-        "sinks": {
-            "events": {"type": "jsonl", "path": "./events"},
-            **{name: dict(SINKS.get(name, BUS)) for name in sinks},
-        },
-        "routes": [{"to": "events"}],
-        "dead_letters": {"sinks": list(sinks), **dead_letters},
-    }
+        plain.write(folder, CATALOG)
+    sinks_of = {"events": {"type": "jsonl", "path": "./events"}, **{name: SINKS.get(name, BUS) for name in sinks}}
+    more = {"routes": [{"to": "events"}], "dead_letters": {"sinks": list(sinks), **dead_letters}}
+    told = plain.routed(Path(catalog.name), json.loads(json.dumps(sinks_of)), **more)
     file = folder / "router.yaml"
     file.write_text(yaml.safe_dump(told))
     return file
@@ -163,21 +132,25 @@ CORE: Final = (("specversion", b"1.0"), ("id", b"1"), ("source", b"/s"), ("type"
 def judge_of(
     catalog: Catalog,
     folder: Path,
+    endpoints: Collection[str] = (ENDPOINT,),
     *,
     validation: Validation = "ambiguous",
     hop_by_hop: bool = False,
     ambiguous: Ambiguous = "dead-letter",
+    frames: FrameSettings = FrameSettings(),  # noqa: B008 - it cannot be changed
     topic: str = "t-{attributes.type|x}-{attributes.ext|x}",
 ) -> Evaluator:
-    """Return what judges records of any protocol on one endpoint, to a topic that looks at attributes."""
-    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
-    sinks["bus"]["topic"] = topic
-    told = {"sinks": sinks, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["dead"]}}
-    settings = settings_from_dict(told, {}, folder)
+    """Return what judges records with these endpoints as channels, whatever their protocols, to a topic that looks at
+    attributes.
+    """
+    sinks = plain.topics("broker:9092", bus=topic, dead="dead")
+    settings = settings_from_dict(plain.routed(Path("catalog"), sinks), {}, folder)
     builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop, ambiguous=ambiguous)
-    builder.add_endpoints(ENDPOINT, [ENDPOINT])
+    numbers = {xid: number for number, xid in enumerate(sorted(endpoints))}
+    for xid in numbers:
+        builder.add_endpoints(xid, [xid], frames=frames)
     matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.tie_breaker())
-    return Evaluator(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {ENDPOINT: 0}, 2**30)
+    return Evaluator(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), numbers, 2**30)
 
 
 def inbox_row(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kill_points import NoSuchPoint, Point
+from tests.support.kill_points import NoSuchPoint, Point, read_points
 
 TESTS = Path(__file__).parents[2]
 NAMED = re.compile(r"(?:catalog|bindings|router|os|pathlib)[a-z_.]*:[A-Za-z_.]+(?:~[^~]+)?")
@@ -24,6 +24,7 @@ def named_in_tests() -> frozenset[str]:
 
 
 def _named() -> Iterator[str]:
+    yield from (point for points in read_points().values() for point, _ in points)
     for path in TESTS.rglob("*.py"):
         if path == THIS_FILE:
             continue
