@@ -30,7 +30,7 @@ PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-library bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-start bench-definitions bench-cluster bench-registry bench-peers bench-demultiplexing docs lock connectors pins weights screenshot clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-library bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-start bench-definitions bench-cluster bench-registry bench-peers bench-demultiplexing docs lock connectors pins weights screenshot clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,13 +83,10 @@ demo: install ## the whole router on embedded defaults, in a few minutes
 bench: bench-catalog ## Kafka to Kafka against a bare pass-through of Spark, after bench-catalog
 	$(BIN)/python -m tests.benchmarks.kafka_passthrough
 
-bench-match: install ## the matcher on one core at 10 to 10,000 definitions, beside AWS event-ruler (needs a JDK)
-	$(BIN)/python -m tests.benchmarks.matching
-
 bench-library: install ## one record through `xrouter.load(...).match`, for each protocol
 	$(BIN)/python -m tests.benchmarks.library
 
-bench-judging: install ## rows of the inbox, from Arrow batch to outcomes, on one core for each protocol
+bench-judging: install ## rows of the inbox, from Arrow batch to outcomes, on one core for each protocol, at any number of definitions
 	$(BIN)/python -m tests.benchmarks.judging
 
 bench-rendering: install ## records rendered for tables, JSON lines and structured mode, as columns and one by one

@@ -18,14 +18,14 @@ from typing import TypeVar
 from catalog.load import load
 from router.matching.records import RecordMatcher
 from tests.benchmarks.machine import options, say
-from tests.support.large_catalog import large_catalog
+from tests.support.load import catalog as catalog_of
 
 T = TypeVar("T")
 RECORD = json.dumps(
     {
-        "endpoint": "/endpoints/kafka",
+        "endpoint": "/endpoints/plant",
         "protocol": "KAFKA",
-        "native": {"topic": "load", "key": "u1", "headers": [{"name": "kind", "value": "k1"}]},
+        "native": {"topic": "plant", "key": "p1/l1", "headers": [{"name": "kind", "value": "k7"}]},
     }
 )
 
@@ -37,7 +37,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="xrouter-bench-") as folder:
         for size in chosen.sizes:
             path = Path(folder) / f"{size}.json"
-            path.write_text(json.dumps(large_catalog(size)), encoding="utf-8")
+            path.write_text(json.dumps(catalog_of(size, topic="plant")), encoding="utf-8")
             lines.append(_line(path, size, chosen.rounds))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     say("\n".join(lines))
@@ -52,7 +52,7 @@ def _line(path: Path, size: int, rounds: int) -> str:
 
 def _round(path: Path) -> tuple[float, float]:
     reading, catalog = _timed(lambda: load([path]))
-    compiling, _ = _timed(lambda: RecordMatcher(catalog, endpoint="/endpoints/kafka").decide([RECORD]))
+    compiling, _ = _timed(lambda: RecordMatcher(catalog, endpoint="/endpoints/plant").decide([RECORD]))
     return reading, compiling
 
 

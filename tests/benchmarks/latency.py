@@ -13,7 +13,6 @@ do not count either. A phase ends when each of its records has arrived.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,20 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from confluent_kafka import Producer
 
 from router.spark.session import open_spark_session
 from tests.benchmarks.machine import machine, options, say
-from tests.benchmarks.streams import broker, plan_of, to_kafka
+from tests.benchmarks.streams import broker, copied, plan_of, to_kafka
 from tests.support import load, plain
-from tests.support.kafka import create_topics, ends, read_all
+from tests.support.kafka import SteadySender, create_topics, read_all, written
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TICK: Final = 0.005
 ARRIVAL_SECONDS: Final = 120.0
 COMPILED: Final = 90
 """Seconds after which the JVM has compiled what it does in each batch, on two cores."""
@@ -80,13 +77,9 @@ class Bench:
     @contextmanager
     def bare(self, spark: SparkSession, way: str, **trigger: str) -> Iterator[None]:
         """Copy records by Spark alone for the time of the block."""
-        from pyspark.sql import functions as F
-
         rows = spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.bootstrap)
         rows = rows.option("subscribe", f"{way}-in").option("includeHeaders", "true")
-        run = to_kafka(
-            self.bootstrap, lambda rows: rows.select(F.lit(f"{way}-out").alias("topic"), "key", "value", "headers")
-        )
+        run = to_kafka(self.bootstrap, partial(copied, topic=f"{way}-out"))
         query = run(rows.load(), str(self._folder / way)).outputMode("update").trigger(**trigger).start()
         try:
             yield
@@ -108,12 +101,12 @@ class Bench:
 
     def _passes(self, way: str) -> bool:
         """Send a record, and tell whether one came through: a source may begin at what comes after it looked."""
-        self._send(way, 0, 1, 1)
+        self._send(way, 0, 1, 1_000)
         time.sleep(0.5)
         return self._arrived(way) > 0
 
     def _arrived(self, way: str) -> int:
-        return sum(sum(ends(self.bootstrap, f"{way}-{end}").values()) for end in ("out", "dead"))
+        return written(self.bootstrap, f"{way}-out", f"{way}-dead")
 
     def _phase(self, way: str, rate: int) -> None:
         began = self._quiet(way)
@@ -143,21 +136,9 @@ class Bench:
         return seen[-1]
 
     def _send(self, way: str, start: int, count: int, rate: int) -> None:
-        """Send so many records at a steady rate; a tick that comes late sends what it owes."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
+        """Send so many records at a steady rate."""
         records = load.records(count, self._chosen.definitions, start=start)
-        began, sent = time.monotonic(), 0
-        for tick in itertools.count(1):
-            due = min(count, max(1, int(tick * TICK * rate)))
-            for key, value, headers in itertools.islice(records, due - sent):
-                producer.produce(f"{way}-in", value, key, headers=list(headers))
-            sent = due
-            producer.poll(0)
-            if sent >= count:
-                break
-            time.sleep(max(0.0, began + tick * TICK - time.monotonic()))
-        if left := producer.flush(ARRIVAL_SECONDS):
-            raise SystemExit(f"{left} records could not be sent to {way}-in")
+        SteadySender(self.bootstrap, f"{way}-in", records, rate).run()
 
     def _moments(self, topic: str, first: int) -> dict[int, int]:
         """Return when the broker took each record from that number on, in milliseconds; of repeats the first."""

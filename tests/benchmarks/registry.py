@@ -24,7 +24,7 @@ import httpx
 from registry.core.requests import RegistryRequest
 from registry.http.server import RegistryServer, RegistrySettings, open_service
 from tests.benchmarks.machine import options, say
-from tests.support.large_catalog import large_catalog
+from tests.support import load
 
 _VERSIONS: Final = (20, 320, 1_000)
 _POSTED: Final = 50
@@ -42,7 +42,7 @@ def main() -> None:
 
 def _import(folder: Path, size: int) -> str:
     database, service = open_service(RegistrySettings(f"sqlite:///{folder}/import.db", lint="off"))
-    tree = {name: each for name, each in large_catalog(size).items() if isinstance(each, dict)}
+    tree = {name: each for name, each in load.catalog(size, topic="plant").items() if isinstance(each, dict)}
     wall, cpu, _ = _timed(lambda: _add(service, tree), os.getpid())
     database.close()
     return f"import of {size:,d} definitions     {wall:8.2f} s   {cpu:8.2f} CPU s"

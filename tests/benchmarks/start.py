@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +16,8 @@ from confluent_kafka import Producer
 from tests.benchmarks.machine import machine, options, say
 from tests.benchmarks.streams import broker
 from tests.support import load, plain
-from tests.support.kafka import create_topics, ends
-from tests.support.processes import below
+from tests.support.kafka import create_topics, written
+from tests.support.processes import below, processor_seconds
 from tests.support.router import RouterProcess
 
 BATCH: Final = 200
@@ -74,16 +72,12 @@ def _batch(bootstrap: str, topic: str, router: RouterProcess, number: int, defin
 
 def _cpu_seconds(pid: int) -> float:
     """Return the CPU of a process and all below it, those that ended included."""
-    ticks = 0
-    for each in below(pid):
-        with suppress(OSError):  # it has ended
-            ticks += sum(map(int, Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return processor_seconds(below(pid))
 
 
 def _arrive(bootstrap: str, topic: str, count: int) -> None:
     deadline = time.monotonic() + SECONDS
-    while sum(sum(ends(bootstrap, f"{topic}-{end}").values()) for end in ("out", "dead")) < count:
+    while written(bootstrap, f"{topic}-out", f"{topic}-dead") < count:
         if time.monotonic() > deadline:
             raise SystemExit(f"records of {topic} did not arrive")
         time.sleep(0.005)

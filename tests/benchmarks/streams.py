@@ -12,15 +12,26 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from catalog.load import freeze_for_gc
 from catalog.load import load as load_catalog
+from router.batches.pipeline import Pipeline
+from router.batches.plans import PlanCache, SharedParts
+from router.batches.splitting import Splitting
 from router.evaluation.plan import Plan
+from router.machine import BatchSizing
+from router.reading.generations import begin
+from router.reading.streams import records_of_batch
 from router.settings import settings_from_dict
+from router.sources import make_source_client
 from router.spark.session import open_spark_session
 from router.state.state import StateFolder
+from router.watching.metrics import Metrics
+from router.watching.status import RouterStatus
+from tests.benchmarks.machine import say
 from tests.support.brokers import kafka_for_tests
 from tests.support.processes import below, command_of, processor_seconds, thread_seconds
 
@@ -60,6 +71,11 @@ class Cost:
     compiler: float
 
 
+def median(costs: Iterable[Cost]) -> Cost:
+    """Return the median of each figure."""
+    return Cost(*(statistics.median(figures) for figures in zip(*map(astuple, costs), strict=True)))
+
+
 class Streams:
     """A session, and the folder for its checkpoints. *others* are the processes that were there before the session."""
 
@@ -77,6 +93,16 @@ class Streams:
         self._finished(way, run, batch)
         seconds = time.monotonic() - began
         return Cost(seconds, *(after - each for after, each in zip(self._processor_seconds(), before, strict=True)))
+
+    def rounds(self, ways: Mapping[str, Way], batch: int, warm: int, count: int) -> dict[str, list[Cost]]:
+        """Return what each way took in each round, in which they take turns; rounds that warm up do not count."""
+        costs: dict[str, list[Cost]] = {name: [] for name in ways}
+        for number in range(warm + count):
+            for name, way in ways.items():
+                cost = self.whole(way, batch)
+                say(f"{name} {cost.seconds:.1f} s{'' if number >= warm else ' to warm up'}")
+                costs[name] += [cost] if number >= warm else []
+        return costs
 
     def each_batch(self, way: Way, batch: int) -> Cost:
         """Return the median time of a batch of so many records, and the mean processor time of one."""
@@ -114,6 +140,32 @@ class Streams:
         return processor_seconds(pids), workers, sum(thread_seconds(pids, name) for name in _COMPILERS)
 
 
+class Routed:
+    """The router's pipeline with some plans, by name: records matched, mapped, with dead letters and all."""
+
+    def __init__(self, spark: SparkSession, state: StateFolder, plans: Mapping[str, Plan]) -> None:
+        self._state, self._metrics = state, Metrics()
+        self._plans = {name: PlanCache(spark, state.batches, plan, self._metrics) for name, plan in plans.items()}
+        for name, cache in self._plans.items():
+            cache.activate(plans[name])
+        self.reading = make_source_client(next(iter(plans.values())).sources[0]).source_options()
+        """Options of Spark's source as the router has them."""
+        freeze_for_gc()
+
+    def run(self, plan: str, topic: str) -> Run:
+        """Route a topic by a plan."""
+        generation, plans = begin(self._state, "bench", (topic,)), self._plans[plan]
+        # As when a query starts: the size of records is sampled, so that batches need not be measured.
+        sizing = BatchSizing.of(plans.active.settings)
+        records_of_batch(make_source_client(plans.active.sources[0]), (topic,), generation, sizing)
+        shared = SharedParts(self._state, plans, self._metrics, RouterStatus())
+        splitting = Splitting(self._state.batches, "bench", "kafka", generation, sizing)
+        pipeline = Pipeline("bench", "kafka", generation, shared, splitting=splitting)
+        return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
+            "checkpointLocation", str(generation.path)
+        )
+
+
 @contextmanager
 def broker() -> Iterator[tuple[Path, str]]:
     """Yield a folder, and the servers of a broker, for the time of the block."""
@@ -131,7 +183,7 @@ def plan_of(folder: Path, settings: Mapping[str, Any]) -> Plan:
 @contextmanager
 def session(folder: Path, bootstrap: str, plan: Plan) -> Iterator[tuple[SparkSession, StateFolder, Streams]]:
     """Yield a session as a router with this plan has it, its state, and what reads topics."""
-    others = running()
+    others = below(os.getpid())[1:]
     with (
         StateFolder.open(folder / "state") as state,
         open_spark_session(plan.settings, state.root, plan.sources) as spark,
@@ -147,6 +199,13 @@ def to_kafka(bootstrap: str, records: Callable[[DataFrame], DataFrame]) -> Run:
     )  # fmt: skip
 
 
+def copied(rows: DataFrame, topic: str) -> DataFrame:
+    """Return the records of a topic as those of another."""
+    from pyspark.sql import functions as F
+
+    return rows.select(F.lit(topic).alias("topic"), "key", "value", "headers")
+
+
 def in_batches(bootstrap: str, records: Callable[[DataFrame], DataFrame]) -> Run:
     """Return the same, written from foreachBatch."""
 
@@ -155,8 +214,3 @@ def in_batches(bootstrap: str, records: Callable[[DataFrame], DataFrame]) -> Run
         rows.sparkSession.catalog.clearCache()
 
     return lambda rows, path: rows.writeStream.foreachBatch(write).option("checkpointLocation", path)
-
-
-def running() -> set[int]:
-    """Return the processes below this one."""
-    return set(below(os.getpid())[1:])

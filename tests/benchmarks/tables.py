@@ -11,31 +11,23 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
-from deltalake import DeltaTable
 
-from router.batches.pipeline import Pipeline
-from router.batches.plans import PlanCache, SharedParts
 from router.evaluation.plan import Plan
-from router.reading.generations import begin
-from router.sources import make_source_client
-from router.state.state import StateFolder
-from router.watching.metrics import Metrics
-from router.watching.status import RouterStatus
 from tests.benchmarks import spark_delta, steady_tables
 from tests.benchmarks.machine import machine, options, say
-from tests.benchmarks.streams import Cost, Run, Way, broker, plan_of, session
+from tests.benchmarks.streams import Cost, Routed, Run, Way, broker, median, plan_of, session
 from tests.support import load, plain
 from tests.support.kafka import create_topics, produce
+from tests.support.tables import files_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 PARTITIONS: Final = 4
 BATCH: Final = 100_000
@@ -44,55 +36,6 @@ SMALL_BATCHES: Final = 25
 DEFINITIONS: Final = 100
 TABLES: Final = 50
 PLANT: Final = "plant"
-Rounds = dict[str, list[Cost]]
-
-
-class Bench:
-    """The variants, over topics of one broker, into tables below one folder."""
-
-    def __init__(self, spark: SparkSession, state: StateFolder, folder: Path, plans: Mapping[str, Plan]) -> None:
-        self._state = state
-        self._folder = folder
-        self._metrics = Metrics()
-        self._holders = {name: PlanCache(spark, state.batches, plan, self._metrics) for name, plan in plans.items()}
-        for name, holder in self._holders.items():
-            holder.activate(plans[name])
-        self._reading = make_source_client(plans["one"].sources[0]).source_options()
-
-    def spark(self, name: str, columns: Callable[[DataFrame], DataFrame]) -> Run:
-        """Into one table by Spark alone."""
-        return lambda rows, path: spark_delta.writer(columns(rows), self._folder / name, path)
-
-    def routed(self, plan: str, topic: str) -> Run:
-        """Through the router's pipeline: matched, mapped, with dead letters and all."""
-        generation = begin(self._state, "bench", (topic,))
-        plans = self._holders[plan]
-        pipeline = Pipeline(
-            "bench", "kafka", generation, SharedParts(self._state, plans, self._metrics, RouterStatus())
-        )
-        return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
-            "checkpointLocation", str(generation.path)
-        )
-
-    def variants(self) -> dict[str, Way]:
-        """Return the variants of large batches."""
-        came = partial(self.spark, "as-it-came", spark_delta.as_it_came)
-        many = partial(self.routed, "many", steady_tables.TOPIC)
-        return {
-            "Spark, as it came": Way(PLANT, came, {}),
-            "Spark, read alike": Way(PLANT, came, self._reading),
-            "Spark, the same columns": Way(PLANT, partial(self.spark, "same-columns", spark_delta.wide), {}),
-            "routed, one wide table": Way(PLANT, partial(self.routed, "one", PLANT), self._reading),
-            f"routed, {TABLES} typed tables": Way(steady_tables.TOPIC, many, self._reading),
-        }
-
-    def small(self) -> dict[str, Way]:
-        """Return the variants of small batches."""
-        return {
-            "Spark, as it came": Way(PLANT, partial(self.spark, "small", spark_delta.as_it_came), {}),
-            "routed, one wide table": Way(PLANT, partial(self.routed, "one", PLANT), self._reading),
-            "routed, three tables": Way(PLANT, partial(self.routed, "three", PLANT), self._reading),
-        }
 
 
 def main() -> None:
@@ -108,19 +51,32 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     records = load.records(chosen.records, DEFINITIONS)
     produce(bootstrap, PLANT, itertools.islice(records, SMALL * SMALL_BATCHES))
     with session(folder, bootstrap, plans["one"]) as (spark, state, streams):
-        bench = Bench(spark, state, folder, plans)
-        small = {name: streams.each_batch(each, SMALL) for name, each in bench.small().items()}
+        routed = Routed(spark, state, plans)
+
+        def by_spark(name: str, columns: Callable[[DataFrame], DataFrame], **reading: str) -> Way:
+            run: Run = lambda rows, path: spark_delta.writer(columns(rows), folder / name, path)  # noqa: E731
+            return Way(PLANT, lambda: run, reading)
+
+        def by_router(plan: str, topic: str = PLANT) -> Way:
+            return Way(topic, partial(routed.run, plan, topic), routed.reading)
+
+        came = spark_delta.as_it_came
+        of_small = {"Spark, as it came": by_spark("small", came), "routed, one wide table": by_router("one")}
+        of_small["routed, three tables"] = by_router("three")
+        small = {name: streams.each_batch(each, SMALL) for name, each in of_small.items()}
         produce(bootstrap, PLANT, records)
         produce(bootstrap, steady_tables.TOPIC, steady_tables.records(chosen.records, TABLES))
-        rounds: Rounds = {}
-        for number in range(chosen.rounds + 1):
-            for name, each in bench.variants().items():
-                cost = streams.whole(each, BATCH)
-                if number:
-                    rounds.setdefault(name, []).append(cost)
+        ways = {
+            "Spark, as it came": by_spark("as-it-came", came),
+            "Spark, read alike": by_spark("as-it-came", came, **routed.reading),
+            "Spark, the same columns": by_spark("same-columns", spark_delta.wide),
+            "routed, one wide table": by_router("one"),
+            f"routed, {TABLES} typed tables": by_router("many", steady_tables.TOPIC),
+        }
+        rounds = streams.rounds(ways, BATCH, 1, chosen.rounds)
     read = chosen.rounds + 1
-    _check("the wide table", [folder / "one"], "data", read * chosen.records * 49 // 50)
-    _check("the typed tables", list((folder / "many/readings").iterdir()), "data", read * chosen.records)
+    _check("the wide table", [folder / "one"], read * chosen.records * 49 // 50)
+    _check("the typed tables", list((folder / "many/readings").iterdir()), read * chosen.records)
     _report(chosen, rounds, small)
 
 
@@ -142,22 +98,21 @@ def _plans(folder: Path, bootstrap: str) -> dict[str, Plan]:
     }
 
 
-def _check(what: str, tables: list[Path], column: str, least: int) -> None:
+def _check(what: str, tables: list[Path], least: int) -> None:
     """Fail unless the tables have at least so many rows: what is quick because it loses records is no figure."""
-    files = [uri.removeprefix("file://") for table in tables for uri in DeltaTable(table).file_uris()]
-    told = duckdb.execute(f"select count({column}) from read_parquet(?, union_by_name=true)", [files]).fetchone()
+    asked = "select count(data) from read_parquet(?, union_by_name=true)"
+    told = duckdb.execute(asked, [files_of(*tables)]).fetchone()
     rows = (told or (0,))[0]
     if rows < least:
         raise SystemExit(f"{what} should have {least} rows, and has {rows}")
 
 
-def _report(chosen: argparse.Namespace, rounds: Rounds, small: Mapping[str, Cost]) -> None:
+def _report(chosen: argparse.Namespace, rounds: Mapping[str, list[Cost]], small: Mapping[str, Cost]) -> None:
     out = [f"{chosen.records} records, batches of {BATCH}, {chosen.rounds} rounds; {machine()}"]
     for name, costs in rounds.items():
-        seconds = statistics.median(cost.seconds for cost in costs)
-        cpu = statistics.median(cost.cpu for cost in costs)
-        each = " ".join(f"{cost.seconds:.2f}" for cost in costs)
-        figures = f"{chosen.records / seconds:>10,.0f} records/s {cpu / chosen.records * 1e6:>7.1f} us of CPU a record"
+        mid, each = median(costs), " ".join(f"{cost.seconds:.2f}" for cost in costs)
+        cpu = mid.cpu / chosen.records * 1e6
+        figures = f"{chosen.records / mid.seconds:>10,.0f} records/s {cpu:>7.1f} us of CPU a record"
         out.append(f"{name:26} {figures}   seconds: {each}")
     out.append(f"batches of {SMALL}, median, and mean processor time:")
     out += [f"{name:26} {cost.seconds:.2f} s, {cost.cpu:.2f} s" for name, cost in small.items()]

@@ -37,7 +37,7 @@ def secure(
 
 
 def some(peer: Peer) -> Outbound:
-    return Outbound(peer.address("a").replace("+", "x"), (), b"1", "", "1")
+    return Outbound(peer.place("a"), (), b"1", "", "1")
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["settings", "uri"])

@@ -1,4 +1,4 @@
-"""The programs that benchmarks hold beside the router do what the router does."""
+"""The program that benchmarks hold beside the router does what the router does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
-from tests.benchmarks import spark_by_hand, spark_filters
+from tests.benchmarks import spark_by_hand
 from tests.integration.test_one_pass import FAILED, ONE
 from tests.support import load, plain
 from tests.support.evaluating import KAFKA_SCHEMA, single_write
@@ -40,19 +40,11 @@ def routed(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFrame
 
 def case_when(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFrame]:
     """A branch for each definition."""
-    return spark_by_hand.case_when(by_hand(), "out", "dead")
+    read = spark_by_hand.read_off(load.catalog(DEFINITIONS, topic="in"))
+    return spark_by_hand.case_when(read, "out", "dead")
 
 
-def filters(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFrame]:
-    """A filter for each definition."""
-    return spark_filters.filters(by_hand(), "out", "dead")
-
-
-def by_hand() -> list[spark_by_hand.ByHand]:
-    return spark_by_hand.read_off(load.catalog(DEFINITIONS, topic="in"))
-
-
-@pytest.mark.parametrize("way", [routed, case_when, filters], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", [routed, case_when], ids=lambda way: way.__name__)
 def test_each_record_becomes_what_the_load_wants(spark: SparkSession, tmp_path: Path, way: Way) -> None:
     given = list(load.records(400, DEFINITIONS, bad=10))
     rows = spark.createDataFrame(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load, plain
-from tests.support.kafka import ends, produce, read_all
+from tests.support.kafka import produce, read_all, written
 from tests.support.router import RouterProcess
 from tests.support.spark_cluster import SparkCluster, spark_cluster
+from tests.support.tables import column_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -56,17 +55,14 @@ def settings(cluster: SparkCluster, kafka: Kafka, router: RouterProcess, topics:
     )
 
 
-def in_topic(kafka: Kafka, *topics: str) -> Counter[int]:
-    """How often each number is in these topics."""
-    return Counter(
-        json.loads(each.value or b"{}")["n"] for topic in topics for each in read_all(kafka.bootstrap, topic)
-    )
+def in_topic(kafka: Kafka, topic: str) -> Counter[int]:
+    """How often each number is in a topic."""
+    return load.numbers(each.value for each in read_all(kafka.bootstrap, topic))
 
 
 def in_table(folder: Path, column: str) -> Counter[int]:
     """How often each number is in a table."""
-    bodies = DeltaTable(folder).to_pyarrow_table(columns=[column])[column].to_pylist()
-    return Counter(json.loads(body)["n"] for body in bodies)
+    return load.numbers(column_of(folder, column))
 
 
 def is_ready(router: RouterProcess) -> bool:
@@ -89,7 +85,7 @@ def killed_under_load(
     router.start()
 
     def sent() -> int:
-        return sum(ends(kafka.bootstrap, topics[1]).values())
+        return written(kafka.bootstrap, topics[1])
 
     def said() -> str:
         return f"records; sent {sent()}; {logs(cluster, router)}"

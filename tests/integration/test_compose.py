@@ -25,7 +25,7 @@ from proton.utils import BlockingConnection
 from tests.support import composed, plain
 from tests.support.composed import PASSWORDS, USER, ComposedKafka, ComposedMosquitto, ComposedNats, ComposedQpid
 from tests.support.deployed import COMPOSE
-from tests.support.kafka import create_topics, ends, produce, read_all
+from tests.support.kafka import create_topics, produce, read_all, written
 from tests.support.mqtt import Client
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess, submit_options
@@ -141,7 +141,7 @@ def test_one_message_through_each_protocol(brokers: Brokers, router: RouterProce
         send(brokers, http)
 
         def arrived() -> int:
-            return sum(sum(ends(kafka, topic).values()) for topic in TOPICS[1:])
+            return written(kafka, *TOPICS[1:])
 
         wait_until(lambda: arrived() >= 5 and board.messages, SECONDS, lambda: f"five events\n{router.log[-4000:]}")
     assert router.stop() == 0, router.log[-3000:]

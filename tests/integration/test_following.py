@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
-from catalog.load import load
+from catalog.load import load as load_catalog
 from tests.conftest import Kafka
-from tests.support import plain
-from tests.support.kafka import create_topics, ends, read_all
+from tests.support import load, plain
+from tests.support.kafka import Sent, SteadySender, create_topics, read_all, written
 from tests.support.ports import free_ports
 from tests.support.registry import Served
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
 LIMIT: Final = 240.0
-TICK: Final = 0.01
 CHANGES: Final = "/endpoints/changes"
 PARTITIONS: Final = 2
 GROUP: Final = "/messagegroups/live"
@@ -34,35 +34,10 @@ BROKER_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 """Topics that take the broker's clock, which is this machine's."""
 
 
-class SteadySender(threading.Thread):
-    """Sends records of one type after the other to a topic, so many a second; the body has the record's number."""
-
-    def __init__(self, bootstrap: str, topic: str, types: int, rate: int) -> None:
-        super().__init__(daemon=True)
-        self._topic = topic
-        self._types = types
-        self._rate = rate
-        self._stopping = threading.Event()
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
-        self.sent = 0
-        self.seconds = 0.0
-
-    def run(self) -> None:
-        began = time.monotonic()
-        while not self._stopping.wait(TICK):
-            self.seconds = time.monotonic() - began
-            for number in range(self.sent, int(self.seconds * self._rate)):
-                headers = plain.kafka_headers(kind(number % self._types), number, "/line")
-                self._producer.produce(self._topic, b'{"n": %d}' % number, headers=list(headers))
-                self.sent = number + 1
-            self._producer.poll(0)
-
-    def end(self) -> int:
-        """Stop sending, and return how many records the broker has."""
-        self._stopping.set()
-        self.join(LIMIT)
-        assert self._producer.flush(LIMIT) == 0
-        return self.sent
+def records(types: int) -> Iterator[Sent]:
+    """Yield records of one type after the other, without end; the body has the record's number."""
+    for number in itertools.count():
+        yield None, b'{"n": %d}' % number, plain.kafka_headers(kind(number % types), number, "/line")
 
 
 class EpochsSeen(threading.Thread):
@@ -127,7 +102,7 @@ class Following:
         self._ask("PATCH", "/", self._tree(known))
         self._note_served()
         self.router = RouterProcess(self.folder / "router", self._settings())
-        self._sender = SteadySender(self.bootstrap, self.topics[0], self.types, self.rate)
+        self._sender = SteadySender(self.bootstrap, self.topics[0], records(self.types), self.rate)
         self._seen = EpochsSeen(self.bootstrap, dict.fromkeys(self.topics[1:3], PARTITIONS))
         return self
 
@@ -163,10 +138,10 @@ class Following:
 
         Return when records are judged by the version that has the change.
         """
-        written = self._arrived()
+        before = self._arrived()
         self._write(number)
         if number % 2:
-            wait_until(lambda: self._arrived() > written + self.rate // 4, LIMIT, lambda: self.router.log[-3000:])
+            wait_until(lambda: self._arrived() > before + self.rate // 4, LIMIT, lambda: self.router.log[-3000:])
         if registry:
             self.registry.end()
         self.router.kill()
@@ -215,7 +190,7 @@ class Following:
         Return the account.
         """
         out, dead = (read_all(self.bootstrap, topic) for topic in self.topics[1:3])
-        numbers = Counter(json.loads(each.value or b"{}")["n"] for each in (*out, *dead))
+        numbers = load.numbers(each.value for each in (*out, *dead))
         outcomes = self._outcomes()
         assert set(outcomes) == set(range(sent)) and all(len(each) == 1 for each in outcomes.values())
         assert repeats or numbers == Counter(range(sent))
@@ -234,10 +209,10 @@ class Following:
         return found
 
     def _arrived(self) -> int:
-        return sum(sum(ends(self.bootstrap, topic).values()) for topic in self.topics[1:3])
+        return written(self.bootstrap, *self.topics[1:3])
 
     def _note_served(self) -> str:
-        catalog = load([self.url], network=True)
+        catalog = load_catalog([self.url], network=True)
         assert not catalog.pending
         held = (each for definition in catalog.definitions.values() for each in definition.envelopemetadata)
         self.served[catalog.epoch] = frozenset(str(each.value) for each in held if each.name == "type")

@@ -17,8 +17,8 @@ from bindings.gateways import GatewayError, Tls
 from bindings.http.gateway import HttpGateway
 from bindings.http.request import HttpRoute, PathRoutes, RouteMatch, ServerLimits
 from bindings.inbox.log import Inbox
-from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxFull, InboxLimits, InboxRowError
+from bindings.parts import InboxRow
 from catalog import load as catalog_load
 from router.evaluation.plan import Plan
 from router.intake.intake import Intake, open_local_store
@@ -27,7 +27,7 @@ from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from tests.support import plain
-from tests.support.gateways import Rows, client_of, serving
+from tests.support.gateways import Rows, client_of, rows_in, serving
 from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
@@ -39,18 +39,8 @@ ROUTES = [
 SECONDS = 300
 
 
-def stored(path: Path) -> list[dict[str, Any]]:
-    view = InboxView(path)
-    return [
-        form
-        for each in view.partitions
-        for batch in view.read_spans(each, view.plan_spans(each, view.first_position(each), view.end_position(each)))
-        for form in batch.to_pylist()
-    ]
-
-
-def parts(form: dict[str, Any], prefix: str) -> list[tuple[str, bytes]]:
-    return [(part["key"], part["value"]) for part in form["properties"] if part["key"].startswith(prefix)]
+def parts(row: InboxRow, prefix: str) -> list[tuple[str, bytes | None]]:
+    return [(part.key, part.value) for part in row.properties if part.key.startswith(prefix)]
 
 
 @pytest.fixture
@@ -87,32 +77,32 @@ def test_a_message_is_stored_as_it_came_without_credentials(client: httpx.Client
     target = "/store/a%2Fb%20c?q=x+y%FF&access_token=secret&q=2&bad=%zz&%FF=1&empty"
     answer = client.put(target, headers=headers, content=b"\x00body")
     assert (answer.status_code, answer.content, answer.http_version) == (202, b"", "HTTP/1.1")
-    (form,) = stored(tmp_path / "inbox")
-    assert (form["endpoint"], form["protocol"], form["body"]) == ("/endpoints/store", "HTTP", b"\x00body")
-    assert parts(form, "method") == [("method", b"PUT")]
-    assert parts(form, "path") == [("path", b"/store/a%2Fb%20c")]
-    assert parts(form, "query.") == [
+    (row,) = rows_in(tmp_path / "inbox")
+    assert (row.endpoint, row.protocol, row.body) == ("/endpoints/store", "HTTP", b"\x00body")
+    assert parts(row, "method") == [("method", b"PUT")]
+    assert parts(row, "path") == [("path", b"/store/a%2Fb%20c")]
+    assert parts(row, "query.") == [
         ("query.q", b"x y\xff"),
         ("query.q", b"2"),
         ("query.bad", b"%zz"),
         ("query.%FF", b"1"),
         ("query.empty", b""),
     ]
-    assert parts(form, "headers.ce-id") == [("headers.ce-id", b"caf\xc3\xa9%20\xff")]
-    assert parts(form, "headers.x-same") == [("headers.x-same", b"1"), ("headers.x-same", b"2")]
-    names = {key for key, _ in parts(form, "headers.")}
+    assert parts(row, "headers.ce-id") == [("headers.ce-id", b"caf\xc3\xa9%20\xff")]
+    assert parts(row, "headers.x-same") == [("headers.x-same", b"1"), ("headers.x-same", b"2")]
+    names = {key for key, _ in parts(row, "headers.")}
     assert not names & {"headers.authorization", "headers.proxy-authorization", "headers.cookie"}
 
 
 def test_no_body_is_none(client: httpx.Client, tmp_path: Path) -> None:
     assert client.get("/store/1").status_code == 202
     assert client.post("/events", content=b"").status_code == 202
-    assert [form["body"] for form in stored(tmp_path / "inbox")] == [None, None]
+    assert [row.body for row in rows_in(tmp_path / "inbox")] == [None, None]
 
 
 def test_a_chunked_body_is_taken(client: httpx.Client, tmp_path: Path) -> None:
     assert client.post("/events", content=iter([b"a" * 400, b"b" * 400])).status_code == 202
-    assert stored(tmp_path / "inbox")[0]["body"] == b"a" * 400 + b"b" * 400
+    assert rows_in(tmp_path / "inbox")[0].body == b"a" * 400 + b"b" * 400
 
 
 @pytest.mark.parametrize(
@@ -138,7 +128,7 @@ def test_refusals_are_problems(
     if status == 405:
         assert answer.headers["allow"] == "POST, PUT, GET"
     assert client.post("/events", content=b"next").status_code == 202
-    assert [form["body"] for form in stored(tmp_path / "inbox")] == [b"next"]
+    assert [row.body for row in rows_in(tmp_path / "inbox")] == [b"next"]
 
 
 def test_webhook_validation_grants_permission(client: httpx.Client, tmp_path: Path) -> None:
@@ -149,7 +139,7 @@ def test_webhook_validation_grants_permission(client: httpx.Client, tmp_path: Pa
     assert answer.headers["webhook-allowed-rate"] == "*"
     assert answer.headers["allow"] == "POST, OPTIONS"
     assert client.options("/nowhere", headers=asked).status_code == 404
-    assert stored(tmp_path / "inbox") == []
+    assert rows_in(tmp_path / "inbox") == []
 
 
 def test_counters_tell_received_from_acknowledged(client: httpx.Client, counts: Counts) -> None:
@@ -172,7 +162,7 @@ def test_a_body_needs_a_length_and_an_end(gateway: HttpGateway, tmp_path: Path) 
     head = b"POST /events HTTP/1.1\r\nHost: x\r\n"
     assert raw(gateway.port, head + b"Connection: close\r\n\r\n").split(b" ")[1] == b"411"
     assert raw(gateway.port, head + b"Content-Length: 10\r\n\r\nhalf").split(b" ")[1] == b"400"
-    assert stored(tmp_path / "inbox") == []
+    assert rows_in(tmp_path / "inbox") == []
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from bindings.parts import InboxRow, Part
 from router.settings import Settings, settings_from_dict
 from router.sources import make_inbox_client
 from tests.support import plain
+from tests.support.cases import read_cases
 from tests.support.kafka import SecuredKafka, create_topics, produce, read_all
 from tests.support.ports import Authority, Pair
 from tests.support.router import RouterProcess
@@ -180,41 +181,8 @@ def test_the_inbox_topic_is_written_in_every_way(world: World, tmp_path: Path, w
     assert [each.value for each in read_all(world.kafka.bootstrap, f"inbox-{way}")] == [b"body"]
 
 
-@pytest.mark.parametrize(
-    ("login", "jvm", "librdkafka"),
-    [
-        (
-            SaslLogin('a"b', "c\\d", "plain"),
-            {
-                "sasl.mechanism": "PLAIN",
-                "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
-                'username="a\\"b" password="c\\\\d";',
-            },
-            {"sasl.mechanism": "PLAIN", "sasl.username": 'a"b', "sasl.password": "c\\d"},
-        ),
-        (
-            SaslLogin("a", "b", "oauthbearer", "https://idp/token", "s", "/ca.pem"),
-            {
-                "sasl.mechanism": "OAUTHBEARER",
-                "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
-                'clientId="a" clientSecret="b" scope="s" '
-                'ssl.truststore.type="PEM" ssl.truststore.location="/ca.pem";',
-                "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
-                "OAuthBearerLoginCallbackHandler",
-                "sasl.oauthbearer.token.endpoint.url": "https://idp/token",
-            },
-            {
-                "sasl.mechanism": "OAUTHBEARER",
-                "sasl.oauthbearer.method": "oidc",
-                "sasl.oauthbearer.client.id": "a",
-                "sasl.oauthbearer.client.secret": "b",
-                "sasl.oauthbearer.token.endpoint.url": "https://idp/token",
-                "sasl.oauthbearer.scope": "s",
-                "https.ca.location": "/ca.pem",
-            },
-        ),
-    ],
-)
-def test_one_login_is_told_to_both_clients(login: SaslLogin, jvm: dict[str, str], librdkafka: dict[str, str]) -> None:
-    assert (login.jvm_options(), login.librdkafka_config()) == (jvm, librdkafka)
+@pytest.mark.parametrize("case", read_cases(Path(__file__).parents[1] / "cases" / "kafka_logins.yaml"))
+def test_one_login_is_told_to_both_clients(case: dict[str, Any]) -> None:
+    login = SaslLogin(*case["login"])
+    assert (login.jvm_options(), login.librdkafka_config()) == (case["jvm"], case["librdkafka"])
     assert login.password not in repr(login).replace("password", "").replace("oauthbearer", "")

@@ -8,10 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
 import pytest
 import yaml
-from deltalake import DeltaTable
 
 from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
@@ -19,6 +17,7 @@ from tests.reliability.test_reload_kills import DEFINITIONS, catalog, change, ha
 from tests.support import load, plain
 from tests.support.kafka import Transactions, ends, produce, read_all
 from tests.support.router import RouterProcess
+from tests.support.tables import column_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -164,12 +163,7 @@ def test_a_compacted_topic_with_tombstones(kafka: Kafka, topic_factory: TopicFac
 
 def bodies(router: RouterProcess) -> list[bytes]:
     """Return the data of all events in the table; none is empty."""
-    folder = router.folder / "wide"
-    if not (folder / "_delta_log").exists():
-        return []
-    files = [uri.removeprefix("file://") for uri in DeltaTable(folder).file_uris()]
-    rows = duckdb.execute("select data from read_parquet(?, union_by_name=true)", [files]).fetchall()
-    return [b"" if row[0] is None else bytes(row[0]) for row in rows]
+    return [bytes(data or b"") for data in column_of(router.folder / "wide")]
 
 
 def test_plan_reads_as_many_records_as_it_is_asked_for(

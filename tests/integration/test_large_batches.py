@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from tests.support import load, plain
 from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import produce
 from tests.support.router import RouterProcess
+from tests.support.tables import column_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -40,11 +40,7 @@ def configure(router: RouterProcess, bootstrap: str, topic: str, **more: Any) ->
 
 def numbers(folder: Path) -> Counter[int]:
     """Count the records of both tables by the number in their body."""
-    bodies: list[bytes] = []
-    for name, column in (("lake", "data"), ("dead", "body")):
-        if DeltaTable.is_deltatable(str(folder / name)):
-            bodies += DeltaTable(str(folder / name)).to_pyarrow_table(columns=[column])[column].to_pylist()
-    return Counter(json.loads(body)["n"] for body in bodies)
+    return load.numbers([*column_of(folder / "lake"), *column_of(folder / "dead", "body")])
 
 
 def all_once(router: RouterProcess, count: int) -> None:

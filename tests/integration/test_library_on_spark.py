@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support import plain
 from tests.support.library_cases import PLACES, Input, differences, inputs
 from tests.support.spark_versions import (
     INSTALLED,
@@ -32,27 +33,7 @@ from tests.support.spark_versions import (
 )
 
 OTHERS: Final = [pytest.param(version, marks=pytest.mark.full) for version in VERSIONS]
-AVRO: Final = {
-    "type": "record",
-    "name": "Reading",
-    "fields": [
-        {"name": "flag", "type": "boolean"},
-        {"name": "small", "type": "int"},
-        {"name": "big", "type": "long"},
-        {"name": "real", "type": "float"},
-        {"name": "raw", "type": "bytes"},
-        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
-        {"name": "moment", "type": {"type": "long", "logicalType": "timestamp-micros"}},
-        {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
-        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
-        {"name": "tags", "type": {"type": "array", "items": "string"}},
-        {"name": "counts", "type": {"type": "map", "values": "long"}},
-        {
-            "name": "inner",
-            "type": ["null", {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]}],
-        },
-    ],
-}
+AVRO: Final = json.loads((Path(__file__).parents[1] / "cases" / "schemas" / "reading.avsc").read_text())
 READING: Final = {
     "flag": True,
     "small": 7,
@@ -74,35 +55,18 @@ NOTE: Final = {
 }
 
 
-def message(kind: str, form: str, schema: Any) -> dict[str, Any]:
-    attributes = {"type": {"value": kind}}
-    return {"envelope": "CloudEvents/1.0", "envelopemetadata": attributes} | {
-        "dataschemaformat": form,
-        "dataschema": schema,
-    }
-
-
-TYPED: Final = {
-    "messagegroups": {
-        "garden": {
-            "messages": {
-                "Reading": message("reading", "Avro/1.12", AVRO),
-                "Note": message("note", "JsonSchema/draft-07", NOTE),
-            }
-        }
-    }
-}
+TYPED: Final = plain.catalog(
+    {},
+    garden={
+        "Reading": plain.event("reading", dataschemaformat="Avro/1.12", dataschema=AVRO),
+        "Note": plain.event("note", dataschemaformat="JsonSchema/draft-07", dataschema=NOTE),
+    },
+)
 
 
 def event_row(offset: int, kind: str, content_type: str, body: bytes) -> dict[str, Any]:
-    attributes = {
-        "ce_specversion": "1.0",
-        "ce_id": "1",
-        "ce_type": kind,
-        "ce_source": "/",
-        "content-type": content_type,
-    }
-    headers = [{"key": name, "value": text.encode()} for name, text in attributes.items()]
+    named = plain.kafka_headers(kind, source="/", content=content_type)
+    headers = [{"key": name, "value": value} for name, value in named]
     row = {"topic": "t", "partition": 0, "offset": offset, "timestamp": datetime(2026, 1, 1, tzinfo=UTC)}
     return {**row, "key": None, "value": body, "headers": headers}
 

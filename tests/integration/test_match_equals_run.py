@@ -27,6 +27,7 @@ from router.settings import settings_from_dict
 from router.watching.metrics import Metrics
 from router.writing.writer import BatchWriter
 from tests.support import plain
+from tests.support.cases import bytes_of, read_cases
 from tests.support.evaluating import (
     KAFKA_SCHEMA,
     RECEIVED,
@@ -51,41 +52,12 @@ MEMBERS = {
     "HTTP": frozenset({"method", "path", "query", "headers"}),
 }
 CORE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
-BODIES = (
-    "[" * 511 + "]" * 511,
-    "[" * 512 + "]" * 512,
-    "[" * 100_000,
-    "1e400",
-    '{"a":1,"a":2}',
-    "NaN",
-    '"\\ud800"',
-    ' { "a" : 1.0 , "b":"\\u00e4\\/" } ',
-    "12345678901234567890123",
-    "null",
-    '""',
-)
-HEADERS: tuple[dict[str, Any], ...] = (
-    {"name": "Content-Type", "value": "text/plain"},
-    {"name": "CONTENT-TYPE", "value": "application/cloudevents+json"},
-    {"name": "content-type", "value": None},
-    {"name": "content-type", "value": "application/cloudevents+xml"},
-    {"name": "content-type", "value": "\u00a0Application/CloudEvents-Batch+JSON;x=y"},
-    {"name": "content-type", "value": "application/json;\nx"},
-    {"name": "h1", "value_base64": "/w=="},
-    {"name": "h1", "value": None},
-    {"name": "ce_Bad", "value": "1"},
-    {"name": "ce_", "value": "1"},
-    {"name": "ce_id", "value": ""},
-    {"name": "ce_id", "value": None},
-    {"name": "ce_specversion", "value": "0.3"},
-    {"name": "ce_specversion", "value_base64": "/w=="},
-    {"name": "ce_ext", "value": "x" * 60_000},
-    {"name": "ce_datacontenttype", "value": "text/odd"},
-    {"name": "ce_partitionkey", "value": "pk"},
-    {"name": "xrouter-message", "value": "/somewhere/else"},
-    {"name": "a\nce_id\n", "value": "1"},
-    {"name": "", "value": "1"},
-)
+_ROWS = read_cases(Path(__file__).resolve().parents[1] / "cases/hostile/rows.yaml")["match"]
+BODIES = [bytes_of(each).decode() for each in _ROWS["bodies"]]
+HEADERS: list[dict[str, Any]] = [
+    {**each, "value": bytes_of(each["value"]).decode()} if isinstance(each.get("value"), dict) else each
+    for each in _ROWS["headers"]
+]
 
 
 def make_odd(rng: Random, record: dict[str, Any]) -> None:

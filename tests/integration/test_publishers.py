@@ -73,7 +73,7 @@ def broker_target(kind: str, folder: Path) -> Iterator[Target]:
             came()  # its session keeps what comes from now on
         yield Target(
             lambda timeout: peer.publisher(peer.uri, timeout),
-            peer.address("c").replace("+", "x").replace(">", "x"),
+            peer.place("c"),
             came,
             [message(address, b"bad") for address in bad],
             peer.broker.stop if kind.startswith("mqtt") else peer.broker.kill,
@@ -202,7 +202,7 @@ def test_a_broker_that_restarts_meanwhile_loses_nothing(kind: str, tmp_path: Pat
     peer: Peer
     with peer_for_tests(kind, tmp_path) as peer:
         with running(peer.protocol, peer.uri, [peer.wanted("c")], rows, client_id="reader"):
-            address = peer.address("c").replace("+", "x").replace(">", "x")
+            address = peer.place("c")
             publisher = peer.publisher(peer.uri, SECONDS)
 
             def send() -> None:

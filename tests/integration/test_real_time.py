@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import Kafka, TopicFactory
 from tests.integration.test_settling import DEFINITIONS, odd_records
 from tests.support import load, plain
-from tests.support.kafka import Message, Transactions, create_topics, ends, produce, read_all
+from tests.support.kafka import Message, Transactions, create_topics, produce, read_all, written
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
@@ -51,10 +51,6 @@ def as_told(messages: list[Message]) -> Counter[str]:
     """What was sent, but for where it lies and when it was made."""
     headers = ([each for each in message.headers if each[0] not in OF_THE_RUN] for message in messages)
     return Counter(repr((message.key, message.value, own)) for message, own in zip(messages, headers, strict=True))
-
-
-def written(bootstrap: str, *topics: str) -> int:
-    return sum(sum(ends(bootstrap, topic).values()) for topic in topics)
 
 
 def until(router: RouterProcess, condition: Callable[[], object]) -> None:

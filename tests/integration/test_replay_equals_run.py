@@ -5,8 +5,6 @@ Through the very columns of ``run`` and of a replay, without brokers: Kafka keys
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,8 +26,8 @@ from router.watching.metrics import Metrics
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 from tests.support import plain
+from tests.support.cases import bytes_of, read_cases
 from tests.support.evaluating import KAFKA_SCHEMA, evaluated, inbox_row, kafka_row
-from tests.support.plain import BATCH, STRUCTURED
 from tests.support.processes import KeptOutcomes
 
 if TYPE_CHECKING:
@@ -38,66 +36,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 GROUP = "/messagegroups/g"
 RECEIVED = datetime(2026, 1, 2, 3, 4, 5, 123_450, tzinfo=UTC)
-EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
-
-
-def headers(*pairs: tuple[str, str | bytes | None]) -> dict[str, Any]:
-    """Return the member ``headers`` of a native record."""
-
-    def entry(name: str, value: str | bytes | None) -> dict[str, Any]:
-        if isinstance(value, bytes):
-            return {"name": name, "value_base64": base64.b64encode(value).decode()}
-        return {"name": name, "value": value}
-
-    return {"headers": [entry(*pair) for pair in pairs]}
-
-
-def event_headers(prefix: str, *more: tuple[str, str | bytes | None]) -> dict[str, Any]:
-    """Return headers of an event in binary mode, mixed with others."""
-    (first, *rest) = ((f"{prefix}{name}", value) for name, value in EVENT.items())
-    return headers(("first", "1"), first, *more, *rest, ("content-type", "application/json"), ("last", "2"))
-
-
 RECORDS: dict[str, list[tuple[dict[str, Any], bytes | None]]] = {
-    "KAFKA": [
-        ({"key": "k", **event_headers("ce_", ("ce_partitionkey", "pk"), ("raw", b"\xff"))}, b'{"t": 1.50}'),
-        (
-            {"key_base64": "/w==", **headers(("kind", b"\xff"), ("kind", "two"), ("content-type", "text/plain"))},
-            b"\xff",
-        ),
-        ({"key": "of text", **headers()}, None),
-        (headers(("content-type", STRUCTURED), ("other", None)), json.dumps({**EVENT, "data": {"a": 1}}).encode()),
-        (headers(("content-type", BATCH)), json.dumps([EVENT, {**EVENT, "id": "2", "data": "x"}]).encode()),
-        (headers(("xrouter-message", "/from/another"), ("Content-Type", "text/x")), b"odd"),
-    ],
-    "HTTP": [
-        ({"method": "POST", "path": "/in/a%20b", "query": [{"name": "q", "value": "1"}], **headers(("x", "1"))}, b"{}"),
-        ({"method": "POST", "path": "/in", **event_headers("ce-", ("ce-partitionkey", "%70k"))}, b'{"t": 1}'),
-        ({"method": "POST", "path": "/in", **headers(("content-type", BATCH))}, json.dumps([EVENT]).encode()),
-    ],
-    "MQTT/5.0": [
-        ({"topic_name": "a/b", "qos": 1, "retain": False, "correlation_data": "/w=="}, b"1"),
-        ({"topic_name": "a/b", "user_properties": [{"name": n, "value": v} for n, v in EVENT.items()]}, b"2"),
-    ],
-    "MQTT/3.1.1": [({"topic_name": "a/b", "qos": 1}, b"1"), ({"topic_name": "c"}, json.dumps(EVENT).encode())],
-    "AMQP/1.0": [
-        (
-            {
-                "properties": {"message-id": "m-1", "creation-time": "2026-02-03T04:05:06Z", "to": "q"},
-                "application-properties": {"n": 5, "d": 1.5, "b": {"base64": "/w=="}, "t": True},
-                "header": {"durable": True},
-            },
-            b"x",
-        ),
-        ({"application-properties": {f"cloudEvents:{n}": v for n, v in EVENT.items()}}, b"y"),
-    ],
-    "NATS": [
-        ({"subject": "a.b", "stream": "S", "sequence": 17, **headers(("h", "1"), ("h", "2"))}, b"x"),
-        ({"subject": "a.b", "reply-to": "r", **event_headers("ce-")}, b"y"),
-    ],
+    protocol: [(each["native"], None if each["body"] is None else bytes_of(each["body"])) for each in records]
+    for protocol, records in read_cases(Path(__file__).resolve().parents[1] / "cases/replayed.yaml").items()
 }
-
-
 PUSHED = tuple(protocol for protocol in RECORDS if protocol != "KAFKA")
 PLACES = {"KAFKA": "topic", "HTTP": "path", "AMQP/1.0": "properties.to", "NATS": "subject"}
 MAPPED = {"kafka": {"in-0-1", "in-0-2", "in-0-5"}, "inbox": {"m-1", "S-17", "HTTP-0", "MQTT/5.0-0", "MQTT/3.1.1-0"}}

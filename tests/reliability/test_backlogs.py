@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load, plain
-from tests.support.kafka import ends, produce
+from tests.support.kafka import produce, written
 from tests.support.router import RouterProcess
+from tests.support.tables import column_of
 from tests.support.waiting import wait_until
 from tests.support.watched import Footprint, Peaks
 
@@ -64,17 +63,6 @@ def configure(router: RouterProcess, bootstrap: str, source: str, sinks: dict[st
     )
 
 
-def kafka_sinks(bootstrap: str, out: str, dead: str) -> dict[str, Any]:
-    """Return two topics as sinks."""
-    sink = {"type": "kafka", "bootstrap_servers": bootstrap}
-    return {"bus": {**sink, "topic": out}, "dead": {**sink, "topic": dead}}
-
-
-def table_sinks(folder: Path) -> dict[str, Any]:
-    """Return two tables as sinks."""
-    return {name: {"type": "table", "path": str(folder / name)} for name in ("lake", "letters")}
-
-
 @pytest.mark.full
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize(("count", "size"), [(200_000, 8_000), (1_000_000, 200)])
@@ -84,14 +72,14 @@ def test_a_backlog_drains_at_default_settings_within_bounded_memory(
 ) -> None:
     source, out, dead = topic_factory("in"), topic_factory("out"), topic_factory("dead")
     produce(kafka.bootstrap, source, sized(count, size))
-    sinks = kafka_sinks(kafka.bootstrap, out, dead) if to == "kafka" else table_sinks(router.folder)
+    tables, topics = plain.tables(router.folder, "lake", "letters"), plain.topics(kafka.bootstrap, bus=out, dead=dead)
+    sinks = topics if to == "kafka" else tables
     configure(router, kafka.bootstrap, source, sinks)
     peaks = drained(router, count)
     if to == "kafka":
-        assert sum(ends(kafka.bootstrap, out).values()) + sum(ends(kafka.bootstrap, dead).values()) == count
+        assert written(kafka.bootstrap, out, dead) == count
     else:
-        rows = [len(DeltaTable(sinks[name]["path"]).to_pyarrow_table(columns=["position"])) for name in sinks]
-        assert sum(rows) == count
+        assert sum(len(column_of(router.folder / name, "position")) for name in sinks) == count
     assert peaks.driver < 1.5 * GIB
     assert peaks.worker < 1.5 * GIB
     assert peaks.jvm < 4.5 * GIB

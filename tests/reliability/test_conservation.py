@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load, plain, shop
-from tests.support.kafka import ends, produce
+from tests.support.kafka import produce, written
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
@@ -76,7 +76,7 @@ def kill_and_count(router: RouterProcess, kafka: Kafka, topic: str, *, kills: in
             router.kill()
             killed += 1
     router.start()
-    sent = sum(ends(kafka.bootstrap, topic).values())
+    sent = written(kafka.bootstrap, topic)
     assert sent == sender.sent
     wait_until(lambda: router.total("xrouter_taken_records_total") == sent, LIMIT, said(router))
     assert [value for name, value in router.metrics().items() if name.startswith("xrouter_conservation_gap")] == [0]

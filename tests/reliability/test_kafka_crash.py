@@ -15,17 +15,13 @@ from deltalake import DeltaTable
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load, plain
 from tests.support.brokers import KafkaBroker, KafkaCluster
-from tests.support.kafka import Message, create_topics, ends, produce, read_all
+from tests.support.kafka import Message, create_topics, produce, read_all, written
 from tests.support.router import RouterProcess
+from tests.support.tables import column_of
 from tests.support.waiting import wait_until
 
 DEFINITIONS = 60
 LIMIT = 300.0
-
-
-def written(bootstrap: str, *topics: str) -> int:
-    """Return how many records the topics have."""
-    return sum(sum(ends(bootstrap, topic).values()) for topic in topics)
 
 
 def has_written(bootstrap: str, topics: tuple[str, ...], goal: int) -> bool:
@@ -35,7 +31,7 @@ def has_written(bootstrap: str, topics: tuple[str, ...], goal: int) -> bool:
 
 def numbers(messages: list[Message]) -> Counter[int]:
     """Count the records by the number in their value."""
-    return Counter(json.loads(message.value or b"{}")["n"] for message in messages)
+    return load.numbers(message.value for message in messages)
 
 
 def settings(bootstrap: str, catalog: Path, out: str, dead: str, **more: Any) -> dict[str, Any]:
@@ -273,21 +269,12 @@ def test_a_cluster_loses_one_broker_after_the_other(router: RouterProcess, tmp_p
 
 def rows_in(table: Path) -> int:
     """Return how many rows a table has; none before there is one."""
-    if not DeltaTable.is_deltatable(str(table)):
-        return 0
-    count: int = DeltaTable(str(table)).to_pyarrow_table(columns=["position"]).num_rows
-    return count
+    return len(column_of(table, "position"))
 
 
 def of_column(table: Path, column: str) -> Counter[int]:
     """Count the records of a table by the number in their body."""
-    return Counter(json.loads(body)["n"] for body in column_of(table, column))
-
-
-def column_of(table: Path, column: str) -> list[Any]:
-    """Return the values of a column of a table."""
-    values: list[Any] = DeltaTable(str(table)).to_pyarrow_table(columns=[column])[column].to_pylist()
-    return values
+    return load.numbers(column_of(table, column))
 
 
 def all_numbers(bootstrap: str) -> set[int]:

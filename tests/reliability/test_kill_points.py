@@ -6,7 +6,6 @@ its own point in the next batch. What is looked at in the end has therefore been
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,45 +13,23 @@ from typing import Any, Final
 
 import duckdb
 import pytest
-from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load, plain
 from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import produce, read_all
+from tests.support.kill_points import read_points
+from tests.support.load import numbers
 from tests.support.router import RouterProcess
+from tests.support.tables import column_of
 from tests.support.waiting import wait_until
 from tests.support.web import Webhook
 
 DEFINITIONS: Final = 10
 RECORDS: Final = 40
 LIMIT: Final = 300.0
-POINTS: Final = (
-    ("router.state.state:BatchStore.pin", "before"),
-    ("router.state.state:BatchStore.pin", "after"),
-    ("router.sinks.tables.delta:DeltaSink.commit_staged", "before"),
-    ("router.sinks.tables.head:TableHead.append", "after"),
-    ("router.sinks.tables.opening:DefinitionTablesSink.commit_staged", "after"),
-    ("router.writing.outcomes:Outcomes._save", "before"),
-    ("router.writing.outcomes:Outcomes._save", "after"),
-    ("router.sinks.messages.sink:ConfirmedSink.write", "before"),
-    ("router.sinks.messages.sink:ConfirmedSink.write", "after"),
-    ("router.writing.writer:BatchWriter.send_dead_letters", "before"),
-    ("router.writing.writer:BatchWriter.send_dead_letters", "after"),
-    ("router.batches.batch:StoredBatch.settle", "before"),
-    ("router.watching.metrics:Metrics.count_written_batch", "before"),
-    ("router.watching.metrics:Metrics.count_written_batch", "after"),
-)
-OF_TABLES: Final = (
-    ("router.writing.outcomes:collect_results", "before"),
-    ("router.writing.outcomes:collect_results", "after"),
-    ("router.state.state:BatchStore.pin", "after"),
-    ("router.sinks.tables.delta:DeltaSink._add_files", "before"),
-    ("router.sinks.tables.head:TableHead.append", "before"),
-    ("router.sinks.tables.head:TableHead.append", "after"),
-    ("router.writing.writer:BatchWriter.send_dead_letters", "before"),
-    ("router.batches.batch:StoredBatch.settle", "before"),
-)
+POINTS: Final = read_points()["batch"]
+OF_TABLES: Final = read_points()["tables"]
 """Points of a batch that workers stage as a whole."""
 
 
@@ -71,18 +48,9 @@ def each_kind(kafka: Kafka, folder: Path, out: str, hook: Webhook) -> dict[str, 
     }
 
 
-def numbers(bodies: Iterable[bytes | None]) -> Counter[int]:
-    """Count records by the number in their body."""
-    return Counter(json.loads(body or b"{}")["n"] for body in bodies)
-
-
 def of_table(folder: Path, column: str = "data") -> Counter[int]:
-    """Count the records of a Delta table, read by DuckDB; none while its log is not there yet."""
-    if not DeltaTable.is_deltatable(str(folder)):
-        return Counter()
-    files = [uri.removeprefix("file://") for uri in DeltaTable(folder).file_uris()]
-    rows = duckdb.execute(f"select {column} from read_parquet(?, union_by_name=true)", [files]).fetchall()
-    return numbers(row[0] for row in rows)
+    """Count the records of a Delta table."""
+    return numbers(column_of(folder, column))
 
 
 def step_through(

@@ -30,6 +30,7 @@ from tests.benchmarks import steady_tables
 from tests.conftest import Kafka, TopicFactory
 from tests.support import plain
 from tests.support.delta_spark import DeltaSpark, DeltaSparkError, delta_spark
+from tests.support.kafka import SteadySender
 from tests.support.router import RouterProcess
 from tests.support.tables import by_deltalake, by_duckdb_delta, by_spark
 from tests.support.waiting import wait_until
@@ -256,7 +257,7 @@ def judge(
     router.configure(plain.routed(source, sinks, sources=[{"endpoint": "/endpoints/hall"}], trigger="500ms"))
     tables = [folder / f"lake/readings/reading{number}" for number in range(TABLES)]
     router.start()
-    sender = steady_tables.Sender(kafka.bootstrap, TABLES, rate, seconds, topic)
+    sender = SteadySender(kafka.bootstrap, topic, steady_tables.records(rate * seconds, TABLES), rate)
     sender.start()
     wait_until(lambda: all(map(is_table, tables)), LIMIT, lambda: f"the tables; {router.log[-3000:]}")
     turns = {table: threading.Lock() for table in tables}

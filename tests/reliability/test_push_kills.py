@@ -12,22 +12,24 @@ import json
 import os
 import subprocess
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from tests.support import plain
+from tests.support.gateways import Peer, peer_for_tests
+from tests.support.mqtt import Mosquitto
+from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
-from tests.support.senders import HttpSender, is_strange
-from tests.support.spark_cluster import KINDS, Channel, channels, channels_catalog
+from tests.support.senders import HttpSender, Sender, is_strange
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
-ALL = tuple(KINDS)
-BROKERED = tuple(name for name in KINDS if name != "http")
+BROKERED = ("mqtt", "amqp", "nats")
+ALL = (*BROKERED, "http")
 SMALL, FULL = 1_000, 50_000
 Test = TypeVar("Test", bound=Callable[..., None])
 DISK_FULL = os.strerror(errno.ENOSPC)
@@ -73,20 +75,26 @@ class Outcomes:
 class Run:
     """One router, and senders into it."""
 
-    def __init__(self, router: RouterProcess, opened: Sequence[Channel], count: int) -> None:
-        self.router = router
-        self.channels = opened
-        self.count, self.total = count, count * len(opened)
+    def __init__(self, router: RouterProcess, peers: Mapping[str, Peer], count: int, *, http: bool) -> None:
+        self.router, self.peers = router, peers
+        self.count, self.total = count, count * (len(peers) + http)
         self.outcomes = Outcomes(router.folder)
-        source = plain.write(router.folder, channels_catalog(opened))
+        (port,) = free_ports(1)
+        endpoints = {
+            kind: plain.endpoint(peer.protocol, peer.options("in"), "plant", uri=peer.uri)
+            for kind, peer in peers.items()
+        }
+        endpoints |= {"http": plain.endpoint("HTTP", {"path": "/plants"}, "plant")} if http else {}
+        source = plain.write(router.folder, plain.catalog(endpoints, plant=plain.events("counted")))
         more = {
-            "http": {"port": max(channel.port for channel in opened)},
+            "http": {"port": port},
             "inbox": {"min_free_bytes": 0, "segment_bytes": 500_000},
             "gateways": {"max_in_flight": 400},
             "max_records_per_batch": self.total // 5,
         }
         router.configure(plain.routed(source, plain.lines(router.folder, "out", "dead"), **more))
-        self.senders = {channel.protocol: channel.sender(count) for channel in opened}
+        self.senders: dict[str, Sender] = {kind: peer.sender("in", count) for kind, peer in peers.items()}
+        self.senders |= {"http": HttpSender(count, port, "/plants")} if http else {}
 
     def confirmed(self, *, least: int) -> bool:
         """Whether every sender was told that so many of its events are taken."""
@@ -120,8 +128,7 @@ class Run:
     def gateways(self) -> dict[str, dict[str, Any]]:
         """What the router says of each gateway of a broker, by protocol."""
         told: dict[str, dict[str, Any]] = self.router.readiness().get("gateways", {})
-        brokered = [channel.protocol for channel in self.channels if channel.broker is not None]
-        return {protocol: told.get(f"/endpoints/{protocol}", {"reason": ""}) for protocol in brokered}
+        return {kind: told.get(f"/endpoints/{kind}", {"reason": ""}) for kind in self.peers}
 
     def allow(self, number: int) -> None:
         """Let every sender send up to that event."""
@@ -142,8 +149,10 @@ class Run:
 @contextmanager
 def run(router: RouterProcess, protocols: Sequence[str], count: int, folder: Path) -> Iterator[Run]:
     """Yield a run that is under way; its senders and brokers are ended afterwards."""
-    with channels(protocols, folder / "brokers") as opened:
-        under_way = Run(router, opened, count)
+    with ExitStack() as ending:
+        brokered = [kind for kind in protocols if kind != "http"]
+        peers = {kind: ending.enter_context(peer_for_tests(kind, folder)) for kind in brokered}
+        under_way = Run(router, peers, count, http="http" in protocols)
         try:
             under_way.start()
             yield under_way
@@ -163,10 +172,11 @@ def kill_the_router(under_way: Run, goal: int) -> None:
 def kill_the_brokers(under_way: Run, after: int) -> None:
     """Kill all once every sender was told that *after* of its events are taken; start them when that was noticed."""
     under_way.wait(lambda: under_way.confirmed(least=after), f"{after} confirmations")
-    brokered = [channel for channel in under_way.channels if channel.broker is not None]
-    for channel in brokered:
-        channel.save(under_way.senders[channel.protocol])
-    brokers = [channel.broker for channel in brokered if channel.broker is not None]
+    brokers = [peer.broker for peer in under_way.peers.values()]
+    for kind, peer in under_way.peers.items():
+        if isinstance(peer.broker, Mosquitto):  # It confirms what it has in memory; of others a confirmation says all.
+            under_way.senders[kind].hold()
+            peer.broker.save()
     for broker in brokers:
         broker.kill()
     under_way.wait(lambda: not any(told.get("up") for told in under_way.gateways().values()), "the loss to be noticed")

@@ -13,19 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
 import httpx
 import pytest
-from deltalake import DeltaTable
 
 from bindings.inbox.log import Inbox
 from bindings.parts import InboxRow, Part
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load, plain
-from tests.support.dying_router import ACTIVATED, BATCH_DONE, CATALOG_READ, ENDED_BY_SIGNAL, JUDGED, PINNED
+from tests.support.dying_router import ENDED_BY_SIGNAL, JUDGED, PINNED
 from tests.support.kafka import create_topics, produce
+from tests.support.kill_points import read_points
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
+from tests.support.tables import column_of
 from tests.support.waiting import wait_until
 
 DEFINITIONS: Final = 10
@@ -34,43 +34,7 @@ LIMIT: Final = 240.0
 STARTED: Final = "[router.running.service] metrics="
 RELOADED: Final = "catalog reloaded"
 PLAN_REMOVED: Final = "router.state.state:store_plan"
-KEPT: Final = "router.reading.generations:Positions.keep"
-POINTS: Final = (
-    (CATALOG_READ, "before"),
-    (PLAN_REMOVED, "before"),
-    (CATALOG_READ, "after"),
-    (PLAN_REMOVED, "after"),
-    ("router.running.service:open_local_store", "after"),
-    ("router.running.queries:Queries.set_start_positions", "before"),
-    ("router.reading.generations:_ends_of", "before"),
-    ("router.reading.generations:_ends_of", "after"),
-    (KEPT, "before"),
-    (KEPT, "after"),
-    (ACTIVATED, "before"),
-    (ACTIVATED, "after"),
-    ("router.running.service:Service._show_plan", "before"),
-    ("router.running.service:Service._show_plan", "after"),
-    ("router.intake.intake:Intake.open_inbox", "after"),
-    ("router.running.queries:Queries._begin_switch", "before"),
-    ("router.running.queries:Queries._begin_switch", "after"),
-    ("router.intake.intake:Intake.receive_for_plan", "before"),
-    ("router.intake.intake:Intake.receive_for_plan", "after"),
-    ("router.running.queries:Queries._handle_end", "before"),
-    ("router.reading.generations:Generation.positions", "after"),
-    ("router.reading.generations:Positions.place", "after"),
-    ("router.state.state:BatchStore.unpin_all", "before"),
-    ("router.state.state:BatchStore.unpin_all", "after"),
-    ("pathlib:Path.mkdir~checkpoints", "after"),
-    ("os:replace~generation.json", "before"),
-    ("os:replace~generation.json", "after"),
-    ("router.reading.streams:QueryReader.stream", "before"),
-    ("router.reading.streams:QueryReader.stream", "after"),
-    ("router.running.queries:Queries._launch_batches", "before"),
-    ("router.running.queries:Queries._launch_batches", "after"),
-    (PINNED, "before"),
-    (PINNED, "after"),
-    (BATCH_DONE, "before"),
-)
+POINTS: Final = read_points()["reload"]
 """Each step of a reload that adds a topic, from the look at the catalog to the first batch of the new generation.
 
 Plans are removed before there is an inbox. Its pins would keep the plan that the reload takes from the other query.
@@ -98,13 +62,7 @@ def catalog(bootstrap: str, topics: Sequence[str], *, latest: Sequence[str] = ()
 
 def numbers(folder: Path) -> Counter[int]:
     """Count the records of the table of events by the number in their body."""
-    if not (folder / "_delta_log").exists():
-        return Counter()
-    files = [uri.removeprefix("file://") for uri in DeltaTable(folder).file_uris()]
-    if not files:
-        return Counter()
-    rows = duckdb.execute("select data from read_parquet(?, union_by_name=true)", [files]).fetchall()
-    return Counter(json.loads(row[0])["n"] for row in rows)
+    return load.numbers(column_of(folder))
 
 
 def said(router: RouterProcess) -> Callable[[], str]:

@@ -12,38 +12,19 @@ import re
 import subprocess
 import tarfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import jsonschema_rs
 
 from router.spark.connectors import cache_root
+from tests.support.cases import read_cases
 
 _PACKAGE: Final = "@asyncapi/specs@6.11.1"
 _HASH: Final = "01af8744dc33c0c7eb2e908f6a955319ee58b70ecadc9387d1aeb16c0cd28928"
 _MEMBER: Final = "package/schemas/3.0.0-without-$id.json"
 _SECONDS: Final = 300
-_OBJECTS: Final[Mapping[str, frozenset[str]]] = {
-    "root": frozenset(
-        {"asyncapi", "id", "info", "servers", "defaultContentType", "channels", "operations", "components"}
-    ),
-    "info": frozenset(
-        {"title", "version", "description", "externalDocs", "tags", "license", "contact", "termsOfService"}
-    ),
-    "servers": frozenset({"host", "protocol", "protocolVersion", "pathname", "description", "variables", "bindings"}),
-    "channels": frozenset(
-        {"address", "messages", "title", "description", "servers", "parameters", "bindings", "externalDocs"}
-    ),
-    "operations": frozenset({"action", "channel", "messages", "bindings", "title", "description"}),
-    "messages": frozenset(
-        {"headers", "payload", "contentType", "name", "title", "description", "bindings", "externalDocs"}
-    ),
-}
-_REQUIRED: Final = {
-    "root": ("asyncapi", "info"),
-    "info": ("title", "version"),
-    "servers": ("host", "protocol"),
-    "operations": ("action", "channel"),
-}
+_OBJECTS: Final[Mapping[str, Any]] = read_cases(Path(__file__).resolve().parents[1] / "cases/asyncapi_objects.yaml")
 _KEY: Final = re.compile(r"[A-Za-z0-9._-]+")
 _PARAMETER: Final = re.compile(r"\{([^{}]*)\}")
 
@@ -53,8 +34,9 @@ def find_faults(document: Mapping[str, Any]) -> list[str]:
     faults: list[str] = []
 
     def check(kind: str, name: str, body: Mapping[str, Any]) -> None:
-        faults.extend(f"{kind} {name}: {each}" for each in body if each not in _OBJECTS[kind] and each[:2] != "x-")
-        faults.extend(f"{kind} {name} lacks {each}" for each in _REQUIRED.get(kind, ()) if each not in body)
+        known = _OBJECTS[kind]
+        faults.extend(f"{kind} {name}: {each}" for each in body if each not in known["may"] and each[:2] != "x-")
+        faults.extend(f"{kind} {name} lacks {each}" for each in known["must"] if each not in body)
 
     check("root", "", document)
     check("info", "", document["info"])

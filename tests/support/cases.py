@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -33,6 +35,27 @@ from tests.support.evaluating import outcome_lists
 def read_cases(path: Path) -> Any:
     """Return what a file of YAML says, read by libyaml, which takes a tenth of the time."""
     return yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+
+
+def filled(value: Any, words: Mapping[str, str]) -> Any:
+    """Return a value of YAML with words replaced in all its texts."""
+    if isinstance(value, str):
+        return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], value)
+    if isinstance(value, dict):
+        return {filled(key, words): filled(each, words) for key, each in value.items()}
+    return [filled(each, words) for each in value] if isinstance(value, list) else value
+
+
+def bytes_of(recipe: Any) -> bytes:
+    """Return the bytes of a text, or of a recipe: parts one after the other, those in lists so many times; or hex."""
+    if isinstance(recipe, str):
+        return recipe.encode()
+    if "gzip" in recipe:
+        text, times = recipe["gzip"]
+        return gzip.compress(text.encode() * times)
+    read: Callable[[Any], bytes] = bytes.fromhex if "bytes" in recipe else bytes_of
+    parts = recipe.get("bytes", recipe.get("parts"))
+    return b"".join(read(part[0]) * part[1] if isinstance(part, list) else read(part) for part in parts)
 
 
 # A plan asked about Kafka records without Spark: the very functions of the match UDF, on Arrow.

@@ -20,7 +20,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shlex
 import socket
 import sys
@@ -35,7 +34,7 @@ import yaml
 
 from router.cli import run_command_line
 from router.state.ledger import LetterLedger, PendingReplay
-from tests.support.cases import FOLDER, read_cases
+from tests.support.cases import FOLDER, filled, read_cases
 from tests.support.ledger import attempted, replayed
 from tests.support.letters import letter_id, row, settings_file, write_letters
 from tests.support.ports import LOOPBACK
@@ -184,15 +183,6 @@ def _write(files: Mapping[str, Any], folder: Path) -> None:
         if not isinstance(content, str):
             content = json.dumps(content, indent=1) if path.suffix == ".json" else yaml.safe_dump(content)
         path.write_text(content, encoding="utf-8")
-
-
-def filled(value: Any, words: Mapping[str, str]) -> Any:
-    """Return a value of YAML with words replaced in all its texts."""
-    if isinstance(value, str):
-        return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], value)
-    if isinstance(value, dict):
-        return {filled(key, words): filled(each, words) for key, each in value.items()}
-    return [filled(each, words) for each in value] if isinstance(value, list) else value
 
 
 def _listed(value: Any) -> list[str]:

@@ -3,10 +3,6 @@
 They are in the folder ``shared`` beside the checkout, or where ``XROUTER_TEST_SHARED`` says; set to nothing, it hides
 them. Where they are not there, tests use the project's own samples. Tests that do more when they are there have the
 marker ``shared``, which ``tests/conftest.py`` gives to those that are run once for each document.
-
-``python -m tests.support.corpora [FOLDER]`` prints what loading the catalogs of a folder gives, as markdown: one row a
-document, read alone, with its definitions, its endpoints, and its errors and warnings by rule. Split-file trees are
-one document.
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +19,7 @@ from typing import Any, Final
 from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
-from tests.support.cases import FOLDER, samples
+from tests.support.cases import samples
 
 SHARED_VARIABLE: Final = "XROUTER_TEST_SHARED"
 
@@ -110,31 +105,3 @@ def declared(tree: Mapping[str, Any]) -> set[tuple[str, str]]:
                 if collection.lower() in _COLLECTIONS and isinstance(messages, dict):
                     found.update((group, message) for message in messages)
     return found
-
-
-def table(folder: Path | None = None) -> str:
-    """Return the table as markdown, with a row of sums."""
-    top = folder or (CORPORA if SHARED else FOLDER)
-    lines = ["| File | Definitions | Endpoints | Errors | Warnings |", "|---|---:|---:|---|---|"]
-    errors: Counter[str] = Counter()
-    warnings: Counter[str] = Counter()
-    definitions = endpoints = files = 0
-    for row in rows(folder):
-        errors += row.counts("error")
-        warnings += row.counts("warning")
-        known = row.catalog or Catalog()
-        files, definitions = files + 1, definitions + len(known.definitions)
-        endpoints += len(known.endpoints)
-        told = (row.error or _told(row.counts("error")), _told(row.counts("warning")))
-        name = row.path.relative_to(top)
-        lines.append(f"| {name} | {len(known.definitions)} | {len(known.endpoints)} | {told[0]} | {told[1]} |")
-    lines.append(f"| **{files} files** | {definitions} | {endpoints} | {_told(errors)} | {_told(warnings)} |")
-    return "\n".join(lines)
-
-
-def _told(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{rule} {number}" for rule, number in sorted(counts.items())) or "-"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(table(Path(sys.argv[1]) if len(sys.argv) > 1 else None) + "\n")

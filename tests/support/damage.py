@@ -8,7 +8,9 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
+
+from tests.support.cases import filled, read_cases
 
 Harm = Callable[[Path], object]
 
@@ -99,77 +101,22 @@ def with_note(kind: str, note: str) -> Harm:
 INBOX: Final = "checkpoints/inbox/1"
 """In this folder and the next, ``pending`` stands for the unfinished batch, ``before`` for the one before it."""
 KAFKA: Final = "checkpoints/kafka/1"
-"""Stands for the folder of the only query that reads from Kafka."""
-DATABASE: Final = "state.db"
-SEGMENT: Final = "inbox/first/000000000000.log"
-"""Stands for the segment that has rows."""
+"""Stands for the folder of the only query that reads from Kafka, ``inbox/first`` for the segment that has rows."""
+_CASES: Final = Path(__file__).resolve().parents[1] / "cases/hostile/damage.yaml"
 
-DAMAGES: Final = (
-    Damage("offsets emptied", f"{INBOX}/offsets/pending", emptied),
-    Damage("offsets halved", f"{INBOX}/offsets/pending", halved),
-    Damage("offsets cut after a line", f"{INBOX}/offsets/pending", without_last_line),
-    Damage("offsets altered", f"{INBOX}/offsets/pending", altered, "its content does not match"),
-    Damage("offsets removed", f"{INBOX}/offsets/pending", removed),
-    Damage("offsets unreadable", f"{INBOX}/offsets/pending", unreadable),
-    Damage("offsets before emptied", f"{INBOX}/offsets/before", emptied),
-    Damage("offsets before removed", f"{INBOX}/offsets/before", removed),
-    Damage("all offsets removed", f"{INBOX}/offsets", removed),
-    Damage("commit emptied", f"{INBOX}/commits/before", emptied),
-    Damage("commit halved", f"{INBOX}/commits/before", halved),
-    Damage("all commits removed", f"{INBOX}/commits", removed),
-    Damage("commits a file", f"{INBOX}/commits", a_file),
-    Damage("metadata emptied", f"{INBOX}/metadata", emptied),
-    Damage("metadata removed", f"{INBOX}/metadata", removed),
-    Damage("first offsets emptied", f"{KAFKA}/sources/0/0", emptied),
-    Damage("first offsets halved", f"{KAFKA}/sources/0/0", halved),
-    Damage("offsets of Kafka halved", f"{KAFKA}/offsets/0", halved),
-    Damage("generation emptied", f"{INBOX}/generation.json", emptied),
-    Damage("generation halved", f"{INBOX}/generation.json", halved),
-    Damage("generation removed", f"{INBOX}/generation.json", removed),
-    Damage("generation of another router", f"{INBOX}/generation.json", with_member("id", "f" * 32), "another state"),
-    Damage("generation without its topics", f"{KAFKA}/generation.json", containing('{"id": "x"}')),
-    Damage("checkpoint removed", INBOX, removed),
-    Damage("checkpoints of a query removed", "checkpoints/inbox", removed, "checkpoints/inbox/1"),
-    Damage("checkpoints removed", "checkpoints", removed),
-    Damage("checkpoints a file", "checkpoints", a_file),
-    Damage("database emptied", DATABASE, emptied),
-    Damage("database halved", DATABASE, halved),
-    Damage("database removed", DATABASE, removed),
-    Damage("database unreadable", DATABASE, unreadable),
-    Damage("database of a later router", DATABASE, changed("PRAGMA user_version = 99"), "has format 99"),
-    Damage(
-        "database of another router",
-        DATABASE,
-        changed("UPDATE facts SET value = 'x' WHERE name = 'id'"),
-        "another state",
-    ),
-    Damage("pin of another form", DATABASE, changed("UPDATE pins SET plan = ''"), "it names no plan"),
-    Damage("pin of a batch to come", DATABASE, changed("UPDATE pins SET batch = batch + 7"), "offsets"),
-    Damage("pin of another type", DATABASE, changed("UPDATE pins SET since = 'x'"), "pins"),
-    Damage("held note halved", DATABASE, with_note("held", '{"gen'), "'held' is not a valid note"),
-    Damage("park note without its members", DATABASE, with_note("park", "{}"), "'park' is not a valid note"),
-    Damage("order note a list", DATABASE, with_note("order", "[]"), "'order' is not a valid note"),
-    Damage("parts note without its members", DATABASE, with_note("parts", "{}"), "'parts' is not a valid note"),
-    Damage("plan emptied", DATABASE, changed("UPDATE plans SET document = x''"), "is not the document"),
-    Damage("plan of another type", DATABASE, changed("UPDATE plans SET document = 7"), "plans"),
-    Damage("plans removed", DATABASE, changed("DELETE FROM plans"), "has no plan", code=9),
-    Damage("position of another type", DATABASE, changed("UPDATE positions SET position = 'x'"), "positions"),
-    Damage("letter of another type", DATABASE, changed("UPDATE letters SET attempts = 'x'"), "letters"),
-    Damage("format emptied", "format.json", emptied),
-    Damage("format halved", "format.json", halved),
-    Damage("format removed", "format.json", removed),
-    Damage("format a folder", "format.json", a_folder),
-    Damage("format of a later router", "format.json", with_member("format", 99), "state folder"),
-    Damage("inbox removed", "inbox", removed),
-    Damage("inbox layout emptied", "inbox/format.json", emptied),
-    Damage("inbox layout removed", "inbox/format.json", removed),
-    Damage("inbox of another router", "inbox/format.json", with_member("inbox", "f" * 32)),
-    Damage("inbox partition removed", "inbox/1", removed),
-    Damage("inbox segment removed", SEGMENT, removed),
-    Damage("inbox segment emptied", SEGMENT, emptied),
-    Damage("inbox segment halved", SEGMENT, halved),
-    Damage("lock of the JVM a folder", "lock.jvm", a_folder),
-)
+
+def _harm(told: Any) -> Harm:
+    """Return the function of a name, or what one makes of values."""
+    if isinstance(told, str):
+        return cast(Harm, globals()[told])
+    ((name, values),) = told.items()
+    return cast(Harm, globals()[name](*values))
+
+
+DAMAGES: Final = [
+    Damage(**{**each, "harm": _harm(each["harm"])})
+    for each in filled(read_cases(_CASES), {"$INBOX": INBOX, "$KAFKA": KAFKA})
+]
 
 
 def harmless(state: Path, pending: int) -> None:

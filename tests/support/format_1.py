@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -11,31 +12,12 @@ from typing import Any, Final
 
 from router.state.database import TABLES
 
-LETTERS: Final = (
-    "CREATE TABLE letters (letter TEXT PRIMARY KEY, standing TEXT NOT NULL, attempts INTEGER NOT NULL, "
-    "reason TEXT NOT NULL, detail TEXT NOT NULL, changed TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE history (letter TEXT NOT NULL, at TEXT NOT NULL, what TEXT NOT NULL, replay INTEGER, "
-    "reason TEXT NOT NULL, detail TEXT NOT NULL)",
-    "CREATE TABLE replays (number INTEGER PRIMARY KEY, plan TEXT NOT NULL, content TEXT NOT NULL, "
-    "began TEXT NOT NULL, ended TEXT)",
-    "CREATE TABLE waiting (sequence INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, letter TEXT NOT NULL UNIQUE)",
-    "CREATE TABLE catching (key TEXT PRIMARY KEY) WITHOUT ROWID",
-    "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-)
-SIGHTINGS: Final = (
-    "CREATE TABLE sightings (endpoint TEXT NOT NULL, message TEXT NOT NULL, epoch TEXT NOT NULL, "
-    "since INTEGER NOT NULL, first INTEGER, last INTEGER, PRIMARY KEY (endpoint, message)) WITHOUT ROWID",
-)
-EXCHANGES: Final = (
-    "CREATE TABLE halves (number INTEGER PRIMARY KEY AUTOINCREMENT, asked INTEGER NOT NULL, paired INTEGER NOT NULL, "
-    "due REAL NOT NULL, told TEXT NOT NULL)",
-    "CREATE TABLE keys (key TEXT NOT NULL, asked INTEGER NOT NULL, number INTEGER NOT NULL, "
-    "PRIMARY KEY (key, asked, number)) WITHOUT ROWID",
-    "CREATE TABLE outbox (number INTEGER PRIMARY KEY AUTOINCREMENT, told TEXT NOT NULL)",
-    "CREATE TABLE commits (app TEXT PRIMARY KEY, query TEXT NOT NULL, whole TEXT NOT NULL, version INTEGER NOT NULL) "
-    "WITHOUT ROWID",
-    "CREATE TABLE facts (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
-)
+_SQL: Final = re.split(r"^-- (\S+\.db)$", Path(__file__).with_suffix(".sql").read_text(), flags=re.MULTILINE)
+STATEMENTS: Final = {
+    path: [each.strip() for each in text.split(";") if each.strip()]
+    for path, text in zip(_SQL[1::2], _SQL[2::2], strict=True)
+}
+"""What makes the tables of each SQLite file."""
 NUMBERED: Final = {"waiting": "letters", "halves": "exchanges", "outbox": "exchanges"}
 Rows = list[tuple[Any, ...]]
 
@@ -82,10 +64,9 @@ def as_format_1(root: Path) -> None:
     facts: dict[str, Any] = dict(content["facts"])
     relations = {name.removeprefix("relations."): facts.pop(name) for name in list(facts) if name[:10] == "relations."}
     put(root / "ledger" / "letters.id", facts["id"])
-    database(root / "ledger" / "letters.db", LETTERS, content, facts)
-    database(root / "ledger" / "sightings.db", SIGHTINGS, content, {})
-    if relations:
-        database(root / "relations" / "exchanges.db", EXCHANGES, content, relations)
+    for name, own in (("ledger/letters.db", facts), ("ledger/sightings.db", {}), ("relations/exchanges.db", relations)):
+        if own is not relations or relations:
+            database(root, name, content, own)
     noted = json.loads((root / "format.json").read_text()) if (root / "format.json").exists() else {}
     noted.pop("database", None)
     put(root / "format.json", json.dumps({**noted, "format": 1, "offsets": bool(offsets)}))
@@ -96,13 +77,14 @@ def put(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def database(path: Path, statements: tuple[str, ...], content: dict[str, Rows], facts: dict[str, Any]) -> None:
-    """Write an SQLite file with these tables, as after a crash: what was written last is in its log."""
+def database(root: Path, name: str, content: dict[str, Rows], facts: dict[str, Any]) -> None:
+    """Write an SQLite file with its tables, as after a crash: what was written last is in its log."""
+    path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     closed = path.with_suffix(".closed")
     with closing(sqlite3.connect(closed, isolation_level=None)) as made:
         made.execute("PRAGMA journal_mode = WAL")
-        for statement in statements:
+        for statement in STATEMENTS[name]:
             made.execute(statement)
             table = statement.split()[2]
             rows = list(facts.items()) if table == "facts" else content[table]

@@ -196,6 +196,14 @@ class Peer(ABC):
     def address(self, name: str) -> str:
         """Return the address of a channel."""
 
+    def place(self, name: str) -> str:
+        """Return an address of the channel that one can send to."""
+        return self.address(name).replace("+", "x").replace(">", "x")
+
+    @abstractmethod
+    def options(self, name: str) -> dict[str, Any]:
+        """Return the options of an endpoint of a catalog that is the channel."""
+
     def wanted(self, name: str, endpoint: str = ENDPOINT) -> EndpointSubscription:
         """Return the subscription to a channel."""
         return EndpointSubscription(endpoint, self.address(name))
@@ -228,6 +236,9 @@ class MqttPeer(Peer):
     def address(self, name: str) -> str:
         return f"many/{name}/+"
 
+    def options(self, name: str) -> dict[str, Any]:
+        return {"topicfilter": self.address(name)}
+
     def send(self, name: str, bodies: Sequence[bytes]) -> None:
         with Client(self.uri) as client:
             client.send_all(f"many/{name}/x", bodies)
@@ -256,6 +267,9 @@ class AmqpPeer(Peer):
 
     def address(self, name: str) -> str:
         return f"q.{name}"
+
+    def options(self, name: str) -> dict[str, Any]:
+        return {"node": self.address(name)}
 
     def send(self, name: str, bodies: Sequence[bytes]) -> None:
         send_bytes(self.uri, f"q.{name}", [section("header", [True]) + section("data", body) for body in bodies])
@@ -290,6 +304,9 @@ class NatsPeer(Peer):
 
     def address(self, name: str) -> str:
         return f"js.{name}.>" if self._open else name
+
+    def options(self, name: str) -> dict[str, Any]:
+        return {"subject": self.address(name), "stream": "S", "durable": name, "ackwait": 2}
 
     def wanted(self, name: str, endpoint: str = ENDPOINT) -> EndpointSubscription:
         stream = {"stream": "S", "ackwait": 1} if self._open else {}

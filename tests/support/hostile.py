@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from catalog.schemas.contract import BEYOND_LIMITS, SchemaSource
+from tests.support.cases import read_cases
 
 Make = Callable[[int], bytes]
 
@@ -188,31 +190,7 @@ CASES: Final = (
     ),
 )
 
-LARGE: Final = {
-    "deep-json": 100_000,
-    "deep-flow.yaml": 100_000,
-    "deep-block.yaml": 5_000,
-    "deep-dashes.yaml": 100_000,
-    "many-lists": 20_000_000,
-    "many-maps": 9_000_000,
-    "laughing-text.yaml": 1_000_000,
-    "many-messages": 900_000,
-    "many-faults": 900_000,
-    "many-versions": 900_000,
-    "repeated-keys": 900_000,
-    "long-id": 1_000_000,
-    "digits": 1_000_000,
-    "long-value": 60_000_000,
-    "long-names": 10_000_000,
-    "long-references": 1_000_000,
-    "chain-of-bases": 49_000,
-    "chain-to-nowhere": 49_000,
-    "heirs": 10_000,
-    "heirs-of-headers": 10_000,
-    "channels": 10_000,
-    "under-a-long-id": 1_000_000,
-    "into-a-cycle": 49_000,
-}
+LARGE: Final[dict[str, int]] = read_cases(Path(__file__).parents[1] / "cases" / "hostile" / "sizes.yaml")
 """Sizes at which what is not bounded would take gigabytes or hours."""
 
 

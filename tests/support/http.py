@@ -1,4 +1,4 @@
-"""What no HTTP server should take for a request: lines, headers, lengths and chunks that are not as they should be."""
+"""What no HTTP server should take for a request (``tests/cases/hostile/http.yaml``), and honest senders beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tests.support.cases import bytes_of, filled, read_cases
 
 # What an abuse of an HTTP server is: :class:`Shape`.
 #
@@ -38,110 +41,25 @@ class Shape:
     taken: bool = False
 
 
-def request(*lines: bytes, start: bytes = b"POST /events HTTP/1.1", body: bytes = b"", known: bool = True) -> bytes:
-    """Return a request whose head has these lines, after those that every request has."""
-    always = (b"Host: x", b"Content-Type: text/plain", *((b"X-Api-Key: " + KEY.encode(),) if known else ()))
-    return b"\r\n".join((start, *always, *lines)) + b"\r\n\r\n" + body
+# Requests that could be read in two ways, with the status each is refused with, odd ones that must be taken, and what
+# wears an HTTP server out: slowness, silence, floods, bodies that nobody wants, and TLS that is none.
 
-
-ONE: Final = b"Content-Length: 1"
-GOOD: Final = request(ONE, body=b"x")
-
-
-# Requests that could be read in two ways, with the status each is refused with, and odd ones that must be taken.
-
-POST = b"POST /events HTTP/1.1\r\nHost: x\r\n"
-WELL_FORMED = POST + b"Content-Length: 1\r\n\r\na"
-CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
-REFUSED = {
-    "length beside chunked": (
-        POST + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
-        400,
-    ),
-    "chunked beside length": (
-        POST + b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n1\r\na\r\n0\r\n\r\n",
-        400,
-    ),
-    "chunked in 1.0": (b"POST /events HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", 400),
-    "two lengths": (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\na", 400),
-    "a list of lengths": (POST + b"Content-Length: 1, 1\r\n\r\na", 400),
-    "a length with a sign": (POST + b"Content-Length: +1\r\n\r\na", 400),
-    "a length beyond 64 bits": (POST + b"Content-Length: 99999999999999999999\r\n\r\na", 400),
-    "a space before the colon": (POST + b"Content-Length : 1\r\n\r\na", 400),
-    "another coding": (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", 400),
-    "chunked twice": (POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", 400),
-    "a coding in disguise": (POST + b"Transfer-Encoding: xchunked\r\n\r\n1\r\na\r\n0\r\n\r\n", 400),
-    "two codings": (POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-    "bare LF": (b"POST /events HTTP/1.1\nHost: x\nContent-Length: 1\n\na", 400),
-    "bare LF in headers": (b"POST /events HTTP/1.1\r\nHost: x\nContent-Length: 1\r\n\r\na", 400),
-    "bare CR in headers": (b"POST /events HTTP/1.1\r\nHost: x\rContent-Length: 1\r\n\r\na", 400),
-    "a folded header": (POST + b"X: a\r\n b\r\nContent-Length: 1\r\n\r\na", 400),
-    "NUL in a value": (POST + b"X: a\x00b\r\nContent-Length: 1\r\n\r\na", 400),
-    "NUL in a name": (POST + b"X\x00: a\r\nContent-Length: 1\r\n\r\na", 400),
-    "no colon": (POST + b"X\r\nContent-Length: 1\r\n\r\na", 400),
-    "HTTP/0.9": (b"POST /events HTTP/0.9\r\nHost: x\r\nContent-Length: 1\r\n\r\na", 400),
-    "HTTP/1.2": (b"POST /events HTTP/1.2\r\nHost: x\r\nContent-Length: 1\r\n\r\na", 400),
-    "HTTP/2.0": (b"POST /events HTTP/2.0\r\nHost: x\r\nContent-Length: 1\r\n\r\na", 400),
-    "HTTP/2 by prior knowledge": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
-    "rubbish": (b"rubbish\r\n\r\n", 400),
-    "a length that is no number": (POST + b"Content-Length: ten\r\n\r\n", 400),
-    "no host": (b"POST /events HTTP/1.1\r\nContent-Length: 1\r\n\r\na", 400),
-    "two hosts": (POST + b"Host: y\r\nContent-Length: 1\r\n\r\na", 400),
-    "CONNECT": (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
-    "no known method": (b"G\x01T /events HTTP/1.1\r\nHost: x\r\n\r\n", 400),
-    "a control character in the target": (b"POST /ev\x01ents HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 400),
-    "a fragment": (b"POST /events#x HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 400),
-    "a user in the target": (b"POST http://a:b@x/events HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 400),
-    "a chunk size with a sign": (CHUNKED + b"-1\r\na\r\n0\r\n\r\n", 400),
-    "a chunk without its end": (CHUNKED + b"1\r\nab\r\n0\r\n\r\n", 400),
-    "LF after a chunk": (CHUNKED + b"1\r\na\n0\r\n\r\n", 400),
-    "a length in a trailer": (CHUNKED + b"0\r\nContent-Length: 1\r\n\r\n", 400),
-    "endless chunk extensions": (CHUNKED + b"1;" + b"x" * 200_000 + b"\r\na\r\n", 400),
-    "a long target": (b"POST /" + b"e" * 300 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
-    "an endless target": (b"POST /" + b"e" * 20_000, 414),
-    "large headers": (POST + b"X: " + b"y" * 5000 + b"\r\nContent-Length: 1\r\n\r\na", 431),
-    "an endless header": (POST + b"X: " + b"y" * 20_000, 431),
-    "many headers": (POST + b"".join(b"X%d: y\r\n" % n for n in range(20)) + b"\r\n", 431),
+POST: Final = b"POST /events HTTP/1.1\r\nHost: x\r\n"
+WELL_FORMED: Final = POST + b"Content-Length: 1\r\n\r\na"
+_STRANGER: Final = "Host: x\r\nContent-Type: text/plain\r\n"
+_WORDS: Final = {"${POST}": POST.decode(), "${STRANGER}": _STRANGER, "${KNOWN}": f"{_STRANGER}X-Api-Key: {KEY}\r\n"}
+_CASES: Final = filled(read_cases(Path(__file__).resolve().parents[1] / "cases/hostile/http.yaml"), _WORDS)
+REFUSED: Final = {
+    name: (bytes_of(told), status) for status, requests in _CASES["refused"].items() for name, told in requests.items()
 }
-
-TAKEN = {
-    "one": WELL_FORMED,
-    "byte by byte": WELL_FORMED,
-    "the end of the client's side": WELL_FORMED,
-    "chunked, with an extension and a trailer": CHUNKED + b"1;a=b\r\na\r\n0\r\nX: y\r\n\r\n",
-    "an absolute target": b"POST http://x/events HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na",
-    "HTTP/1.0": b"POST /events HTTP/1.0\r\nContent-Length: 1\r\n\r\na",
-    "an offer of h2c": POST
-    + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
-    b"Content-Length: 1\r\n\r\na",
-    "an offer of h2c, chunked": POST
-    + b"Connection: Upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
-    "empty lines before": b"\r\n\r\n" + WELL_FORMED,
-}
+TAKEN: Final = {name: bytes_of(told) for name, told in _CASES["taken"].items()}
 
 
-def _credentials() -> Iterator[Shape]:
-    lines = {
-        "none": b"X: y",
-        "an empty key": b"X-Api-Key: ",
-        "a wrong key": b"X-Api-Key: guess",
-        "a long key": b"X-Api-Key: " + b"k" * 50_000,
-        "bytes": b"Authorization: \xff\xfe",
-        "a long token": b"Authorization: Bearer " + b"t" * 50_000,
-        "no base64": b"Authorization: Basic !!!",
-        "no colon": b"Authorization: Basic YW5u",
-        "another scheme": b"Authorization: Negotiate YW5u",
-        "many": b"\r\n".join([b"Authorization: Bearer x"] * 100),
-    }
-    for name, line in lines.items():
-        yield Shape(f"credentials: {name}", (request(line, ONE, body=b"x", known=False),))
-    yield Shape(
-        "credentials: a stranger's megabyte", (request(b"Content-Length: 1000000", body=b"x" * 1_000_000, known=False),)
-    )
-    yield Shape(
-        "credentials: a stranger's handshake",
-        (request(b"WebHook-Request-Origin: \xff", start=b"OPTIONS /x HTTP/1.1", known=False),),
-    )
+def _shape(told: dict[str, Any]) -> Shape:
+    bytewise = bytes_of(told.pop("bytewise", ""))
+    repeated = (each if isinstance(each, list) else [each, 1] for each in told.pop("pieces", ()))
+    pieces = [piece for recipe, times in repeated for piece in [bytes_of(recipe)] * times]
+    return Shape(pieces=(*pieces, *(bytes([each]) for each in bytewise)), **told)
 
 
 def _malformed() -> Iterator[Shape]:
@@ -149,120 +67,10 @@ def _malformed() -> Iterator[Shape]:
     for name, (content, status) in REFUSED.items():
         known = content.replace(b"Host: x\r\n", b"Host: x\r\nX-Api-Key: " + KEY.encode() + b"\r\n")
         yield Shape(f"malformed: {name}", (known,), taken=status in (414, 431))
-    dashes = b"PUT /days/" + b"-" * 4000 + b"/x HTTP/1.1"
-    yield Shape("a template: dashes", (request(ONE, start=dashes, body=b"x"),), taken=True)
-    yield Shape("a template: dashes of a stranger", (request(start=dashes, known=False),))
 
 
-MALFORMED: Final = (*_malformed(), *_credentials())
-
-
-# What wears an HTTP server out: slowness, silence, floods, bodies that nobody wants, and TLS that is none.
-
-
-def _bodies() -> Iterator[Shape]:
-    large = b"Content-Length: 50000000"
-    yield Shape("body: too large", (request(large), *(b"x" * 65_536,) * 100))
-    yield Shape("body: too large, and awaited", (request(large, b"Expect: 100-continue"),))
-    yield Shape("body: too large, slowly", (request(large), *(b"x",) * 40), pause=0.2)
-    yield Shape("body: too large, never read", (request(large), *(b"x" * 65_536,) * 50), ending="stay")
-    yield Shape("body: cut short", (request(b"Content-Length: 1000", body=b"half"),), ending="half")
-    yield Shape("body: left", (request(b"Content-Length: 1000", body=b"half"),), ending="close")
-    yield Shape("body: reset", (request(b"Content-Length: 1000", body=b"half"),), ending="reset")
-    yield Shape(
-        "body: of 40 at a time", (request(b"Content-Length: 1000000"), *(b"x" * 60_000,) * 15), ending="reset", count=40
-    )
-
-
-def _slow() -> Iterator[Shape]:
-    yield Shape("slow: a head byte by byte", tuple(bytes([each]) for each in GOOD[:100]), pause=0.2)
-    yield Shape("slow: headers without end", (b"POST /events HTTP/1.1\r\n", *(b"X: y\r\n",) * 60), pause=0.2)
-    yield Shape("slow: a body byte by byte", (request(b"Content-Length: 500"), *(b"x",) * 60), pause=0.2)
-    yield Shape("slow: chunks byte by byte", (CHUNKED, *(b"1\r\nx\r\n",) * 60), pause=0.2)
-    yield Shape("slow: empty lines", (b"\r\n",) * 60, pause=0.2)
-    yield Shape("slow: a stranger's body", (request(b"Content-Length: 500", known=False), *(b"x",) * 60), pause=0.2)
-    yield Shape("slow: many heads", (b"POST /events HTTP/1.1\r\n", *(b"X: y\r\n",) * 20), pause=0.5, count=40)
-    yield Shape("slow: many bodies", (request(b"Content-Length: 500"), *(b"x",) * 20), pause=0.5, count=40)
-    yield Shape("slow: a body that stops", (request(b"Content-Length: 500", body=b"x"),), ending="stay", count=20)
-    yield Shape(
-        "slow: a body that is awaited",
-        (request(b"Content-Length: 5", b"Expect: 100-continue"),),
-        ending="stay",
-        count=20,
-    )
-
-
-def _half_open() -> Iterator[Shape]:
-    yield Shape("half open: nothing", (), ending="stay", count=60)
-    yield Shape("half open: closed at once", (), ending="close", count=100)
-    yield Shape("half open: reset at once", (), ending="reset", count=100)
-    yield Shape("half open: own side closed", (), ending="half", count=20)
-    yield Shape("half open: half a line", (b"POST /ev",), ending="stay", count=20)
-    yield Shape("half open: half a line, closed", (b"POST /ev",), ending="half", count=20)
-    yield Shape("half open: half a head, reset", (GOOD[:40],), ending="reset", count=50)
-    yield Shape(
-        "half open: answers that nobody reads",
-        (request(start=b"GET /nowhere HTTP/1.1") * 300,) * 20,
-        ending="stay",
-        count=4,
-    )
-    yield Shape("half open: left before the answer", (GOOD,), ending="reset", count=20, taken=True)
-
-
-def _floods() -> Iterator[Shape]:
-    unknown = request(start=b"GET /nowhere HTTP/1.1")
-    yield Shape("flood: connections", (), ending="close", count=300)
-    yield Shape("flood: a pipeline of the unknown", (unknown * 200,) * 3, ending="half")
-    yield Shape(
-        "flood: a pipeline of strangers", (request(start=b"GET /x HTTP/1.1", known=False) * 200,) * 3, ending="half"
-    )
-    yield Shape("flood: strangers, one by one", (request(ONE, body=b"x", known=False),), count=60, ending="half")
-    yield Shape(
-        "flood: refused bodies", (request(b"Content-Length: 60000", known=False, body=b"x" * 60_000),), count=40
-    )
-    yield Shape(
-        "flood: handshakes of webhooks",
-        (request(b"WebHook-Request-Origin: x", start=b"OPTIONS /events HTTP/1.1") * 100,),
-        ending="half",
-    )
-    yield Shape("flood: rubbish", (bytes(range(256)) * 400,) * 5, count=10)
-    yield Shape("flood: NULs", (b"\x00" * 100_000,) * 5, count=10)
-    yield Shape("flood: line ends", (b"\r\n" * 100_000,) * 5, count=4)
-    yield Shape(
-        "flood: small pieces",
-        tuple(bytes([each]) for each in request(ONE, body=b"x", known=False)),
-        count=5,
-        ending="half",
-    )
-
-
-def _tls() -> Iterator[Shape]:
-    hello = bytes.fromhex("16030100c8010000c40303") + b"r" * 32 + b"\x00" + b"\x00\x04\x13\x01\x13\x02\x01\x00"
-    contents = {
-        "plain HTTP": GOOD,
-        "half a hello": hello,
-        "hello of rubbish": b"\x16\x03\x01\x02\x00" + b"\xff" * 512,
-        "SSL 2": b"\x80\x2e\x01\x00\x02\x00\x15\x00\x00\x00\x10" + b"x" * 40,
-        "SSL 3": b"\x16\x03\x00\x00\x2f\x01\x00\x00\x2b\x03\x00" + b"r" * 32 + b"\x00\x00\x04\x00\x2f\x00\x35\x01\x00",
-        "an alert": b"\x15\x03\x03\x00\x02\x02\x28",
-        "alerts": b"\x15\x03\x03\x00\x02\x01\x00" * 1000,
-        "a record too long": b"\x16\x03\x03\xff\xff" + b"x" * 70_000,
-        "empty records": b"\x16\x03\x03\x00\x00" * 10_000,
-        "data before a handshake": b"\x17\x03\x03\x00\x10" + b"x" * 16,
-        "a heartbeat": b"\x18\x03\x03\x00\x03\x01\x40\x00",
-        "rubbish": bytes(range(256)) * 10,
-    }
-    for name, content in contents.items():
-        yield Shape(f"TLS: {name}", (content,), raw=True, taken=content is GOOD)
-    yield Shape("TLS: a hello byte by byte", tuple(bytes([each]) for each in hello), pause=0.2, raw=True)
-    yield Shape("TLS: nothing", (), ending="stay", count=40, raw=True)
-    yield Shape("TLS: half a hello, and nothing", (hello[:20],), ending="stay", count=40, raw=True)
-    yield Shape("TLS: half a hello, reset", (hello[:20],), ending="reset", count=60, raw=True)
-    yield Shape("TLS: a handshake, closed", (), ending="close", count=10)
-    yield Shape("TLS: a handshake, and nothing", (), ending="stay", count=10)
-
-
-WEARING: Final = tuple(shape for family in (_bodies, _slow, _half_open, _floods, _tls) for shape in family())
+MALFORMED: Final = (*_malformed(), *map(_shape, _CASES["strangers"]))
+WEARING: Final = tuple(map(_shape, _CASES["wearing"]))
 
 
 # Honest HTTP senders that keep their connections, repeat what was not answered, and note how long they waited.

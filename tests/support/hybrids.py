@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations, permutations
+from pathlib import Path
 from typing import Any, Final
 
 from catalog.dialects import Dialect
@@ -16,6 +17,7 @@ from catalog.dialects.detection import DEFINITION_GROUPS as CEREG
 from catalog.dialects.detection import MESSAGE_CATALOG as CNCF
 from catalog.dialects.detection import OLDER_XREGISTRY as WIP
 from catalog.dialects.detection import XREGISTRY
+from tests.support.cases import read_cases
 
 NEW: Final = XREGISTRY
 DIALECTS: Final = (NEW, WIP, CEREG, CNCF)
@@ -34,37 +36,8 @@ _OLD_NOW: Final = "01-01-0000T00:00:00Z"
 _AMQP: Final = {"application-properties": "applicationproperties", "message-annotations": "messageannotations"}
 
 Definition = Mapping[str, Any]
-DEFINITIONS: Final[Mapping[str, Definition]] = {
-    "event": {
-        "envelope": "CloudEvents/1.0",
-        "constraints": {
-            "type": {"value": "t.1"},
-            "source": {"type": "uritemplate", "value": "/{plant}"},
-            "subject": {"value": "{line}", "required": True},
-            "time": {"type": "timestamp", "value": "now", "required": True},
-        },
-        "schema": ("Avro/1.9.0", "/schemagroups/gone/schemas/s"),
-    },
-    "derived": {"constraints": {}, "base": "event"},
-    "mqtt": {
-        "protocol": "MQTT/5.0",
-        "constraints": {
-            "topic_name": {"type": "uritemplate", "value": "a/{plant}"},
-            "content_type": {"value": "text/plain"},
-            "user_properties": {"kind": {"value": "k"}, "other": {"required": True, "type": "integer"}},
-        },
-    },
-    "amqp": {
-        "protocol": "AMQP/1.0",
-        "constraints": {
-            "properties": {"subject": {"value": "s"}, "message-id": {"required": True}},
-            "application-properties": {"p": {"value": "x"}},
-            "message-annotations": {"x-opt": {"value": "y"}},
-        },
-    },
-    "nats": {"protocol": "NATS", "constraints": {"subject": {"value": "a.{plant}"}}},
-}
-"""What all documents say; ``constraints`` are of the envelope or the protocol, ``now`` is spelled as dialects do."""
+DEFINITIONS: Final[Mapping[str, Definition]] = read_cases(Path(__file__).resolve().parents[1] / "cases/hybrids.yaml")
+"""What all documents say."""
 
 
 def pairs() -> Iterator[tuple[Dialect, Dialect, tuple[str, ...]]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +19,16 @@ from hypothesis import strategies as st
 
 from bindings.kafka.record_columns import SOURCE_SCHEMA
 from tests.support.brokers import KafkaBroker
+from tests.support.cases import bytes_of, read_cases
 from tests.support.ports import LOOPBACK, Authority, free_ports
 from tests.support.tokens import AUDIENCE, TokenServer
 from tests.support.waiting import wait_until
 
 READ_SECONDS: Final = 120.0
+TICK_SECONDS: Final = 0.005
 Headers = Sequence[tuple[str, bytes | None]]
+Sent = tuple[bytes | None, bytes | None, Headers]
+"""Key, value and headers of a record that is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class Message:
 def produce(
     bootstrap: str,
     topic: str,
-    records: Iterable[tuple[bytes | None, bytes | None, Headers]],
+    records: Iterable[Sent],
     timestamps: Iterable[int] = (),
     partitions: Iterable[int] = (),
     *,
@@ -88,6 +95,39 @@ def produce(
     return count
 
 
+class SteadySender(threading.Thread):
+    """Sends records, so many a second, until there are no more or it is ended; what comes late is made up for.
+
+    ``sent`` counts them, ``seconds`` is how long it has been sending.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, records: Iterable[Sent], rate: int) -> None:
+        super().__init__(daemon=True)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
+        self._topic, self._records, self._rate = topic, iter(records), rate
+        self._stopping = threading.Event()
+        self.sent, self.seconds = 0, 0.0
+
+    def run(self) -> None:
+        began, more = time.monotonic(), True
+        while more and not self._stopping.wait(TICK_SECONDS):
+            self.seconds = time.monotonic() - began
+            due = int(self.seconds * self._rate)
+            for key, value, headers in itertools.islice(self._records, due - self.sent):
+                self._producer.produce(self._topic, value, key, headers=list(headers))
+                self.sent += 1
+            more = self.sent == due
+            self._producer.poll(0)
+        assert self._producer.flush(READ_SECONDS) == 0, "records could not be sent"
+
+    def end(self) -> int:
+        """Stop sending, and return how many records the broker has."""
+        self._stopping.set()
+        self.join(READ_SECONDS)
+        assert not self.is_alive() and len(self._producer) == 0
+        return self.sent
+
+
 class Transactions:
     """A transactional producer, as Kafka Streams or Flink have one: each call is a transaction, or leaves one open."""
 
@@ -97,7 +137,7 @@ class Transactions:
         self._producer = Producer({**told, "transaction.timeout.ms": 900_000})
         self._producer.init_transactions(READ_SECONDS)
 
-    def begin(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, Headers]]) -> None:
+    def begin(self, topic: str, records: Iterable[Sent]) -> None:
         """Send records in a transaction that stays open; the topic has them when this returns."""
         self._producer.begin_transaction()
         for key, value, headers in records:
@@ -143,6 +183,11 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
         consumer.close()
 
 
+def written(bootstrap: str, *topics: str) -> int:
+    """Return how many records have been written to the topics."""
+    return sum(sum(ends(bootstrap, topic).values()) for topic in topics)
+
+
 def read_all(bootstrap: str, topic: str) -> list[Message]:
     """Return all records that a topic has now."""
     return list(iter_all(bootstrap, topic))
@@ -177,48 +222,9 @@ def _message(topic: str, found: Any) -> Message:
 
 # Rows of Kafka that no sane client sends, for tests that hold two readings of them against each other.
 
-NAMES = [
-    "a",
-    "A",
-    "",
-    "content-type",
-    "Content-Type",
-    "ce_specversion",
-    "ce_id",
-    "ce_source",
-    "ce_type",
-    "ce_Odd",
-    "ce_",
-]
-NAMES += ["a\nb", "\n", "xrouter-x", "x-xrouter-", "ce_a b", "contenT-type", "äöü", "a.b", "'\"\\"]
-BYTES = [
-    None,
-    b"",
-    b"1.0",
-    b"1",
-    b"a",
-    b"\xff",
-    b"a\xc3",
-    b"\xa9",
-    b"\xed\xa0\x80",
-    "ä€😀".encode(),
-    b"\x00",
-    b"a\n",
-    b"x" * 3000,
-]
-BYTES += [
-    b"application/json",
-    b" application/JSON ; a=b",
-    b"application/cloudevents+json",
-    b"\xc2\xa0application/cloudevents",
-]
-BYTES += [
-    b'{"specversion":"1.0"}',
-    b'{"\\u0073pecversion":"1.0"}',
-    b"\x0bapplication/json;\n",
-    bytes(range(256)),
-    b"\r\n",
-]
+_ROWS: Final = read_cases(Path(__file__).resolve().parents[1] / "cases/hostile/rows.yaml")["kafka"]
+NAMES: Final = _ROWS["names"]
+BYTES: Final = [None if each is None else bytes_of(each) for each in _ROWS["values"]]
 
 names = st.one_of(st.sampled_from(NAMES), st.text(max_size=6), st.none())
 contents = st.one_of(st.sampled_from(BYTES), st.binary(max_size=90))

@@ -20,8 +20,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from tests.support.cases import read_cases
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROOMS: Final = ("catalog", "bindings", "router")
+
+
+def read_points() -> dict[str, list[tuple[str, str]]]:
+    """Return the lists of points, each with ``before`` or ``after``, of ``tests/cases/kill_points.yaml``."""
+    lists = read_cases(ROOT / "tests" / "cases" / "kill_points.yaml")
+    return {name: [(point, when) for point, when in points] for name, points in lists.items()}
 
 
 class NoSuchPoint(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -19,6 +19,7 @@ from bindings.protocols import BINDINGS, binding_of
 from catalog.findings import RecordError
 from catalog.model import Catalog
 from catalog.record import record_from_json
+from catalog.schemas.ids.deciding import FrameSettings
 from catalog.schemas.validation import PayloadValidation
 from router.evaluation.outputs import OutputBuilder
 from router.evaluation.plan import Evaluator
@@ -32,6 +33,8 @@ from router.routing import Routes, SizeLimits
 from router.settings import Settings, load_settings, settings_from_dict
 from router.sinks import Commit, open_sink
 from router.sinks.jsonlines import DEAD_LETTER
+from tests.support import plain
+from tests.support.cases import bytes_of, filled, read_cases
 from tests.support.evaluating import lists_of
 
 WRITTEN: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -43,26 +46,11 @@ SINKS: Final[Mapping[str, Mapping[str, str]]] = {
 """A sink of each kind on disk."""
 BUS: Final = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "dead"}
 """A sink that nobody answers at."""
-CATALOG: Final = {
-    "endpoints": {
-        "till": {
-            "usage": ["consumer"],
-            "protocol": "HTTP",
-            "protocoloptions": {"endpoints": [{"uri": "http://127.0.0.1/till"}]},
-            "messagegroups": ["/messagegroups/G"],
-        }
-    },
-    "messagegroups": {
-        "G": {
-            "messages": {
-                "Sale": {
-                    "envelope": "CloudEvents/1.0",
-                    "envelopemetadata": {"type": {"value": "sale"}, "subject": {"value": "shop/{shop}"}},
-                }
-            }
-        }
-    },
-}
+_SALE: Final = plain.event("sale")
+CATALOG: Final = plain.catalog(
+    {"till": plain.endpoint("HTTP", {}, "G", uri="http://127.0.0.1/till")},
+    G={"Sale": {**_SALE, "envelopemetadata": {**_SALE["envelopemetadata"], "subject": {"value": "shop/{shop}"}}}},
+)
 
 
 def letter_id(number: int) -> str:
@@ -72,24 +60,12 @@ def letter_id(number: int) -> str:
 
 def row(number: int, **changes: Any) -> dict[str, Any]:
     """Return one dead letter as a row of :data:`DEAD_LETTER`."""
-    nearest = [
-        {
-            "message": "/messagegroups/G/messages/Sale",
-            "mismatches": [{"property": "type", "expected": "sale", "found": "sold"}],
-        }
-    ]
-    native = {
-        "method": "POST",
-        "path": "/till",
-        "headers": [
-            {"name": "ce-specversion", "value": "1.0"},
-            {"name": "ce-type", "value": "sold"},
-            {"name": "ce-source", "value": "/tills/1"},
-            {"name": "ce-id", "value": str(number)},
-            {"name": "ce-subject", "value": "shop/7"},
-            {"name": "content-type", "value": "application/json"},
-        ],
-    }
+    mismatches = [{"property": "type", "expected": "sale", "found": "sold"}]
+    nearest = [{"message": "/messagegroups/G/messages/Sale", "mismatches": mismatches}]
+    named = {"specversion": "1.0", "type": "sold", "source": "/tills/1", "id": str(number), "subject": "shop/7"}
+    headers = {**{f"ce-{name}": value for name, value in named.items()}, "content-type": "application/json"}
+    listed = [{"name": name, "value": value} for name, value in headers.items()]
+    native = {"method": "POST", "path": "/till", "headers": listed}
     made = {
         "letter": letter_id(number),
         "reason": "no-match",
@@ -112,16 +88,10 @@ def settings_file(folder: Path, sinks: Sequence[str] = ("delta",), **dead_letter
     """Write settings whose dead letters go to these of :data:`SINKS` (else :data:`BUS`), and a catalog."""
     catalog = folder / "catalog.json"
     if not catalog.exists():
-        catalog.write_text(json.dumps(CATALOG))
-    told = {
-        "catalog": {"source": "catalog.json"},
-        "sinks": {
-            "events": {"type": "jsonl", "path": "./events"},
-            **{name: dict(SINKS.get(name, BUS)) for name in sinks},
-        },
-        "routes": [{"to": "events"}],
-        "dead_letters": {"sinks": list(sinks), **dead_letters},
-    }
+        plain.write(folder, CATALOG)
+    sinks_of = {"events": {"type": "jsonl", "path": "./events"}, **{name: SINKS.get(name, BUS) for name in sinks}}
+    more = {"routes": [{"to": "events"}], "dead_letters": {"sinks": list(sinks), **dead_letters}}
+    told = plain.routed(Path(catalog.name), json.loads(json.dumps(sinks_of)), **more)
     file = folder / "router.yaml"
     file.write_text(yaml.safe_dump(told))
     return file
@@ -142,85 +112,18 @@ def write_letters(
 
 ENDPOINT: Final = "/endpoints/e"
 RECEIVED: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
-PREFIXES: Final = (
-    *("headers.ce-", "headers.", "user_properties.", "application-properties.cloudEvents:", "properties.", "query."),
-    *("application-properties.cloudEvents_", "application-properties.", "Headers.", ""),
-    "message-annotations.",
-)
-NAMES: Final = (
-    *("specversion", "id", "source", "type", "subject", "time", "ext", "partitionkey", "datacontenttype", "data"),
-    *(
-        "content-type",
-        "Content-Type",
-        "content_type",
-        "content-encoding",
-        "Odd",
-        "",
-        "a b",
-        "xrouter-a",
-        "ce_b",
-        "host",
-    ),
-    *("h1", "message-id", "creation-time", "user-id", "stream", "sequence", "topic_name", "path", "key", "types"),
-    "x-opt-partition-key",
-    *("oversized", "undecodable", "subject\n", "äöü"),
-)
-VALUES: Final = (
-    *(None, b"", b"1.0", b"1", b"0.3", b"/s", b"t", b"a/b", b"a", b"7", b"\xff", "ä\u20ac".encode(), b"a\x00", b" "),
-    *("\x85".encode(), "\uffff".encode(), b"\x7f", b"2147483647", b"2147483648"),
-    *(
-        b"a%20b",
-        b"%ff",
-        b"%zz",
-        b'"q"',
-        b'"1.0"',
-        b'a"b',
-        b"true",
-        b"-7",
-        b"1.5",
-        b"[1]",
-        b"NaN",
-        b"-Infinity",
-        b"Nord",
-    ),
-    *(b"2026-01-02T03:04:05Z", b"2026-13-02T03:04:05Z", b"application/json", b"Application/JSON; a=b", b"text/plain"),
-    *(
-        b" application/cloudevents+json",
-        b"application/cloudevents-batch+json",
-        b"application/cloudevents",
-        b"gzip",
-        b"br",
-    ),
-)
-KINDS: Final = (None, None, None, "json", "binary", "odd")
 EVENT: Final = b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"a":1}}'
-JSON_EVENTS: Final = tuple(
-    EVENT[:-1].replace(b',"data":{"a":1}', b"") + b"," + members + b"}"
-    for members in (
-        *(
-            b'"data":null',
-            b'"data": "text","datacontenttype":"text/plain"',
-            b'"datacontenttype": "a/b+json", "data":"x"',
-        ),
-        *(
-            b'"data":{"a":1},"datacontenttype":null,"ext":-7,"flag" : true',
-            b'"partitionkey":"k-a","subject":"a","data":7',
-        ),
-        *(b'"data_base64":"Ag==","n":-214748364', b'"data_base64":"","datacontenttype":"text/plain","dry":true'),
-        *(
-            b'"dataschema":"urn:x","datacontenttype":"a/b","time":"2026-07-01T12:34:56.789Z"',
-            b'"ext":"b","data":[1,{}]',
-        ),
-    )
+_ROWS: Final = filled(
+    read_cases(Path(__file__).resolve().parents[1] / "cases/hostile/rows.yaml")["inbox"],
+    {"${CORE}": '"specversion":"1.0","id":"1","source":"/s","type":"t"'},
 )
+PREFIXES: Final[list[str]] = _ROWS["prefixes"]
+NAMES: Final[list[str]] = _ROWS["names"]
+VALUES: Final = [None if each is None else bytes_of(each) for each in _ROWS["values"]]
+KINDS: Final = (None, None, None, "json", "binary", "odd")
+JSON_EVENTS: Final = [bytes_of(each) for each in _ROWS["events"]]
 """Events that are plain for the columns."""
-BODIES: Final = (
-    *JSON_EVENTS,
-    *(EVENT[:-1] + members + b"}" for members in (b',"id":"2"', b',"ext":1.5', b',"Bad":1', b',"data_base64":"YQ=="')),
-    *(EVENT[:-1] + members.encode() + b"}" for members in (',"ext":2147483648', ',"ext":"\x85"', ',"time":5')),
-    *(None, b"", b"text", b'{"a": 1}', b'{"a": "\\u0041"}', EVENT, b" \n" + EVENT, b"[" + EVENT + b"," + EVENT + b"]"),
-    *(EVENT.replace(b"specversion", b"sp\\u0065cversion"), b'{"specversion": 1}', b"{", b"\xff\xfe", b"[]", b"null"),
-)
+BODIES: Final = [*JSON_EVENTS, *(None if each is None else bytes_of(each) for each in _ROWS["bodies"])]
 PROTOCOLS: Final = (*BINDINGS, "http/2", "mqtt", "NATS/2.11", "AMQP", "none")
 Entry = tuple[str, bytes | None, str | None]
 CORE: Final = (("specversion", b"1.0"), ("id", b"1"), ("source", b"/s"), ("type", b"t"))
@@ -229,21 +132,25 @@ CORE: Final = (("specversion", b"1.0"), ("id", b"1"), ("source", b"/s"), ("type"
 def judge_of(
     catalog: Catalog,
     folder: Path,
+    endpoints: Collection[str] = (ENDPOINT,),
     *,
     validation: Validation = "ambiguous",
     hop_by_hop: bool = False,
     ambiguous: Ambiguous = "dead-letter",
+    frames: FrameSettings = FrameSettings(),  # noqa: B008 - it cannot be changed
     topic: str = "t-{attributes.type|x}-{attributes.ext|x}",
 ) -> Evaluator:
-    """Return what judges records of any protocol on one endpoint, to a topic that looks at attributes."""
-    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
-    sinks["bus"]["topic"] = topic
-    told = {"sinks": sinks, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["dead"]}}
-    settings = settings_from_dict(told, {}, folder)
+    """Return what judges records with these endpoints as channels, whatever their protocols, to a topic that looks at
+    attributes.
+    """
+    sinks = plain.topics("broker:9092", bus=topic, dead="dead")
+    settings = settings_from_dict(plain.routed(Path("catalog"), sinks), {}, folder)
     builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop, ambiguous=ambiguous)
-    builder.add_endpoints(ENDPOINT, [ENDPOINT])
+    numbers = {xid: number for number, xid in enumerate(sorted(endpoints))}
+    for xid in numbers:
+        builder.add_endpoints(xid, [xid], frames=frames)
     matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.tie_breaker())
-    return Evaluator(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {ENDPOINT: 0}, 2**30)
+    return Evaluator(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), numbers, 2**30)
 
 
 def inbox_row(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,6 +75,11 @@ def records(
             yield _bad(number, chance)
         else:
             yield _good(number, number % definitions, types, chance)
+
+
+def numbers(bodies: Iterable[bytes | None]) -> Counter[int]:
+    """Count records by the number in their body."""
+    return Counter(json.loads(body or b"{}")["n"] for body in bodies)
 
 
 def _good(number: int, definition: int, types: str, chance: random.Random) -> tuple[bytes | None, bytes, Headers]:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from router.spark.connectors import CACHE_VARIABLE, PINS, read_pins, retrieve_files, sha256_of
-from tests.benchmarks.event_ruler import EVENT_RULER_PINS
 from tests.benchmarks.peers import STREAMS_PINS
 from tests.benchmarks.spark_delta import DELTA_PINS
 from tests.support.apicurio import APICURIO_PINS
@@ -21,7 +20,7 @@ from tests.support.brokers import KAFKA_PINS
 from tests.support.qpid import QPID_PINS
 from tests.support.spark_versions import JARS
 
-MANIFESTS = (PINS, KAFKA_PINS, QPID_PINS, APICURIO_PINS, DELTA_PINS, STREAMS_PINS, EVENT_RULER_PINS, JARS)
+MANIFESTS = (PINS, KAFKA_PINS, QPID_PINS, APICURIO_PINS, DELTA_PINS, STREAMS_PINS, JARS)
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import os
 import signal
@@ -28,7 +27,7 @@ from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from tests.support import shop
-from tests.support.cases import read_cases
+from tests.support.cases import bytes_of, read_cases
 from tests.support.readme import ROOT
 
 if TYPE_CHECKING:
@@ -69,11 +68,11 @@ def cases() -> list[Case]:
 
 def _row(number: int, told: dict[str, Any]) -> InboxRow:
     if "mqtt" in told:
-        parts = [Part("topic_name", _bytes(told["mqtt"]))]
+        parts = [Part("topic_name", bytes_of(told["mqtt"]))]
         parts += [Part(name, value.encode()) for name, value in told.get("properties", {}).items()]
         return InboxRow("/endpoints/mqtt", "MQTT/5.0", SENT + number, parts, b"{}")
     path = told.get("native", "/web")
-    parts = [Part("method", b"POST"), Part("path", _bytes(path))]
+    parts = [Part("method", b"POST"), Part("path", bytes_of(path))]
     headers = _headers(number, told)
     parts += [Part(f"headers.{name}", value) for name, value in headers]
     return InboxRow("/endpoints/web", "HTTP", SENT + number, parts, _body(told))
@@ -90,7 +89,7 @@ def _headers(number: int, told: dict[str, Any]) -> list[tuple[str, bytes]]:
     attributes = {"specversion": "1.0", "id": f"id-{number}", "source": "/s", "type": told.get("type", "plain")}
     attributes |= told.get("set", {})
     attributes |= {f"ext{n}": "x" for n in range(told.get("set_many", 0))}
-    headers = [(f"ce-{name}", _percent(_bytes(value))) for name, value in attributes.items()]
+    headers = [(f"ce-{name}", _percent(bytes_of(value))) for name, value in attributes.items()]
     headers += [("content-type", content)]
     headers += [(name, value.encode()) for name, value in told.get("headers", {}).items()]
     headers += [(name, base64.b64decode(value)) for name, value in told.get("headers_base64", {}).items()]
@@ -99,25 +98,13 @@ def _headers(number: int, told: dict[str, Any]) -> list[tuple[str, bytes]]:
 
 def _body(told: dict[str, Any]) -> bytes | None:
     if "batch" in told:
-        return _thousand() if told["batch"] == "thousand" else _bytes(told["batch"])
+        return _thousand() if told["batch"] == "thousand" else bytes_of(told["batch"])
     if "structured" in told:
-        return _bytes(told["structured"])
+        return bytes_of(told["structured"])
     if "body_base64" in told:
         return base64.b64decode(told["body_base64"])
     body = told.get("body", "{}")
-    return None if body is None else _bytes(body)
-
-
-def _bytes(recipe: Any) -> bytes:
-    """Return the bytes of a text, or of a recipe: texts one after the other, those in lists so many times."""
-    if isinstance(recipe, str):
-        return recipe.encode()
-    if "gzip" in recipe:
-        text, times = recipe["gzip"]
-        return gzip.compress(text.encode() * times)
-    if "bytes" in recipe:
-        return b"".join(bytes.fromhex(p) if isinstance(p, str) else bytes.fromhex(p[0]) * p[1] for p in recipe["bytes"])
-    return b"".join(p.encode() if isinstance(p, str) else p[0].encode() * p[1] for p in recipe["parts"])
+    return None if body is None else bytes_of(body)
 
 
 def _percent(value: bytes) -> bytes:

@@ -10,6 +10,7 @@ from typing import Final
 
 from router.errors import EXIT_CODES
 from router.settings.load import SCHEMA_NAME
+from tests.support.cases import read_cases
 from tests.support.settings_pages import encode_json_schema, make_settings_reference
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -18,22 +19,7 @@ CATALOGS: Final = ROOT / "catalog" / "README.md"
 SETTINGS: Final = ROOT / "deploy" / "SETTINGS.md"
 COMMANDS: Final = ROOT / "deploy" / "COMMANDS.md"
 BAR: Final = r"\|"
-MEANINGS: Final = {
-    0: "done",
-    1: "any other error; for `check`, `match`, `test` and `demo`: something is wrong; for `doctor`: a check is `fail`, "
-    "so `run` would fail (what `run` would wait for, such as an unavailable broker, is `warn`, and 0)",
-    2: "wrong usage; for `check`: the catalog cannot be read; for `test`: the cases cannot be read",
-    3: "settings cannot be read, are unknown, or contradict each other",
-    4: "no usable catalog",
-    5: "a broker, schema registry or target does not respond",
-    6: "the state folder is locked, damaged, of a newer format, or belongs to something else",
-    7: "connector jars are missing and cannot be downloaded, or are of another version",
-    8: "a sink cannot accept a batch; nothing is lost",
-    9: "an unfinished batch needs a plan that can no longer be read",
-    10: "the JVM under Spark died, did not start, or ran out of memory; nothing is lost",
-    11: "the disk of the state folder is full or fails; nothing is lost",
-    130: "ended by Ctrl-C (`run` drains and ends with 0)",
-}
+MEANINGS: Final[dict[int, str]] = read_cases(ROOT / "tests" / "cases" / "exit_codes.yaml")
 
 
 def made(text: str) -> str:

@@ -101,10 +101,12 @@ def _run_one(options: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (port,) = free_ports(1)
+        web = plain.endpoint("HTTP", {}, "g", uri="http://any.example/in")
+        catalog = plain.catalog({"web": {**web, "envelope": "CloudEvents/1.0"}}, g=plain.events("a"))
         sinks = plain.lines(root, "lines") | plain.tables(root, "table", "dead")
         spark = {"conf": {"spark.driver.extraJavaOptions": " ".join(options)}}
         more = {"sources": [{"endpoint": "/endpoints/web"}], "http": {"port": port}, "spark": spark}
-        router = RouterProcess(root, plain.routed(plain.write(root, _CATALOG), sinks, **more))
+        router = RouterProcess(root, plain.routed(plain.write(root, catalog), sinks, **more))
         try:
             router.start()
             for body in (b"{}", b"x"):
@@ -118,20 +120,6 @@ def _run_one(options: Sequence[str]) -> None:
             wait_until(lambda: not any(map(command_of, below_it)), SECONDS, "the end of the JVM")
         finally:
             router.end()
-
-
-_CATALOG: Final[dict[str, Any]] = {
-    "specversion": "1.0-rc2",
-    "endpoints": {
-        "web": {
-            "usage": ["consumer"],
-            "protocol": "HTTP",
-            "protocoloptions": {"endpoints": [{"uri": "http://any.example/in"}]},
-            "envelope": "CloudEvents/1.0",
-            "messages": {"a": {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "a"}}}},
-        }
-    },
-}
 
 
 START_SECONDS: Final = 300.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,16 +12,11 @@ from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from catalog.model import Catalog
 from catalog.record import Record, record_from_json
-from catalog.schemas.validation import PayloadValidation
 from router.evaluation.evaluator import Kind
-from router.evaluation.outputs import OutputBuilder
 from router.evaluation.plan import TOPIC_PREFIX, Evaluator
-from router.matching.channels import ChannelBuilder
-from router.matching.matcher import Matcher
 from router.matching.records import FEW, RecordMatcher
-from router.routing import Routes, SizeLimits
-from router.settings import settings_from_dict
 from tests.support.evaluating import KAFKA_SCHEMA, evaluated, in_form_of_match, inbox_row, kafka_row, with_events
+from tests.support.letters import judge_of
 from tests.support.reference import POSITION as UNPLACED
 from tests.support.reference import Reference
 from tests.support.rules import ANY, POSITION, Expected, Sample, Settings, line_of, without_prefix
@@ -43,17 +38,16 @@ def groups_of(samples: Sequence[Sample]) -> Mapping[Settings, list[int]]:
     return groups
 
 
+def _options(settings: Settings) -> dict[str, Any]:
+    told = {"hop_by_hop": settings.hop_by_hop, "ambiguous": settings.ambiguous}
+    return {**told, "validation": settings.validate, "frames": settings.frames}
+
+
 def by_match(catalog: Catalog, samples: Sequence[Sample], together: int = TOGETHER) -> list[Told]:
     """What ``xrouter match`` says of each sample, of so many at once."""
     told: dict[int, Told] = {}
     for settings, places in groups_of(samples).items():
-        matcher = RecordMatcher(
-            catalog,
-            hop_by_hop=settings.hop_by_hop,
-            validation=settings.validate,
-            frames=settings.frames,
-            ambiguous=settings.ambiguous,
-        )
+        matcher = RecordMatcher(catalog, **_options(settings))
         for begin in range(0, len(places), together):
             some = places[begin : begin + together]
             outcomes = matcher.decide([line_of(samples[place]) for place in some])
@@ -72,13 +66,7 @@ def by_reference(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:
     """What the reference matcher says of each sample."""
     told: dict[int, Told] = {}
     for settings, places in groups_of(samples).items():
-        reference = Reference(
-            catalog,
-            hop_by_hop=settings.hop_by_hop,
-            validation=settings.validate,
-            frames=settings.frames,
-            ambiguous=settings.ambiguous,
-        )
+        reference = Reference(catalog, **_options(settings))
         told.update((place, events_of(reference.outcome(line_of(samples[place])))) for place in places)
     return [_plain(sample, told[place]) for place, sample in enumerate(samples)]
 
@@ -103,7 +91,8 @@ def by_run(
         places = [place for place in group if place in wanted]
         if not places:
             continue
-        judge = judge_of(catalog, settings, {endpoint_of(samples[place]) for place in places}, folder)
+        endpoints = {endpoint_of(samples[place]) for place in places}
+        judge = judge_of(catalog, folder, endpoints, **_options(settings), topic="bus")
         kafka = [place for place in places if samples[place].protocol == KAFKA]
         inbox = [place for place in places if samples[place].protocol != KAFKA]
         for turn in turns_of(samples, kafka):
@@ -121,20 +110,6 @@ def by_run(
             )
             told.update(_ran(frame, "inbox", judge, {(position_of(place),): place for place in inbox}))
     return {place: _plain(samples[place], told.get(place, [])) for place in wanted}
-
-
-def judge_of(catalog: Catalog, settings: Settings, endpoints: Collection[str], folder: Path) -> Evaluator:
-    """Compile a judge with these endpoints as channels, whatever their protocols: sources come and go, rules stay."""
-    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
-    routed = {"sinks": sinks, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["dead"]}}
-    chosen = settings_from_dict(routed, {}, folder)
-    builder = ChannelBuilder(catalog, hop_by_hop=settings.hop_by_hop, ambiguous=settings.ambiguous)
-    numbers = {xid: number for number, xid in enumerate(sorted(endpoints))}
-    for xid in numbers:
-        builder.add_endpoints(xid, [xid], frames=settings.frames)
-    payloads = PayloadValidation(catalog)
-    matcher = Matcher(builder.targets, builder.channels, payloads, settings.validate, builder.tie_breaker())
-    return Evaluator(matcher, OutputBuilder(matcher, Routes(chosen), SizeLimits(chosen)), numbers, 2**30)
 
 
 def turns_of(samples: Sequence[Sample], places: Sequence[int]) -> Iterator[list[int]]:

@@ -156,38 +156,27 @@ class Counts:
 
 # Letters that no definition matches, made by code: of fleets, shops and webhooks that nobody has described.
 
+
+def _native(protocol: str, **options: str) -> dict[str, Any]:
+    told = {name: {"value": value} for name, value in options.items()}
+    return {"envelope": "CloudEvents/1.0", "protocol": protocol, "protocoloptions": told}
+
+
 PLANT: Final = "/endpoints/plant"
 HOOKS: Final = "/endpoints/hooks"
 CATALOG: Final[dict[str, Any]] = {
     "specversion": "1.0-rc4",
     "endpoints": {
-        "plant": {"usage": ["consumer"], "protocol": "MQTT/5.0", "messagegroups": ["/messagegroups/Plant"]},
-        "shop": {"usage": ["consumer"], "protocol": "KAFKA", "messagegroups": ["/messagegroups/Shop"]},
-        "hooks": {"usage": ["consumer"], "protocol": "HTTP", "messagegroups": ["/messagegroups/Hooks"]},
+        name: {"usage": ["consumer"], "protocol": protocol, "messagegroups": [f"/messagegroups/{name.title()}"]}
+        for name, protocol in (("plant", "MQTT/5.0"), ("shop", "KAFKA"), ("hooks", "HTTP"))
     },
     "messagegroups": {
-        "Plant": {
-            "messages": {
-                "Plant.Boot": {
-                    "envelope": "CloudEvents/1.0",
-                    "protocol": "MQTT/5.0",
-                    "protocoloptions": {"topic_name": {"value": "plants/{plant}/boot"}},
-                }
-            }
-        },
+        "Plant": {"messages": {"Plant.Boot": _native("MQTT/5.0", topic_name="plants/{plant}/boot")}},
         "Shop": {
             "envelope": "CloudEvents/1.0",
             "messages": {"Shop.Opened": {"envelopemetadata": {"type": {"value": "com.example.shop.opened"}}}},
         },
-        "Hooks": {
-            "messages": {
-                "Hooks.Ping": {
-                    "envelope": "CloudEvents/1.0",
-                    "protocol": "HTTP",
-                    "protocoloptions": {"method": {"value": "POST"}, "path": {"value": "/ping"}},
-                }
-            }
-        },
+        "Hooks": {"messages": {"Hooks.Ping": _native("HTTP", method="POST", path="/ping")}},
     },
 }
 """A catalog that knows the channels and one message of each."""

@@ -5,7 +5,6 @@ Nothing but Spark's own jars is needed. Python of the executors is one that does
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -13,28 +12,21 @@ import subprocess
 import sys
 import sysconfig
 import urllib.request
-import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import nats
 import pyspark
 import yaml
 
 from router.spark.connectors import find_java
 from tests.support import plain
 from tests.support.brokers import LOGGING
-from tests.support.mqtt import Mosquitto
-from tests.support.nats import NatsServer
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerProcess, children, command_of
-from tests.support.qpid import QpidBroker
 from tests.support.router import router_options
-from tests.support.senders import AmqpEventSender, HttpSender, MqttSender, NatsSender, Sender
 from tests.support.waiting import wait_until
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
@@ -229,130 +221,3 @@ def messages(tree: dict[str, Any]) -> dict[str, Any]:
     """The definitions of the plant in its catalog."""
     found: dict[str, Any] = tree["messagegroups"]["Plant"]["messages"]
     return found
-
-
-# One channel into the router for each push protocol: the real broker, the endpoint in the catalog, and its sender.
-
-
-class Channel(ABC):
-    """What is there for one protocol. Where the router is the server, ``broker`` is None and ``port`` the router's."""
-
-    protocol: str
-    version: str
-    broker: BrokerProcess | None = None
-    port = 0
-    uri = ""
-
-    @abstractmethod
-    def sender(self, count: int) -> Sender:
-        """Return a sender that is not yet started; the broker has to be there."""
-
-    @abstractmethod
-    def options(self) -> dict[str, Any]:
-        """Return the options of the endpoint."""
-
-    def save(self, sender: Sender) -> None:
-        """Make sure that the broker's disk has what it confirmed; the sender rests until it is told to go.
-
-        Mosquitto confirms what it has in memory, so it is told to save; of others a confirmation says all.
-        """
-        if isinstance(self.broker, Mosquitto):
-            sender.hold()
-            self.broker.save()
-
-    def endpoint(self) -> dict[str, Any]:
-        """Return the endpoint for the catalog."""
-        return plain.endpoint(self.version, self.options(), "plant", uri=self.uri)
-
-
-class MqttChannel(Channel):
-    """Mosquitto."""
-
-    protocol, version = "mqtt", "MQTT/5.0"
-
-    def __init__(self, folder: Path) -> None:
-        self.broker = Mosquitto(folder).start()
-        self.uri = self.broker.uri
-
-    def sender(self, count: int) -> Sender:
-        return MqttSender(count, self.uri, "plants")
-
-    def options(self) -> dict[str, Any]:
-        return {"topicfilter": "plants/#"}
-
-
-class AmqpChannel(Channel):
-    """Qpid Broker-J and a durable queue."""
-
-    protocol, version = "amqp", "AMQP/1.0"
-
-    def __init__(self, folder: Path) -> None:
-        self.broker = QpidBroker(folder).start()
-        self.uri = self.broker.uri
-        self._queue = f"q.{uuid.uuid4().hex[:12]}"
-
-    def sender(self, count: int) -> Sender:
-        return AmqpEventSender(count, self.uri, self._queue)
-
-    def options(self) -> dict[str, Any]:
-        return {"node": self._queue}
-
-
-class NatsChannel(Channel):
-    """JetStream with a durable consumer, which delivers again after two seconds what was not acknowledged."""
-
-    protocol, version = "nats", "NATS"
-
-    def __init__(self, folder: Path) -> None:
-        self.broker = NatsServer(folder).start()
-        self.uri = self.broker.uri
-        asyncio.run(self._make())
-
-    async def _make(self) -> None:
-        client = await nats.connect(self.uri)
-        await client.jetstream().add_stream(name="PLANTS", subjects=["plants.*"])
-        await client.close()
-
-    def sender(self, count: int) -> Sender:
-        return NatsSender(count, self.uri, "plants")
-
-    def options(self) -> dict[str, Any]:
-        return {"subject": "plants.*", "stream": "PLANTS", "durable": "router", "ackwait": 2}
-
-
-class HttpChannel(Channel):
-    """The router's own port."""
-
-    protocol, version = "http", "HTTP"
-
-    def __init__(self, folder: Path) -> None:
-        (self.port,) = free_ports(1)
-
-    def sender(self, count: int) -> Sender:
-        return HttpSender(count, self.port, "/plants")
-
-    def options(self) -> dict[str, Any]:
-        return {"path": "/plants"}
-
-
-KINDS: Final[dict[str, type[MqttChannel | AmqpChannel | NatsChannel | HttpChannel]]] = {
-    kind.protocol: kind for kind in (MqttChannel, AmqpChannel, NatsChannel, HttpChannel)
-}
-
-
-@contextmanager
-def channels(protocols: Sequence[str], folder: Path) -> Iterator[list[Channel]]:
-    """Yield the channels of these protocols, with their brokers running; ended afterwards."""
-    with ExitStack() as ending:
-        opened: list[Channel] = []
-        for protocol in protocols:
-            channel = KINDS[protocol](folder / protocol)
-            if channel.broker is not None:
-                ending.callback(channel.broker.kill)
-            opened.append(channel)
-        yield opened
-
-
-def channels_catalog(opened: Sequence[Channel]) -> dict[str, Any]:
-    """Return a catalog with an endpoint for each channel, and one definition for all: events of type ``counted``."""
-    return plain.catalog({each.protocol: each.endpoint() for each in opened}, plant=plain.events("counted"))

@@ -95,12 +95,25 @@ class Content:
 
 def by_duckdb(table: Path) -> Content:
     """Read the files that the table's log names with DuckDB, which knows nothing of Delta here."""
-    files = [uri.removeprefix("file://") for uri in DeltaTable(table).file_uris()]
+    files = files_of(table)
     if not files:
         return Content({}, [])
     found = duckdb.connect().sql("select * from read_parquet(?, union_by_name=true)", params=[files])
     types = {name: str(kind) for name, kind in zip(found.columns, found.types, strict=True)}
     return Content(types, _rows(found.to_arrow_table()))
+
+
+def files_of(*tables: Path) -> list[str]:
+    """Return the files of Delta tables, by their logs; none of what is no table yet."""
+    there = [DeltaTable(table) for table in tables if DeltaTable.is_deltatable(str(table))]
+    return [uri.removeprefix("file://") for table in there for uri in table.file_uris()]
+
+
+def column_of(table: Path, column: str = "data") -> list[Any]:
+    """Return the values of a column, read by DuckDB; none where there is no table yet."""
+    files = files_of(table)
+    asked = f"select {column} from read_parquet(?, union_by_name=true)"
+    return [value for (value,) in duckdb.connect().execute(asked, [files]).fetchall()] if files else []
 
 
 def by_delta(table: Path) -> Content:

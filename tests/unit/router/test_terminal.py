@@ -17,8 +17,7 @@ from catalog.findings import escape_controls, escape_json_controls, to_one_line
 from router.cli import run_command_line
 from router.logs import configure_logs, get_logger
 from router.settings import LogSettings
-from tests.support.cases import read_cases
-from tests.support.commands import filled
+from tests.support.cases import filled, read_cases
 from tests.support.letters import letter_id, row, settings_file, write_letters
 
 MARKUP = "[red][link=x]l[blink]:boom:"

@@ -17,9 +17,9 @@ from catalog.load import build_catalog
 from catalog.model import Catalog
 from router.commands.check.command import collect_findings, iter_proven_overlaps
 from router.matching.records import RecordMatcher
+from tests.support import load
 from tests.support.cases import read_cases
 from tests.support.generation import ENDPOINT, random_catalog
-from tests.support.large_catalog import large_catalog
 from tests.support.reference import Reference
 
 A, B = "/messagegroups/g/messages/a", "/messagegroups/g/messages/b"
@@ -107,6 +107,6 @@ def test_witnesses_of_generated_catalogs_hold_by_the_plain_matcher() -> None:
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.full)])
 def test_many_definitions_give_no_flood(count: int) -> None:
     crowded = {f"m{n}": options("MQTT/5.0", topic_name=f"{{a}}{n}/{{b}}") for n in range(count)}
-    for document in (large_catalog(count), {"messagegroups": {"g": {"messages": crowded}}}):
+    for document in (load.catalog(count, topic="load"), {"messagegroups": {"g": {"messages": crowded}}}):
         catalog = build_catalog([Document("c.json", document)], Findings())
         assert len(tuple(find_overlaps(catalog))) <= MAX_OVERLAPS

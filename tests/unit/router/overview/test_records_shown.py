@@ -13,8 +13,8 @@ import yaml
 from router.dead_letters.redaction import HIDDEN
 from router.overview import records
 from router.settings import load_settings
-from tests.support.cases import read_cases
-from tests.support.commands import NO, filled, fits
+from tests.support.cases import filled, read_cases
+from tests.support.commands import NO, fits
 from tests.support.letters import letter_id, row, settings_file, write_letters
 from tests.support.plain import event
 from tests.support.status_page import SALE, TOKEN, Served, changed, record
