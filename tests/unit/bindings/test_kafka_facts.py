@@ -48,6 +48,17 @@ def test_columns_say_what_the_codec_says(made: list[tuple[Any, ...]]) -> None:
             assert ([] if text is None else [text]) == facts.values(0, key), key
 
 
+@pytest.mark.slow
+@given(st.lists(rows(), min_size=1, max_size=12))
+def test_slices_of_a_batch_are_read_alike(made: list[tuple[Any, ...]]) -> None:
+    reader, batch = KafkaColumnReader(KEYS, sniffs=True), batch_of(made)
+    whole = reader.read_columns(batch)
+    for at in range(len(made)):
+        one = reader.read_columns(batch.slice(at, 1))
+        assert (one.odd[0], one.events[0]) == (whole.odd[at], whole.events[at])
+        assert all(one.texts[key][0] == whole.texts[key][at] for key in KEYS)
+
+
 @pytest.mark.parametrize(
     ("headers", "odd"),
     [

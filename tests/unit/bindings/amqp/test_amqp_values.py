@@ -86,6 +86,21 @@ def test_floats_are_the_shortest_that_their_sender_may_have_written() -> None:
     assert read_value(b"\x72\xff\x80\x00\x00", 0, 5)[0].value == -math.inf
 
 
+def test_maps_keep_repeated_and_odd_keys() -> None:
+    raw = b"\xc1\x0a\x06\xa1\x01a\x54\x01\xa1\x01a\x40" + b"\x45\x41"
+    raw = bytes([0xC1, len(raw) - 2]) + raw[2:]
+    a = AmqpValue("string", "a")
+    assert read_value(raw, 0, len(raw))[0].value == [
+        (a, AmqpValue("int", 1)),
+        (a, AmqpValue("null", None)),
+        (AmqpValue("list", []), AmqpValue("boolean", True)),
+    ]
+
+
+def test_text_that_is_no_utf8_stays_bytes() -> None:
+    assert read_value(b"\xa1\x02\xff\xfe", 0, 4)[0] == AmqpValue("string", b"\xff\xfe")
+
+
 def test_arrays_of_described_values_carry_the_descriptor() -> None:
     raw = b"\xe0\x07\x02\x00\xa3\x01x\x50\x01\x02"
     raw = bytes([0xE0, len(raw) - 2]) + raw[2:]
@@ -127,3 +142,12 @@ def test_types_need_no_more_memory_than_the_bytes_of_a_message_explain() -> None
     row = to_row(b"\0\x53\x77\xd1" + (len(named) + 4).to_bytes(4, "big") + b"\0\0\0\2" + named, "e", 0, 2**20)
     (types,) = row.properties
     assert types.value is not None and len(types.value) < 20_000 and row.body is not None and len(row.body) < 70_000
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_do_worse_than_be_malformed(raw: bytes) -> None:
+    try:
+        _, behind = read_value(raw, 0, len(raw))
+    except MalformedValue:
+        return
+    assert behind <= len(raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -97,11 +98,43 @@ def test_events_are_as_the_codec_reads_them(texts: list[str], begin: int) -> Non
     held([text.encode("utf-8", "surrogatepass") for text in texts], begin)
 
 
+@pytest.mark.slow
+@settings(max_examples=examples(400))
+@given(st.lists(EVENTS, min_size=1, max_size=4), st.integers(0), st.binary(max_size=3), st.integers(0, 3))
+def test_a_spoilt_byte_changes_nothing_else(texts: list[str], at: int, spoilt: bytes, cut: int) -> None:
+    bodies = [text.encode("utf-8", "surrogatepass") for text in texts]
+    chosen = at % len(bodies)
+    body = bodies[chosen]
+    place = at % (len(body) + 1)
+    bodies[chosen] = body[:place] + spoilt + body[place + cut :]
+    held(bodies)
+
+
 @pytest.mark.parametrize("kind", list(CASES))
 def test_the_cases_of_the_codec(kind: str) -> None:
     bodies = [case["body"].encode() for case in CASES[kind]]
     held(bodies)
     held([b"{" + CORE.encode() + b"," + body.lstrip()[1:] for body in bodies])
+
+
+def ordinary(chosen: Random, data: Any) -> bytes:
+    event: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": f"{chosen.random()}",
+        "source": "/s",
+        "type": "t",
+        "time": "2026-07-01T00:00:00Z",
+    }
+    event |= {"subject": "ü", "count": 7, "flag": True, "none": None, "data": data}
+    separators = chosen.choice([(", ", ": "), (",", ":"), (",\r\n", ":\t")])
+    return json.dumps(event, separators=separators, indent=chosen.choice([None, 2]), ensure_ascii=False).encode()
+
+
+def test_ordinary_events_are_settled() -> None:
+    data: tuple[Any, ...] = ({"a": [1, {"b": '"{\\'}, {"b": 2}], "c": {"a": 1}}, [], "text", 1.5, None, True)
+    bodies = [ordinary(Random(seed), data[seed % len(data)]) for seed in range(60)]
+    events = held(bodies)
+    assert not events.odd.any() and events.events.all()
 
 
 ODD = {

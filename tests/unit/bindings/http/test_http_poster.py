@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -159,6 +161,28 @@ def test_retry_after() -> None:
     later = parse_retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
     assert later is not None and 90 < later <= 100
     assert parse_retry_after("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
+
+
+def _ends_at(*numbers: int) -> Callable[[Taken], Answer]:
+    def answer(request: Taken) -> Answer:
+        if request.method != "OPTIONS" and number(request) in numbers:
+            raise ConnectionAbortedError
+        return Answer()
+
+    return answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lane", ["", "one"])
+def test_a_message_at_which_the_target_ends_the_connection_is_given_up_and_others_pass(lane: str) -> None:
+    with Webhook(_ends_at(1, 4)) as hook:
+        sent = [replace(each, lane=lane or str(n)) for n, each in enumerate(requests(hook, 8))]
+        settled = HttpPoster().send(sent)
+    assert [n for n, each in enumerate(settled) if each] == [1, 4]
+    assert all("ends the connection at this message" in each.reason for each in settled if each)
+    assert sorted(number(request) for request in hook.taken) == [0, 2, 3, 5, 6, 7]
+    if lane:
+        assert [number(request) for request in hook.taken] == [0, 2, 3, 5, 6, 7]
 
 
 @pytest.mark.slow

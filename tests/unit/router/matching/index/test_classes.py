@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pickle
 
-import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.definitions.constraints import Constraint
-from router.matching.index.classes import KeyTable, PropertyClasses, SplitColumn
+from router.matching.index.classes import PropertyClasses, SplitColumn
 
 VALUES = st.one_of(
     st.none(),
@@ -54,17 +53,3 @@ def test_a_class_satisfies_what_each_of_its_values_does(
             found = [bool(classes.bits[number] >> place & 1) for place in range(len(constraints))]
             assert found == satisfied, value
             assert classes.class_of([] if value is None else [value]) == number
-
-
-def test_segments_under_a_null_are_none() -> None:
-    column = pa.StringArray.from_buffers(
-        2, pa.py_buffer(np.array([0, 3, 6], np.int32)), pa.py_buffer(b"a/bc/d"), pa.py_buffer(b"\x02")
-    )
-    assert SplitColumn(column).segments("/").counts.tolist() == [0, 2]
-
-
-def test_a_key_table_past_its_limit_starts_anew_and_stays_right() -> None:
-    table = KeyTable(500)
-    for start in range(0, 4000, 250):
-        keys = np.arange(start, start + 300)
-        assert (table.look_up(keys, lambda key, _: -key) == -keys).all()

@@ -26,7 +26,7 @@ from router.errors import SinkError
 from router.settings import TableSink
 from router.sinks import ArrowSink, Commit, WriteResult, open_sink
 from router.sinks.contract import StagedCommit
-from router.sinks.jsonlines import WIDE
+from router.sinks.jsonlines import DEAD_LETTER, WIDE
 from router.sinks.tables.opening import DefinitionStager, DefinitionTablesSink
 from router.sinks.tables.staging import TableFileStager
 
@@ -277,6 +277,13 @@ def test_partitions_by_time_and_column(layout: str, tmp_path: Path) -> None:
 def adds(table: DeltaTable) -> list[dict[str, Any]]:
     listed = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return [{name.removeprefix("partition."): value for name, value in file.items()} for file in listed]
+
+
+def test_dead_letters_by_day(tmp_path: Path) -> None:
+    settings = TableSink(type="table", path=str(tmp_path / "dead"), partition_by=("day", "reason"))
+    letter = {"letter": "1", "reason": "no-match", "received": NOON}
+    open_sink("dead", settings, "dead-letters").write(pa.Table.from_pylist([letter], DEAD_LETTER), Commit("a", 0))
+    assert DeltaTable(tmp_path / "dead").metadata().partition_columns == ["day", "reason"]
 
 
 def test_partitions_that_differ_from_the_tables_are_an_error(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from catalog.model import Catalog
 from router.sinks import Commit
@@ -181,6 +181,18 @@ def test_readers_of_an_older_version_go_on_within_the_retention(tmp_path: Path) 
     for version, reader in readers.items():
         assert ids(reader.file_uris()) == wanted(version + 1)
         assert ids(DeltaTable(tmp_path, version=reader.version()).file_uris()) == wanted(version + 1)
+
+
+def test_another_writer_is_met_where_the_entry_is_written(tmp_path: Path) -> None:
+    first, second = (DeltaSink("lake", str(tmp_path), WIDE) for _ in range(2))
+    assert write(first, 0).rows == 2
+    assert write(second, 0).repeated
+    assert write(second, 1).rows == 2
+    assert write(first, 1).repeated
+    write_deltalake(tmp_path, DeltaTable(tmp_path).to_pyarrow_table().slice(0, 0), mode="append")
+    assert write(first, 2).rows == 2
+    assert write(second, 3).rows == 2
+    assert ids(DeltaTable(tmp_path).file_uris()) == wanted(4)
 
 
 def test_a_head_whose_entries_were_removed_reads_the_log_again(tmp_path: Path) -> None:
