@@ -20,6 +20,8 @@ CONF = {
     "spark.sql.session.timeZone": "America/St_Johns",
     "spark.sql.shuffle.partitions": "2",
 }
+TRIES = 5
+"""How often a stream is started: Spark gives the interpreter of its function ten seconds, too few on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,18 @@ def write_stream(rows: Any, catalog: Any, out: Path, way: str) -> None:
         writer = writer.foreachBatch(write)
     else:
         writer = writer.format("parquet").option("path", str(out / way))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    start_stream(writer.trigger(availableNow=True)).awaitTermination()
+
+
+def start_stream(writer: Any) -> Any:
+    """Start a stream, again when the interpreter of its function was too slow."""
+    for left in reversed(range(TRIES)):
+        try:
+            return writer.start()
+        except Exception as error:
+            if not left or "failed to connect back" not in str(error):
+                raise
+    return None
 
 
 def main(folder: str, address: str = "", ships: str = "") -> None:
