@@ -407,7 +407,7 @@ class RecordSelection:
         ]
         if len(mine) < len(letters):
             left = plural(len(letters) - len(mine), "letter")
-            feed.notes.append(f"{left}skipped: replayed, older than --since, or already read from their source")
+            feed.notes.append(f"{left} skipped: replayed, older than --since, or already read from their source")
         for batch in rows_of(mine).select(list(INBOX_COLUMNS)).to_batches():
             yield comparing.Chunk("letters", batch)
 
