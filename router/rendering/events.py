@@ -272,19 +272,19 @@ class Attributes:
 
 def read_attributes(raw: pa.StructArray, given: pa.ListArray) -> Attributes:
     """Return the attributes of routed rows, the content type last; for the arguments see :func:`event_columns`."""
-    lists = given
     if given.null_count and "headers" in raw.type.names:
-        lists = pc.coalesce(given, pc.struct_field(raw, "headers").cast(given.type))
-    entries = Entries(lists)
+        given = pc.coalesce(given, pc.struct_field(raw, "headers").cast(given.type))
+    entries = Entries(given)
+    numbers: dict[str, int] = {}
     attributes = [_attribute_in_event(name) for name in entries.names]
-    names = tuple(dict.fromkeys(filter(None, attributes)))
-    codes = np.array([-1 if name is None else names.index(name) for name in attributes], np.int64)[entries.codes]
+    codes = [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in attributes]
+    entry_codes = np.array(codes, np.int64)[entries.codes]
     # A header without a value counts as absent.
-    kept = np.flatnonzero((codes >= 0) & is_not_null(entries.values))
-    last = codes[kept] == (names.index(CONTENT_TYPE) if CONTENT_TYPE in names else -1)
+    kept = np.flatnonzero((entry_codes >= 0) & is_not_null(entries.values))
+    last = entry_codes[kept] == numbers.get(CONTENT_TYPE, -1)
     kept = kept[np.argsort(entries.owners[kept] * 2 + last, kind="stable")]
     texts, _ = decode_texts(entries.values.take(pa.array(kept)))
-    return Attributes(entries.rows, entries.owners[kept], names, codes[kept], texts)
+    return Attributes(entries.rows, entries.owners[kept], tuple(numbers), entry_codes[kept], texts)
 
 
 def _attribute_in_event(header: str) -> str | None:
@@ -423,18 +423,15 @@ def _split_array(array: bytes) -> list[msgspec.Raw]:
         return []
 
 
-def encode_structured_events(
-    raw: pa.StructArray, attributes: pa.ListArray, body: pa.BinaryArray, typed: pa.StringArray
-) -> pa.BinaryArray:
+def encode_structured_events(attributes: Attributes, body: pa.BinaryArray, typed: pa.StringArray) -> pa.BinaryArray:
     """Encode each routed row as a structured event, as :func:`bindings.events.encode_event` does.
 
-    ``body`` has the data of the events, ``typed`` the names of attributes that are not strings; for the other arguments
-    see :func:`event_columns`.
+    ``body`` has the data of the events, ``typed`` the names of attributes that are not strings.
     """
-    resolved = read_attributes(raw, attributes)
-    offsets = np.searchsorted(resolved.owners, np.arange(resolved.rows + 1))
-    members = join_entries(resolved.names, resolved.codes, offsets, '"{}":"'.format, escape_json(resolved.texts), '"')
-    data_pieces = data_members(body, attribute_values(resolved, CONTENT_TYPE))
+    names, codes, values = attributes.names, attributes.codes, attributes.texts
+    offsets = np.searchsorted(attributes.owners, np.arange(attributes.rows + 1))
+    members = join_entries(names, codes, offsets, '"{}":"'.format, escape_json(values), '"')
+    data_pieces = data_members(body, attribute_values(attributes, CONTENT_TYPE))
     texts = concat_texts("{", members, *data_pieces, "}").cast(pa.binary())
     rows = np.flatnonzero(is_not_null(typed))
     if not len(rows):
@@ -442,6 +439,6 @@ def encode_structured_events(
     exact = []
     for row in rows.tolist():
         own = range(offsets[row], offsets[row + 1])
-        named = {resolved.names[resolved.codes[at]]: resolved.texts[at].as_py() for at in own}
+        named = {names[codes[at]]: values[at].as_py() for at in own}
         exact.append(encode_event(restore_types(named, typed[row].as_py()), body[row].as_py()))
     return replace_rows(texts, rows, pa.array(exact, pa.binary()))

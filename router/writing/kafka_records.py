@@ -36,7 +36,13 @@ from router.evaluation.plan import Evaluator, Plan
 from router.matching.context import RELATED
 from router.matching.inbox_columns import to_rfc3339
 from router.matching.record_columns import SCHEMA_ID
-from router.rendering.events import attribute_values, encode_structured_events, native_texts, read_attributes
+from router.rendering.events import (
+    Attributes,
+    attribute_values,
+    encode_structured_events,
+    native_texts,
+    read_attributes,
+)
 from router.rendering.lineage import context_json, lineage_header_columns
 from router.rendering.texts import parts_of_raw
 from router.settings.routes import (
@@ -277,7 +283,7 @@ class _BatchRenderer:
             found = pc.map_lookup(self._columns["context"], name.removeprefix(CONTEXT_PREFIX), "first")
             return found.cast(pa.string())
         if name.startswith(ATTRIBUTE_PREFIX):
-            return self._attribute_values(name.removeprefix(ATTRIBUTE_PREFIX))
+            return attribute_values(self._attributes, name.removeprefix(ATTRIBUTE_PREFIX))
         of = "endpoint" if name.startswith("endpoint") else "message"
         encoded = self._columns[of].dictionary_encode()
         texts = (text or "" for text in encoded.dictionary.to_pylist())
@@ -287,9 +293,10 @@ class _BatchRenderer:
         )
         return pa.array([each[name] for each in values], pa.string()).take(encoded.indices)
 
-    def _attribute_values(self, name: str) -> pa.StringArray:
-        """Return an attribute of each event as text; null if it is missing."""
-        return attribute_values(read_attributes(self._raw, self._columns["attributes"]), name)
+    @cached_property
+    def _attributes(self) -> Attributes:
+        """The attributes of the events."""
+        return read_attributes(self._raw, self._columns["attributes"])
 
     def _build_values(self) -> pa.BinaryArray:
         """Return the bodies; a dead letter that is too large for its topic has none."""
@@ -298,7 +305,7 @@ class _BatchRenderer:
         if pc.any(spilled).as_py():
             body = pc.if_else(spilled, _NO_BYTES, body)
         if self._records.is_structured and self._is_event.any():
-            body = encode_structured_events(self._raw, self._columns["attributes"], body, self._columns["typed"])
+            body = encode_structured_events(self._attributes, body, self._columns["typed"])
         return self._add_frames(body) if self._records.frames else body
 
     def _add_frames(self, body: pa.BinaryArray) -> pa.BinaryArray:
@@ -312,7 +319,7 @@ class _BatchRenderer:
         known = [frames.get(xid) for xid in encoded.dictionary.to_pylist()]
         frame_bytes = pa.array([each and each.head for each in known], pa.binary()).take(encoded.indices)
         plain = pa.array([each is not None and each.plain for each in known], pa.bool_()).take(encoded.indices)
-        media = pc.fill_null(pc.utf8_lower(self._attribute_values(_MEDIA)), "")
+        media = pc.fill_null(pc.utf8_lower(attribute_values(self._attributes, _MEDIA)), "")
         needed = pc.or_(pc.fill_null(plain, False), pc.invert(pc.match_substring_regex(media, _JSON)))
         needed = pc.and_(needed, pa.array(~self._has_coding()))
         if SCHEMA_ID in self._columns:

@@ -19,7 +19,7 @@ from bindings.events import encode_event
 from bindings.kafka.record_columns import SOURCE_SCHEMA
 from catalog.model import Catalog, Definition
 from catalog.schemas.columns import payload_column
-from router.rendering.events import encode_structured_events, event_columns, native_texts
+from router.rendering.events import encode_structured_events, event_columns, native_texts, read_attributes
 from router.rendering.texts import (
     EVENT_TYPE,
     TIME_TEXT,
@@ -147,7 +147,7 @@ def rendering(name: str, kind: SourceKind, raw: pa.StructArray) -> Iterator[Case
     yield (
         f"{name}: structured events",
         structured,
-        lambda: encode_structured_events(raw, given, data, typed),
+        lambda: encode_structured_events(read_attributes(raw, given), data, typed),
     )
 
 

@@ -19,6 +19,7 @@ from router.rendering.events import (
     event_columns,
     inbox_native_texts,
     native_texts,
+    read_attributes,
 )
 from router.rendering.texts import (
     EVENT_TYPE,
@@ -238,7 +239,16 @@ def test_structured_events_are_what_each_row_is(
         encode_event(restore_types(event_attributes(*parts_of_raw(row, kind, at), named), types), data)
         for row, named, at, data, types in rows_of(raw, attributes, place, body, names)
     ]
-    assert encode_structured_events(raw, attributes, body, names).to_pylist() == expected
+    assert encode_structured_events(read_attributes(raw, attributes), body, names).to_pylist() == expected
+
+
+@pytest.mark.timeout(60)
+def test_any_number_of_names_takes_time_that_grows_with_it() -> None:
+    """Senders choose the names of extensions: 200,000 of them take a second, or minutes if each is searched for."""
+    headers = [[{"key": f"ce_a{row}x{at}", "value": b"v"} for at in range(20)] for row in range(10_000)]
+    given = pa.array(headers, pa.list_(pa.struct(PAIR)))
+    attributes = read_attributes(pa.StructArray.from_arrays([pa.nulls(len(headers))], ["key"]), given)
+    assert len(attributes.names) == len(attributes.texts) == 200_000
 
 
 def test_ordinary_rows_are_not_odd() -> None:
