@@ -256,12 +256,12 @@ class EntityMerger:
             if gone and (names[0] not in kinds or (len(names) > 2 and names[2] not in kinds[names[0]].resources)):
                 return False  # an unknown type has no entities
             parse_resource_path(self._session.model, names, change.xid)
-        mine = self._mark_of(change.xid)
+        before = entity_state(self._reader, change.xid)
+        mine = self._mark_of(change.xid, before)
         theirs = change.attributes
         decision = decide_winner(mine, change, _compared_digest(theirs))
         if decision.seen == mine.seen and decision.winner == "mine":
             return False
-        before = entity_state(self._reader, change.xid)
         if decision.winner == "theirs" and theirs is None:
             if not self._delete(change.xid, names):
                 mine.deleted, mine.digest = False, "" if before is None else digest_of_state(before)
@@ -279,10 +279,9 @@ class EntityMerger:
         self._marks.store_mark(mine)
         return True
 
-    def _mark_of(self, xid: str) -> Mark:
-        """Return the mark of an entity, reconciled with the store; implicitly created entities have none."""
-        mark, state = self._marks.mark_of(xid), entity_state(self._reader, xid)
-        digest = _compared_digest(state)
+    def _mark_of(self, xid: str, state: Mapping[str, Any] | None) -> Mark:
+        """Return the mark of an entity, reconciled with its state; implicitly created entities have none."""
+        mark, digest = self._marks.mark_of(xid), _compared_digest(state)
         if mark is None:
             return Mark("", "", "", 0, "", group=xid, deleted=state is None, digest=digest)
         if state is None and not mark.deleted:
@@ -382,7 +381,7 @@ class EntityMerger:
         if winner == "mine":
             return True
         wanted, resource = _parse_state(change, ResourceState), self._reader.resource(change.xid)
-        there = ancestors_of(self._reader, change.xid)
+        there: dict[str, str] = {} if before is None else before["ancestors"]
         if before is not None and winner != "theirs":
             kept = msgspec.convert(before, ResourceState)
             first, other = (wanted, kept) if winner == "both-theirs" else (kept, wanted)

@@ -336,8 +336,8 @@ class Account:
 class Accounts:
     """The accounts of a state folder, as this process has them; one for the whole process, from any thread.
 
-    What the disk refused is written again later. A query that starts again goes on from what its batches
-    did, not from what was written of them.
+    An account that could not be written is written with the next change of it, or at the end. A query that starts again
+    continues from what its batches did, not from what was written about them.
     """
 
     def __init__(self, database: StateDatabase) -> None:

@@ -54,7 +54,7 @@ SCHEMES: Final = {
 """Default protocol of definitions without one, by the scheme of the target."""
 
 
-Send = Callable[[Record], None]
+Send = Callable[[Record], object]
 """Sends one record, perhaps asynchronously; its error may be raised by a later call or on exit."""
 
 
@@ -186,7 +186,7 @@ def open_destination(target: str | None, output: BinaryIO, endpoint: Endpoint | 
         RouterError: the target rejects a record or is of an unknown kind.
     """
     if target is None:
-        yield lambda record: output.writelines([escape_json_controls(encode_record_line(record))])
+        yield lambda record: output.write(escape_json_controls(encode_record_line(record)))
         output.flush()
         return
     server = ServerTarget(target, endpoint)

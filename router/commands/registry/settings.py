@@ -45,13 +45,7 @@ from registry.http.server import RegistrySettings, open_service
 from registry.replication.peers import Direction, Peer
 from registry.store.engine import StoreError, store_error
 from router.errors import ConfigError, RouterError, SinkError, StateError
-from router.settings.catalogs import (
-    CatalogLogin,
-    iter_registry_login_faults,
-    make_origin_login,
-    reveal,
-    to_tls,
-)
+from router.settings.catalogs import CatalogLogin, iter_registry_login_faults, make_origin_login, reveal, to_tls
 from router.settings.checks import is_loopback, iter_plain_login_faults, iter_secret_faults
 from router.settings.load import SettingsNode, apply_environment, read_yaml, resolve, settings_error, validate_model
 from router.settings.model import HttpSettings, LogSettings, MetricsSettings, make_access, make_server_limits
@@ -430,9 +424,8 @@ def _database_url(given: StoreSettings, base: Path, path: Path) -> str:
     if url.get_backend_name() != "postgresql":
         hint = "use postgresql://USER@HOST/NAME, or store.path for SQLite"
         raise _error(path, "store.url", "store.url is not a PostgreSQL URL", hint)
-    return url.set(drivername="postgresql+psycopg", password=reveal(given.password)).render_as_string(
-        hide_password=False
-    )
+    url = url.set(drivername="postgresql+psycopg", password=reveal(given.password))
+    return url.render_as_string(hide_password=False)
 
 
 # Opening a registry for one command.
