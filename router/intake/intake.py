@@ -186,8 +186,6 @@ class BrokerGateways:
 
 IDLE_SECONDS: Final = 5.0
 """With ``--once``: the time without messages after which broker gateways are closed."""
-STARTING_NAME: Final = "gateways"
-"""The status name of all gateways together before they are open."""
 _STOP_SECONDS: Final = 10.0
 _CHECK_SECONDS: Final = 1.0
 """Time between two checks whether the inbox accepts messages."""
@@ -258,7 +256,7 @@ class Intake:
         if needed and self._open_store is not None:
             self._store = self._open_store()
             # The router does not report itself as ready before the gateways are.
-            self._status.gateway(STARTING_NAME, False, "not yet open")
+            self._status.opening_gateways = True
             self._check_inbox()
 
     def receive_for_plan(self, plan: Plan) -> None:
@@ -282,7 +280,7 @@ class Intake:
             self._http.replace_routes(routes)
         elif routes and not self._once:
             self._http = self._start_http(store, routes)
-        self._status.remove_gateway(STARTING_NAME)
+        self._status.opening_gateways = False
 
     def check_state(self) -> None:
         """Report the state of inbox and gateways, and reopen gateways that stopped after an internal error."""

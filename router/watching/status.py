@@ -119,6 +119,8 @@ class RouterStatus:
         """Why a changed catalog cannot become active yet."""
         self.warming = False
         """Whether Spark is still warming up; the router is not ready until then."""
+        self.opening_gateways = False
+        """Whether the gateways are not open yet; the router is not ready until then."""
         self.draining = False
         """Whether the router is stopping: it is no longer ready, but healthy."""
         self._beaten: float | None = None
@@ -252,6 +254,8 @@ class RouterStatus:
             reasons.append(self.stale)
         if self.warming:
             reasons.append("Spark workers are starting and loading the catalog")
+        if self.opening_gateways:
+            reasons.append("the gateways are not open yet")
         if not self._queries and self._routes:
             reasons.append("no query is running yet")
         for name, query in sorted(self._queries.items()):

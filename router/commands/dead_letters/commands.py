@@ -117,7 +117,7 @@ def _print_page(page: reading.DeadLetterCounts) -> None:
         if len(counts) > len(shown):
             rows.append(("and others", str(page.total - sum(number for _, number in shown))))
         if console.is_terminal:
-            console.print(f"{page.total} dead letters by {by}")
+            console.print(f"dead letters by {by}: {page.total:,d}")
         print_table((by, "letters"), rows)
     if not console.is_terminal:
         if page.newest:
