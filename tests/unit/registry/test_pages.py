@@ -16,7 +16,7 @@ import pytest
 from lxml import html
 
 from bindings.http.request import Access
-from registry.core import search as looking
+from registry.http import pages
 from registry.http.access import Roles
 from registry.http.application import RequestLimits
 from tests.support.registry import PLACED, SCHEMA, fill, served
@@ -152,10 +152,10 @@ def test_versions_are_compared(shop: httpx.Client) -> None:
 
 
 def test_texts_are_compared_line_by_line_within_bounds() -> None:
-    many = [str(number) for number in range(looking.MAX_LINES)]
-    assert looking.diff_lines(many, [*many, "more"]) is None
-    for others in (many[1:], ["x" + line for line in many], random.Random(5).choices(many, k=looking.MAX_LINES)):
-        lines = looking.diff_lines(many, others) or []
+    many = [str(number) for number in range(pages.MAX_LINES)]
+    assert pages.diff_lines(many, [*many, "more"]) is None
+    for others in (many[1:], ["x" + line for line in many], random.Random(5).choices(many, k=pages.MAX_LINES)):
+        lines = pages.diff_lines(many, others) or []
         assert [text for sign, text in lines if sign != "+"] == many
         assert [text for sign, text in lines if sign != "-"] == others
 
@@ -186,7 +186,7 @@ def test_collections_and_searches_go_on_behind_a_link(tmp_path: Path, monkeypatc
         fill(client)
         many = {f"r{number:03d}": {"name": f"Robot {number:03d}"} for number in range(120)}
         client.post("/robots", json=many).raise_for_status()
-        monkeypatch.setattr(looking, "MAX_SCANNED", 40)
+        monkeypatch.setattr(pages, "MAX_SCANNED", 40)
 
         def all_of(path: str, name: str) -> list[str]:
             found: list[str] = []

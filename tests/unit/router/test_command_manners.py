@@ -15,8 +15,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from router.cli import app, run_command_line
-from router.lazy_commands import UsageError
+from router.cli import UsageError, app, run_command_line
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 MARKET: Final = str(ROOT / "catalog" / "samples" / "market.xreg.json")

@@ -9,9 +9,8 @@ from typing import Any, Final
 import pytest
 
 from router.evaluation.forwarding import RelatedRecord
-from router.request_reply import Exchanges, Half, RecordToPair
+from router.request_reply import Exchanges, Half, PairRow, RecordToPair
 from router.sinks.contract import Commit
-from router.sinks.pairs import PairRow
 from tests.support.cases import read_cases
 
 CASES: Final = Path(__file__).resolve().parents[3] / "cases" / "relations.yaml"

@@ -16,14 +16,13 @@ from prometheus_client import CollectorRegistry
 
 from bindings.parts import first_part
 from bindings.sending import MessageRefusal, Outbound, Unsettled
+from router import request_reply
 from router import request_reply as relating
 from router.errors import SinkError
 from router.evaluation.forwarding import RelatedRecord
-from router.request_reply import Pairing
+from router.request_reply import Pairing, PairRow
 from router.settings import KafkaSink, Settings, settings_from_dict
-from router.sinks import pairs
 from router.sinks.contract import Commit
-from router.sinks.pairs import PairRow
 from router.watching.metrics import RelationMetrics
 from tests.support.waiting import wait_until
 
@@ -151,7 +150,7 @@ def test_a_topic_gets_what_is_left_and_no_pair_twice(tmp_path: Path, monkeypatch
     publisher.up = True
     monkeypatch.setattr(KafkaSink, "publisher", lambda *_: publisher)
     settings = settings_of(tmp_path, KAFKA)
-    sink = pairs.open_pairs("pairs", settings.sinks["pairs"])
+    sink = request_reply.open_pairs("pairs", settings.sinks["pairs"])
     rows = [PairRow(id=str(number), outcome="paired", settled="2026-01-02T00:00:00+00:00") for number in range(1100)]
     for _ in range(5):
         with pytest.raises(SinkError, match="away again"):
@@ -165,4 +164,4 @@ def test_a_topic_gets_what_is_left_and_no_pair_twice(tmp_path: Path, monkeypatch
 
 
 def test_rows_and_members_are_the_same() -> None:
-    assert sorted(pairs.PAIRS.names) == sorted(each.name for each in msgspec.structs.fields(PairRow))
+    assert sorted(request_reply.PAIRS.names) == sorted(each.name for each in msgspec.structs.fields(PairRow))
