@@ -255,7 +255,7 @@ def test_a_server_with_tls_is_read_as_one(protocol: str, host: str, uri: str, tm
 @pytest.mark.slow
 def test_nothing_multiplies(tmp_path: Path) -> None:
     """References and traits can make a small document stand for a huge one; reading it ends, and says so."""
-    began = time.monotonic()
+    began = time.process_time()
     headers = {f"h{n}": {"type": "string"} for n in range(2_000)}
     messages = {f"m{n}": {"$ref": "#/components/messages/M"} for n in range(2_000)}
     wide = with_channel(messages, messages={"M": {"headers": {"type": "object", "properties": headers}}})
@@ -283,7 +283,7 @@ def test_nothing_multiplies(tmp_path: Path) -> None:
     assert "too-many" in {each.rule for each in loaded(tmp_path, crowd).findings}
     with pytest.raises(DocumentError, match="nests deeper"):
         loaded(tmp_path, with_channel({"M": {"payload": deep(100)}}))
-    assert time.monotonic() - began < 60
+    assert time.process_time() - began < 60
 
 
 def test_documents_of_the_network_read_no_local_files(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ CONF = {
     "spark.sql.session.timeZone": "America/St_Johns",
     "spark.sql.shuffle.partitions": "2",
 }
-TRIES = 5
+TRIES = 10
 """How often a stream is started: Spark gives the interpreter of its function ten seconds, too few on a busy machine."""
 
 
