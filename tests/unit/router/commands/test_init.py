@@ -88,14 +88,6 @@ def test_brokers_are_where_the_catalog_says_and_for_this_machine_alone(tmp_path:
     assert {port.rpartition(":")[2] for port in ports} == set(re.findall(r"//localhost:(\d+)", text))
 
 
-@pytest.mark.parametrize("name", sorted(FILES | {"compose.yaml"}))
-def test_nothing_is_written_over(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / name).write_text("mine")
-    assert begin(tmp_path, ("mqtt",)) == 1
-    assert f"{name} already exists" in capsys.readouterr().err
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
-
-
 def test_the_first_line_names_the_schema_beside_it(tmp_path: Path) -> None:
     begin(tmp_path, ())
     line = (tmp_path / "router.yaml").read_text().splitlines()[0]

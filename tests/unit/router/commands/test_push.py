@@ -93,34 +93,6 @@ def test_what_is_pushed_and_pulled_means_the_same(
     assert "nothing changed for consumers" in capfd.readouterr().out
 
 
-def test_a_dry_run_shows_what_would_change_and_changes_nothing(
-    client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    file = written(tmp_path, **group(a=message("a")))
-    assert run_command_line(["catalog", "push", str(file), url_of(client), "--dry-run"]) == 0
-    assert "definition-added" in capfd.readouterr().out
-    assert client.get("/").json()["messagegroupscount"] == 0
-
-
-def test_nobody_is_asked_without_a_terminal(
-    client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command_line(["catalog", "push", str(written(tmp_path, **group(a=message("a")))), url_of(client)]) == 1
-    assert "--yes" in capfd.readouterr().err
-    assert client.get("/").json()["messagegroupscount"] == 0
-
-
-def test_what_only_the_registry_has_stays(client: httpx.Client, tmp_path: Path) -> None:
-    for messages in ({"a": message("a"), "b": message("b")}, {"b": message("c")}):
-        assert (
-            run_command_line(["catalog", "push", str(written(tmp_path, **group(**messages))), url_of(client), "--yes"])
-            == 0
-        )
-    there = load([url_of(client)], network=True).definitions
-    assert sorted(there) == ["/messagegroups/g/messages/a", "/messagegroups/g/messages/b"]
-    assert "'c'" in str(there["/messagegroups/g/messages/b"])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [("1",), ("1", "2"), ("7",), ("1", "2", "3", "4")])
 def test_new_versions_of_a_schema_become_the_default_one(
@@ -161,15 +133,3 @@ def test_the_registry_gets_the_login_and_refuses_others(
         assert client.get("/messagegroups/g/messages", headers={"authorization": "Bearer r-token"}).json().keys() == {
             "a"
         }
-
-
-def test_other_errors_are_clear(client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    file = written(tmp_path, **group(a=message("a")))
-    assert run_command_line(["catalog", "push", str(file), "folder", "--yes"]) == 1
-    assert "not an http or https URL" in capfd.readouterr().err
-    assert run_command_line(["catalog", "push", str(file), f"{url_of(client)}/model", "--yes"]) == 4
-    assert "holds no catalog" in capfd.readouterr().err
-    assert run_command_line(["catalog", "push", str(tmp_path / "none.json"), url_of(client), "--yes"]) == 4
-    empty = written(tmp_path)
-    assert run_command_line(["catalog", "push", str(empty), url_of(client), "--yes"]) == 4
-    assert "nothing to push" in capfd.readouterr().err

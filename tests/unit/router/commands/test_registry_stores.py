@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from registry.http.server import RegistryServer
-from registry.store.engine import open_database, store_error
+from registry.store.engine import store_error
 from router.cli import run_command_line
 from router.commands.registry import serve
 from router.errors import StateError
@@ -57,15 +56,6 @@ def told(command: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
     return lines
 
 
-def test_a_server_of_a_file_that_is_no_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "other.db").write_bytes(b"a picture, say" * 1000)
-    message, hint = told(command_of("serve", tmp_path, "{path: other.db}", monkeypatch), capsys)
-    assert f"{tmp_path}/other.db" in message and "not a database" in message
-    assert "use another file" in hint and (tmp_path / "other.db").read_bytes().startswith(b"a picture")
-
-
 def test_a_store_is_named_without_what_may_be_a_secret() -> None:
     url = "postgresql+psycopg://u@/r?host=/run/postgresql&password=sesame&options=-c%20x%3Dsesame"
     told = str(store_error(url, OSError("no answer")))
@@ -90,33 +80,6 @@ def test_a_folder_that_only_others_may_write_to(
     finally:
         folder.chmod(0o755)
         shutil.rmtree(folder)
-
-
-@pytest.mark.parametrize("name", ["init", "export"])
-def test_a_store_of_a_later_version(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    database = open_database(f"sqlite:///{tmp_path}/registry.db")
-    with database.writing() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    database.close()
-    message, hint = told(command_of(name, tmp_path, "{path: registry.db}", monkeypatch), capsys)
-    assert f"{tmp_path}/registry.db" in message and "unknown schema" in message
-    assert "use the version of xrouter" in hint
-
-
-def test_a_store_that_breaks_as_a_command_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = command_of("init", tmp_path, "{path: registry.db}", monkeypatch)
-    assert run_command_line(command) == 0
-    capsys.readouterr()
-    database = open_database(f"sqlite:///{tmp_path}/registry.db")
-    with database.writing() as connection:
-        connection.execute(text('DROP TABLE "groups"'))
-    database.close()
-    message, _ = told(command_of("export", tmp_path, "{path: registry.db}", monkeypatch), capsys)
-    assert f"{tmp_path}/registry.db does not answer: no such table: groups" in message
 
 
 # ``xrouter registry serve``: what ends it before it serves.

@@ -74,36 +74,6 @@ def test_it_tells_when_each_definition_last_occurred(config: Path, capsys: pytes
     assert "Sources that have received no record: /endpoints/shop\n" in out
 
 
-def test_unseen_shows_what_never_occurred_alone(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(["routes", str(config), "--unseen"]) == 1
-    assert "no router has run with these settings yet" in capsys.readouterr().err
-    run_once(config, ("/endpoints/plant", READING))
-    assert run_command_line(["routes", str(config), "--unseen", "--format", "json"]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {each["message"] for each in found if each["kind"] == "definition"} == {ALARM, ORDER}
-    assert {each["kind"] for each in found} == {"definition", "silent-endpoint"}
-    # What the catalog has since got is expected by no router yet, and has not occurred either.
-    tree = json.loads((config.parent / "catalog.json").read_text())
-    tree["messagegroups"]["Shop"]["messages"]["return"] = tree["messagegroups"]["Shop"]["messages"]["order"]
-    (config.parent / "catalog.json").write_text(json.dumps(tree))
-    assert run_command_line(["routes", str(config), "--unseen", "--format", "json"]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    new = GROUPS.format("Shop", "return")
-    assert {each["message"]: each["since"] for each in found if each["kind"] == "definition"}[new] is None
-    run_once(config, *(("/endpoints/plant", xid) for xid in (READING, ALARM)), ("/endpoints/shop", ORDER))
-    run_once(config, ("/endpoints/shop", new))
-    assert run_command_line(["routes", str(config), "--unseen"]) == 0
-    assert capsys.readouterr().out == "Every definition has occurred.\n"
-
-
-def test_a_file_of_what_occurred_that_is_damaged_is_named(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_once(config)
-    path = Path(load_settings(config).state) / "state.db"
-    path.write_bytes(b"no database at all" * 300)
-    assert run_command_line(["routes", str(config)]) > 0
-    assert str(path) in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("case", yaml.safe_load(KEYS.read_text()), ids=lambda case: case["case"])
 def test_check_says_which_events_get_no_key_in_kafka(
     config: Path, case: dict[str, Any], capsys: pytest.CaptureFixture[str]

@@ -22,7 +22,6 @@ import yaml
 from router.cli import run_command_line
 from tests.support.status_page import SALE, SECONDS, TILL, Served, tally
 from tests.support.waiting import wait_until
-from tests.support.web import Reply, serving
 
 
 @pytest.fixture
@@ -38,14 +37,10 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def config(served: Served) -> Path:
-    return at_port(served, served.server.base_url)
-
-
-def at_port(served: Served, address: str) -> Path:
-    """Return settings that look for the router at the port of this address."""
+    """Settings that look for the router at its port."""
     config = served.folder / "router.yaml"
     told = yaml.safe_load(config.read_text())
-    told["metrics"] = {"port": int(address.rpartition(":")[2])}
+    told["metrics"] = {"port": int(served.server.base_url.rpartition(":")[2])}
     config.write_text(yaml.safe_dump(told))
     return config
 
@@ -119,36 +114,3 @@ def test_a_screen_that_lives_until_it_is_interrupted(config: Path, served: Serve
         assert "Traceback" not in screen.text
     finally:
         screen.close()
-
-
-def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run_command_line(["top", *arguments]) == 1
-    return capsys.readouterr().err
-
-
-def test_nobody_there(config: Path, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    served.server.stop()
-    told = failed(capsys, str(config))
-    assert "/status.json does not respond: connection refused" in told and "hint: is a router running" in told
-
-
-def test_a_port_that_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Served(tmp_path) as served:
-        assert "metrics.port is 0" in failed(capsys, str(served.folder / "router.yaml"))
-
-
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        (Reply("", 404), "returns 404"),
-        (Reply(b"<html>"), "is not a router's status: JSON is malformed"),
-        (Reply(b'{"format": 2}'), "has format 2"),
-        (Reply(b'{"format": 1}'), "is not a router's status: KeyError('router')"),
-        (Reply(b'{"format": 1, "router": {"version": 1}, "catalog": {}, "ready": true}'), "is not a router's status"),
-    ],
-    ids=["no page", "a page", "another version", "parts missing", "nested parts missing"],
-)
-def test_somebody_else_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: Reply, says: str) -> None:
-    with Served(tmp_path) as served, serving() as web:
-        web.routes["/status.json"] = answer
-        assert says in failed(capsys, str(at_port(served, web.url)))
