@@ -15,7 +15,10 @@ import pytest
 import typer
 from typer.main import get_command
 
+import router.errors as errors
+from router import cli
 from router.cli import app, run_command_line
+from router.errors import EXIT_CODES, ConfigError, RouterError, SinkError
 from router.lazy_commands import UsageError
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -137,3 +140,61 @@ def test_a_closed_stream_ends_it_quietly(line: str) -> None:
 def test_wrong_usage_keeps_its_exit_code_without_standard_error() -> None:
     command = ["bash", "-c", f"{XROUTER} rnu 2>&-"]
     assert subprocess.run(command, capture_output=True, timeout=SECONDS).returncode == 2
+
+
+# Every error has its own exit code, and is one clear line at the command line.
+
+
+def test_table_is_complete_and_distinct() -> None:
+    declared = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)}
+    assert declared == set(EXIT_CODES)
+    assert len(set(EXIT_CODES.values())) == len(EXIT_CODES)
+    assert not {0, 2} & set(EXIT_CODES.values())
+
+
+def test_codes_and_text() -> None:
+    error = SinkError("lake", "cannot write\nhere", hint="free space")
+    assert (error.exit_code, error.message, error.hint) == (8, "sink lake: cannot write here", "free space")
+    assert str(error) == "sink lake: cannot write here (free space)"
+    assert ConfigError("x").exit_code == 3
+
+
+def test_an_unexpected_error_is_one_line_unless_debugging(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def fail(kind: str) -> None:
+        raise {"zero": ZeroDivisionError("by\nzero"), "sink": SinkError("lake", "full", hint="free it")}[kind]
+
+    monkeypatch.setattr(cli, "app", app)
+    assert run_command_line(["zero"]) == 1
+    assert capsys.readouterr().err.splitlines()[0] == "xrouter: error: unexpected ZeroDivisionError: by zero"
+    assert run_command_line(["sink"]) == 8
+    assert capsys.readouterr().err == "xrouter: error: sink lake: full\nhint: free it\n"
+    monkeypatch.setenv("XROUTER_DEBUG", "1")
+    assert run_command_line(["zero"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+# A command of our own is one entry in the list of commands, and nothing else is edited.
+
+
+def greet(name: str) -> None:
+    """Greet somebody."""
+    typer.echo(f"good morning, {name}")
+
+
+def test_a_command_is_one_entry(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "greet", f"{__name__}:greet")
+    assert cli.run_command_line(["greet", "Ada"]) == 0
+    assert cli.run_command_line(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "good morning, Ada" in shown
+    assert "Greet somebody." in shown
+
+
+def test_without_the_entry_there_is_no_such_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command_line(["greet", "Ada"]) == 2
+    assert "No such command" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from router.rendering.events import (
     native_texts,
     read_attributes,
 )
+from router.rendering.lineage import context_json
 from router.rendering.texts import (
     EVENT_TYPE,
     INSTANT,
@@ -296,3 +298,17 @@ def test_rendering_and_lines_need_no_spark() -> None:
     modules = "router.rendering.events, router.rendering.events, router.sinks.jsonlines"
     script = f"import sys, {modules}\nsys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+# The context attributes in a header are JSON.
+
+
+def test_context_in_a_header_is_json_with_members_in_order() -> None:
+    odd = "".join(chr(code) for code in range(0x21)) + '"\\/\x7f\u2028é😀'
+    contexts: list[dict[str, str | None]] = [{}, {"a": "b"}, {odd: odd, "b": ""}, {"x": "1", "y": None}, {}, {"n": odd}]
+    without_null = [each for each in contexts if None not in each.values()]
+    for several in (contexts, without_null, without_null[:2]):
+        maps = pa.array([[("z", "1")], *(list(each.items()) for each in several)], pa.map_(pa.string(), pa.string()))
+        texts = context_json(maps.slice(1)).to_pylist()
+        assert [list(json.loads(text).items()) for text in texts] == [list(each.items()) for each in several]
+    assert texts == ["{}", '{"a":"b"}']
