@@ -11,9 +11,10 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from router.errors import ConfigError
-from router.settings import KafkaSink, Settings, TableSink, load_settings, plain_options, settings_from_dict
+from router.settings import KafkaSink, Settings, load_settings, plain_options, settings_from_dict
 from router.settings.checks import iter_executor_warnings, iter_inbox_faults
 from router.settings.model import find_certificates
 from router.settings.routes import (
@@ -25,29 +26,12 @@ from router.settings.routes import (
     make_event_values,
     parse_name,
 )
-from router.settings.sinks.messages import JsonLinesSink
 from router.sources import make_inbox_client
-from tests.support.cases import read_cases
+from tests.support.cases import filled, read_cases
 from tests.support.settings_pages import make_settings_reference as reference
 
 CASES: Final = Path(__file__).parents[3] / "cases" / "settings"
-
-FULL: Final = """
-catalog: {source: [./a.json, "http://example.com/c"], poll: 0}
-sources:
-  - {endpoint: /endpoints/plant, username: plant, password: "${PLANT_PASSWORD}", context: {plant: 7}}
-sinks:
-  lake: {type: table, path: ./data/events}
-  lake_dead: {type: table, format: parquet, path: ./data/dead}
-  bus: {type: kafka, bootstrap_servers: "kafka:9092", topic: "events.{messagegroup}", options: {linger.ms: 5}}
-routes:
-  - {when: {messagegroup: Contoso.*, context: {plant: ["7", "8"]}}, to: [bus, lake]}
-  - {to: lake}
-dead_letters: {sinks: [lake_dead]}
-trigger: 1s
-match: {validate: always}
-http: {max_body: 64KiB}
-"""
+READ: Final = read_cases(CASES / "read.yaml")
 
 
 def load(tmp_path: Path, text: str, **environ: str) -> Settings:
@@ -63,79 +47,39 @@ def fault(tmp_path: Path, text: str, **environ: str) -> ConfigError:
     return caught.value
 
 
-def test_full_file(tmp_path: Path) -> None:
-    settings = load(tmp_path, FULL, PLANT_PASSWORD="hush")
-    assert settings.catalog.source == (str(tmp_path / "a.json"), "http://example.com/c")
-    assert settings.catalog.poll == timedelta(0)
-    [source] = settings.sources
-    assert source.password is not None and source.password.get_secret_value() == "hush"
-    assert source.context == {"plant": "7"}
-    assert settings.routes[0].when.context == {"plant": ("7", "8")}
-    assert settings.routes[1].when.is_catch_all and settings.routes[1].to == ("lake",)
-    lake, bus = settings.sinks["lake"], settings.sinks["bus"]
-    assert isinstance(lake, TableSink) and lake.path == str(tmp_path / "data/events") and lake.format == "delta"
-    assert isinstance(bus, KafkaSink) and bus.lineage and plain_options(bus.options) == {"linger.ms": "5"}
-    assert settings.match.validation == "always"
-    assert settings.http.max_body == 65536
-    assert settings.trigger == timedelta(seconds=1)
-    assert settings.state == str(tmp_path / "state")
-
-
 def test_secrets_are_never_printed_nor_kept_with_a_plan(tmp_path: Path) -> None:
-    settings = load(tmp_path, FULL, PLANT_PASSWORD="hush")
+    settings = load(tmp_path, READ[0]["settings"], PLANT_PASSWORD="hush")
     assert "hush" not in repr(settings)
     assert settings.unresolved["sources"][0]["password"] == "${PLANT_PASSWORD}"
     again = settings_from_dict(settings.unresolved, {"PLANT_PASSWORD": "hush"}, tmp_path)
     assert again == settings
 
 
-def test_an_empty_file_works_on_a_laptop(tmp_path: Path) -> None:
-    settings = load(tmp_path, "")
-    assert list(settings.sinks) == ["dead_letters", "events"]
-    assert settings.routes[0].to == ("events",)
-    assert settings.dead_letters.sinks == ("dead_letters",)
-    assert settings.catalog.source == (str(tmp_path / "catalog.xreg.json"),)
-    assert settings.unresolved == {}
+def value_of(found: Any) -> Any:
+    """Return a value as YAML has it: a secret as it is, a time in seconds."""
+    if isinstance(found, SecretStr):
+        return found.get_secret_value()
+    return found.total_seconds() if isinstance(found, timedelta) else found
 
 
-def test_environment_overrides_every_level(tmp_path: Path) -> None:
-    settings = load(
-        tmp_path,
-        FULL.replace("bus", "Main-Bus"),
-        XROUTER_TRIGGER="2m",
-        XROUTER_METRICS__PORT="9999",
-        XROUTER_SINKS__MAIN_BUS__TOPIC="{messagegroup}",
-        XROUTER_SINKS__MAIN_BUS__OPTIONS__LINGER_MS="7",
-        XROUTER_SOURCES__0__PASSWORD="whisper",
-        XROUTER_SOURCES__1__ENDPOINT="/endpoints/other",
-        XROUTER_DEAD_LETTERS='{"sinks": ["lake_dead"], "max_ratio": 0.5}',
-        XROUTER_SERVICE_HOST="10.0.0.1",
-        XROUTER_PORT_9464_TCP_ADDR="10.0.0.1",
-    )
-    assert settings.trigger == timedelta(minutes=2)
-    assert settings.metrics.port == 9999
-    bus = settings.sinks["Main-Bus"]
-    assert (
-        isinstance(bus, KafkaSink)
-        and bus.topic == "{messagegroup}"
-        and plain_options(bus.options) == {"linger.ms": "7"}
-    )
-    assert settings.sources[0].password is not None
-    assert settings.sources[0].password.get_secret_value() == "whisper"
-    assert settings.sources[1].endpoint == "/endpoints/other"
-    assert settings.dead_letters.max_ratio == 0.5
-    assert "whisper" not in str(settings.unresolved)
-    assert settings.unresolved["trigger"] == "2m"
+def reads(expected: Any, found: Any) -> bool:
+    """Whether members of settings, and of what they hold, are as expected."""
+    if isinstance(expected, dict):
+        members = plain_options(found) if "linger.ms" in expected else found
+        got = {name: members[name] if isinstance(members, dict) else getattr(members, name) for name in expected}
+        return all(reads(each, got[name]) for name, each in expected.items()) and bool(expected or not found)
+    if isinstance(expected, list):
+        return len(expected) == len(found) and all(map(reads, expected, found))
+    return bool(expected == value_of(found))
 
 
-def test_references(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("from file\n", encoding="utf-8")
-    text = FULL.replace("${PLANT_PASSWORD}", "file:secret").replace("kafka:9092", "${HOST:-k$$}:${PORT}")
-    settings = load(tmp_path, text, PORT="1${HOME}")
-    assert settings.sources[0].password is not None
-    assert settings.sources[0].password.get_secret_value() == "from file"
-    bus = settings.sinks["bus"]
-    assert isinstance(bus, KafkaSink) and bus.bootstrap_servers == "k$$:1${HOME}"
+@pytest.mark.parametrize("case", READ, ids=lambda case: case["case"])
+def test_settings_read_as_their_case_says(tmp_path: Path, case: dict[str, Any]) -> None:
+    for name, text in case.get("files", {}).items():
+        (tmp_path / name).write_text(text)
+    settings = load(tmp_path, case["settings"], **case.get("env", {}))
+    assert reads(filled(case["reads"], {"$HERE": str(tmp_path)}), settings), settings
+    assert case.get("hides", "\0") not in str(settings.unresolved)
 
 
 @pytest.mark.parametrize("case", read_cases(CASES / "faults.yaml"), ids=lambda case: case["fault"])
@@ -163,41 +107,12 @@ def test_missing_file(tmp_path: Path) -> None:
         load_settings(tmp_path / "none.yaml", {})
 
 
-@pytest.mark.parametrize(("to", "name"), [("e", "reason"), ("k", "endpointid")])
-def test_templates_of_dead_letter_topics_have_names_of_their_own(tmp_path: Path, to: str, name: str) -> None:
-    sinks = f"sinks: {{e: {{type: jsonl}}, k: {{type: kafka, bootstrap_servers: k, topic: 'd.{{{name}}}'}}}}\n"
-    assert load(tmp_path, f"{sinks}routes: [{{to: {to}}}]\ndead_letters: {{sinks: k}}").dead_letters.sinks == ("k",)
-
-
-def test_real_time_mode_has_its_topic_which_batches_may_read_out(tmp_path: Path) -> None:
-    text = "trigger: %s\nrealtime: {rest: rest}\nroutes: [{to: bus}]\n"
-    text += "sinks: {bus: {type: kafka, bootstrap_servers: b, topic: out}}"
-    settings = load(tmp_path, text % "realtime")
-    assert settings.is_real_time and settings.realtime is not None
-    assert (settings.realtime.rest, settings.realtime.checkpoint) == ("rest", timedelta(minutes=1))
-    assert settings.between_batches == Settings.model_fields["trigger"].default
-    settings = load(tmp_path, text % "1s")
-    assert not settings.is_real_time and settings.between_batches == timedelta(seconds=1)
-
-
 def test_reference_documents_every_option() -> None:
     rows = reference()
     assert all(kind and doc.endswith(".") for _, kind, _, doc in rows)
     assert len({key for key, *_ in rows}) == len(rows)
     assert ("match.validate", "never | ambiguous | always", "ambiguous") in [row[:3] for row in rows]
     assert ("inbox.segment_bytes", "size", "64MiB") in [row[:3] for row in rows]
-
-
-def test_aliases_and_merges_of_settings_work(tmp_path: Path) -> None:
-    text = """
-sinks:
-  a: &sink {type: jsonl, path: ./a}
-  b: {<<: *sink, path: ./b}
-routes: [{when: {endpoint: /endpoints/e}, to: &all [a, b]}, {to: *all}]
-"""
-    settings = load(tmp_path, text)
-    assert [Path(each.path).name for each in settings.sinks.values() if isinstance(each, JsonLinesSink)] == ["a", "b"]
-    assert [route.to for route in settings.routes] == [("a", "b"), ("a", "b")]
 
 
 def bomb(line: str) -> str:
