@@ -15,7 +15,9 @@ from typing import Any, Final, cast
 
 import pytest
 
+from bindings.kafka.client import KafkaUnreachable
 from catalog.schemas.ids.client import WrittenSchema
+from router.batches.pipeline import ConservationCheck
 from router.dead_letters.dead_letter import DeadLetter
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.logs import configure_logs
@@ -33,8 +35,10 @@ from router.state.ledger import LetterLedger, Outcome, PendingReplay, ReplayOrde
 from router.state.state import StateFolder
 from router.watching.backlogs import Backlog, Backlogs
 from router.watching.coverage import Coverage, CoverageView, ThroughputLog
+from router.watching.metrics import Metrics
 from tests.support import ledger as ledgers
 from tests.support.calls import call_cases, play
+from tests.support.listed import forget_accounts
 from tests.support.shop import plan
 
 DAY: Final = datetime(2026, 1, 2, tzinfo=UTC)
@@ -377,12 +381,50 @@ class Minutes:
         return [[line[name] for name in ("event", "records", "dead_letters", "seconds", "endpoints")] for line in lines]
 
 
+class Conservation(Reading):
+    """What is held against what was planned, and what brokers say is lost: by default all that they are asked for."""
+
+    def __init__(self, folder: Path, stack: ExitStack, given: Mapping[str, Any]) -> None:
+        super().__init__(folder, stack)
+        self.metrics, self.asked, self.answers = Metrics(), list[Spans](), list(given.get("answers", ()))
+        self.given, self.losses = given, None if given.get("losses", "") is None else self.answer
+
+    def answer(self, spans: Spans) -> Spans:
+        self.asked.append(spans)
+        told = self.answers.pop(0) if self.answers else self.given.get("losses", spans)
+        if told == "away":
+            raise KafkaUnreachable(told)
+        return {topic: {at: (first, end) for at, (first, end) in each.items()} for topic, each in told.items()}
+
+    def begin(self, query: Any, starting: Any, forgets: bool = False) -> None:
+        self.query = query
+        self.current = generations.begin(self.state, query, sorted(starting), json.dumps(starting))
+        if forgets:
+            forget_accounts(self.state)
+        self.check = ConservationCheck(query, self.current, self.state, self.losses)
+
+    def anew(self) -> None:
+        forget_accounts(self.state)
+        self.check = ConservationCheck(self.query, self.current, self.state)
+
+    def add(self, batch: int, rows: int) -> int:
+        assert self.check.add(batch, Tally(rows=rows), self.metrics)
+        return self.check.account.gap
+
+    def empty(self) -> float | None:
+        return self.metrics.registry.get_sample_value("xrouter_empty_offsets_total", {"query": self.query})
+
+    def left(self) -> int:
+        return len(self.answers)
+
+
 KINDS: Final[Mapping[str, Callable[[Path, Any, ExitStack], Objects]]] = {
     "sizing": sizing,
     "memory": memory,
     "waiting": lambda *_: {"it": Waiting()},
     "letters": letters,
     "positions": lambda folder, _, stack: {"it": Reading(folder, stack), "records_in": generations.records_in},
+    "conservation": lambda folder, given, stack: {"it": Conservation(folder, stack, given)},
     "schema-ids": schema_ids,
     "throughput": lambda *_: {"it": Minutes()},
     "coverage": lambda folder, given, _: {"it": Covering(folder if given else None)},

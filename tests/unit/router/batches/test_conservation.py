@@ -13,7 +13,6 @@ import pytest
 from bindings.inbox.format import to_offset
 from bindings.inbox.log import Inbox
 from bindings.inbox.source import InboxView
-from bindings.kafka.client import KafkaUnreachable
 from bindings.parts import InboxRow
 from router.batches.batch import StoredBatch
 from router.batches.pipeline import ConservationCheck, Pipeline
@@ -142,107 +141,6 @@ def test_a_batch_that_nobody_wrote_is_missed(state: StateFolder, world: World) -
 def added(accounting: ConservationCheck, metrics: Metrics, batch: int, rows: int) -> int:
     assert accounting.add(batch, Tally(rows=rows), metrics)
     return accounting.account.gap
-
-
-@pytest.mark.parametrize(("lost", "gap"), [(None, 0), (0, 0), (2, 2), (10, 3)])
-def test_offsets_without_a_record_are_missed_as_far_as_records_were_lost(
-    state: StateFolder, lost: int | None, gap: int
-) -> None:
-    asked: list[Spans] = []
-
-    def losses(spans: Spans) -> Spans:
-        asked.append(spans)
-        return {"t": {0: (8, 8 + lost)}} if lost else {}
-
-    metrics = Metrics()
-    generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 5}}))
-    accounting = ConservationCheck("kafka-1", generation, state, None if lost is None else losses)
-    planned(generation, 0, {"t": {"0": 8}})
-    assert added(accounting, metrics, 0, 3) == 0
-    assert not asked
-    planned(generation, 1, {"t": {"0": 18}})
-    assert added(accounting, metrics, 1, 7) == gap
-    assert asked == ([] if lost is None else [{"t": {0: (8, 18)}}])
-    assert metrics.registry.get_sample_value("xrouter_empty_offsets_total", {"query": "kafka-1"}) == 3 - gap
-
-
-def test_brokers_that_do_not_answer_are_asked_again(state: StateFolder) -> None:
-    answers: list[Spans | KafkaUnreachable] = [KafkaUnreachable("away"), {}, {"t": {0: (4, 5)}}]
-
-    def losses(spans: Spans) -> Spans:
-        answer = answers.pop(0)
-        if isinstance(answer, KafkaUnreachable):
-            raise answer
-        return answer
-
-    generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
-    accounting = ConservationCheck("kafka-1", generation, state, losses)
-    planned(generation, 0, {"t": {"0": 4}})
-    assert added(accounting, Metrics(), 0, 2) == 2
-    planned(generation, 1, {"t": {"0": 8}})
-    assert added(accounting, Metrics(), 1, 2) == 1
-    assert not answers
-
-
-@pytest.mark.parametrize("query", [INBOX, "kafka-1"])
-def test_a_topic_may_be_called_as_the_inbox_is(query: str, state: StateFolder) -> None:
-    metrics, generation = Metrics(), generations.begin(state, query, ("inbox",), json.dumps({"inbox": {"0": 4}}))
-    planned(generation, 0, {"inbox": {"0": 14}})
-    accounting = ConservationCheck(query, generation, state, everything)
-    assert added(accounting, metrics, 0, 7) == 3
-    planned(generation, 1, {"inbox": {"0": 20}})
-    forget_accounts(state)
-    accounting = ConservationCheck(query, generation, state)
-    assert added(accounting, metrics, 1, 5) == 3, "one of the six held no record"
-
-
-def test_topics_may_come_go_and_be_made_anew(state: StateFolder) -> None:
-    metrics = Metrics()
-    for topics, first, end, rows in (
-        ({"t"}, {"t": {"0": 0}}, {"t": {"0": 10}}, 10),
-        ({"u"}, {"u": {"0": 5}}, {"u": {"0": 6}}, 1),  # Meanwhile another query reads t up to 50.
-        ({"t", "u"}, {"t": {"0": 50}, "u": {"0": 6}}, {"t": {"0": 51}, "u": {"0": 7}}, 2),
-        ({"t", "u"}, {"t": {"0": 0}, "u": {"0": 7}}, {"t": {"0": 3}, "u": {"0": 7}}, 3),  # Made anew.
-        ({"t", "u"}, {"t": {"0": 3}, "u": {}}, {"t": {"0": 4}, "u": {"0": 7, "1": 9}}, 10),  # A partition more.
-    ):
-        generation = generations.begin(state, "kafka-1", sorted(topics), json.dumps(first))
-        planned(generation, 0, end)
-        forget_accounts(state)
-        accounting = ConservationCheck("kafka-1", generation, state, everything)
-        assert added(accounting, metrics, 0, rows) == 0
-
-
-def test_a_topic_may_move_to_another_lane_and_back(state: StateFolder) -> None:
-    metrics = Metrics()
-    for query, topics, first, end, rows in (
-        ("kafka-1", ["t"], {"t": {"0": 0}}, {"t": {"0": 10}}, 10),
-        ("kafka-1-b", ["t", "u"], {"t": {"0": 10}, "u": {"0": 0}}, {"t": {"0": 30}, "u": {"0": 1}}, 21),
-        # The first lane had nothing else to read, and its account stood still.
-        ("kafka-1", ["t"], {"t": {"0": 30}}, {"t": {"0": 40}}, 10),
-        ("kafka-1-b", ["u"], {"u": {"0": 1}}, {"u": {"0": 2}}, 1),
-        ("kafka-1-b", ["t", "u"], {"t": {"0": 40}, "u": {"0": 2}}, {"t": {"0": 50}, "u": {"0": 2}}, 10),
-        # The second lane reads on without it before the first one reads it again.
-        ("kafka-1-b", ["u"], {"u": {"0": 2}}, {"u": {"0": 3}}, 1),
-        ("kafka-1", ["t"], {"t": {"0": 50}}, {"t": {"0": 60}}, 10),
-    ):
-        generation = generations.begin(state, query, topics, json.dumps(first))
-        planned(generation, 0, end)
-        accounting = ConservationCheck(query, generation, state, everything)
-        assert added(accounting, metrics, 0, rows) == 0
-    # What nobody took is missed all the same.
-    planned(generation, 1, {"t": {"0": 65}})
-    planned(generation, 2, {"t": {"0": 70}})
-    assert added(accounting, metrics, 2, 5) == 5
-
-
-def test_a_partition_that_appears_takes_no_others_from_the_check(state: StateFolder) -> None:
-    metrics = Metrics()
-    generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
-    accounting = ConservationCheck("kafka-1", generation, state, everything)
-    planned(generation, 0, {"t": {"0": 10}})
-    assert added(accounting, metrics, 0, 10) == 0
-    planned(generation, 1, {"t": {"0": 20, "1": 5}})
-    assert added(accounting, metrics, 1, 12) == 3
 
 
 def test_the_inbox_is_counted_by_its_rows(state: StateFolder) -> None:
