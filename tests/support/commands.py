@@ -79,7 +79,7 @@ def fits(expected: Any, found: Any) -> bool:
     """Whether a JSON value is as expected: maps by their given members, where null is absent, and lists as a whole.
 
     A map with one of these instead: ``$has`` and ``$lacks`` are values that some or no item of a list fits, ``$text``
-    is part of a text, ``$count`` the number of items.
+    is part of a text, ``$count`` the number of items, ``$first`` the first of them; a number is ``$between`` two.
     """
     match expected:
         case {"$has": wanted}:
@@ -88,6 +88,10 @@ def fits(expected: Any, found: Any) -> bool:
             return not any(fits(each, item) for item in found for each in unwanted)
         case {"$text": text}:
             return text in str(found)
+        case {"$first": wanted}:
+            return bool(found) and fits(wanted, found[0])
+        case {"$between": [low, high]}:
+            return bool(low < found < high)
         case {"$count": number}:
             return bool(len(found) == number)
         case Mapping():
