@@ -76,12 +76,6 @@ def test_constants_that_break_their_type(name: str, kind: PropertyType, value: A
     refused(judge(with_x("1"), Property(name, kind, value)), f"{name}: ")
 
 
-@pytest.mark.parametrize("name", ["data", "my_ext", "Ext", "a-b", "a.b", "größe", "data_base64"])
-def test_names_that_are_none(name: str) -> None:
-    refused(judge(with_x("1"), Property(name, "string", "v")), f"{name}: ")
-    assert judge(with_x("1"), Property(name, "string"))["outcome"] == "routed", "what is not made does no harm"
-
-
 @pytest.mark.parametrize(("name", "kind", "template", "text", "leaves"), CASES["templates"])
 def test_templates_that_a_record_makes_break_their_type(
     name: str, kind: PropertyType, template: str, text: str, leaves: bool
@@ -93,51 +87,17 @@ def test_templates_that_a_record_makes_break_their_type(
         refused(found, f"{name}: ")
 
 
-@pytest.mark.parametrize("key", ["\x00\x01", "", "a\nb"])
-def test_a_key_that_is_no_text_is_no_partitionkey(key: str) -> None:
-    assert "partitionkey" not in judge({"native": {"key": key}})["cloudevent"]
-    refused(judge({"native": {"key": key}}, Property("partitionkey", "string", None, True)), "partitionkey: required")
-    assert judge({"native": {"key": "ä"}})["cloudevent"]["partitionkey"] == "ä"
-
-
-def test_a_required_content_type_that_nothing_gives() -> None:
-    wanted = Property("datacontenttype", "string", None, True)
-    refused(judge({"native": {}}, wanted), "datacontenttype: required")
-    headers = [{"name": "content-type", "value": "a/b"}]
-    assert judge({"native": {"headers": headers}}, wanted)["cloudevent"]["datacontenttype"] == "a/b"
-    headers = [{"name": "content-type", "value": "a/\x01"}]
-    assert judge({"native": {"headers": headers}}, datacontenttype="c/d")["outcome"] == "dead-letter"
-    assert "datacontenttype" not in judge({"native": {"headers": headers}})["cloudevent"]
-
-
-@pytest.mark.parametrize(
-    ("properties", "time", "expected"),
-    [
-        ({"creation-time": "2026-01-02T03:04:05Z"}, "2026-01-01T00:00:00Z", "2026-01-02T03:04:05Z"),
-        ({"creation-time": 1767323045000000}, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
-        ({"creation-time": "58015-01-02T03:04:05Z"}, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
-        ({"creation-time": "soon"}, "later", None),
-        ({}, None, None),
-    ],
-)
-def test_a_time_of_the_protocol_that_is_none_gives_way_to_arrival(
-    properties: dict[str, Any], time: str | None, expected: str | None
-) -> None:
-    found = judge({"native": {"properties": properties}, "time": time}, protocol="AMQP/1.0")
-    assert found["cloudevent"].get("time") == expected
-
-
-@pytest.mark.parametrize(("identity", "own"), [("m-1", True), ("", False), ("a\x00", False), ("\uffff", False)])
-def test_a_message_id_that_no_event_may_have_gives_way_to_the_position(identity: str, own: bool) -> None:
-    found = judge({"native": {"properties": {"message-id": identity}}}, protocol="AMQP/1.0")
-    assert (found["cloudevent"]["id"] == identity) is own
-
-
-@pytest.mark.parametrize(
-    ("uri", "used"), [("kafka://b:9092", True), ("10.0.0.1:9092", False), ("a b", False), ("", False)]
-)
-def test_an_address_that_is_no_uri_is_no_source(uri: str, used: bool) -> None:
-    assert judge({"native": {}}, uris=(uri,))["cloudevent"]["source"] == (uri if used else ENDPOINT)
+@pytest.mark.parametrize("case", CASES["records"], ids=lambda case: case["case"])
+def test_a_record_is_mapped_as_its_case_says(case: dict[str, Any]) -> None:
+    record = {"native": case["native"]} | ({"time": case["time"]} if "time" in case else {})
+    attributes = [Property(*each) for each in case.get("attributes", ())]
+    more = {"protocol": case.get("protocol", "KAFKA"), **case.get("definition", {})}
+    found = judge(record, *attributes, uris=tuple(case.get("uris", ())), **more)
+    if "fails" in case:
+        refused(found, *case["fails"])
+    else:
+        assert found["outcome"] == ("dead-letter" if "dead" in case else "routed")
+        assert {name: found["cloudevent"].get(name) for name in case.get("event", ())} == case.get("event", {})
 
 
 @given(TEXTS)

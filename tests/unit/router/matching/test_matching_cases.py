@@ -57,18 +57,6 @@ SIBLINGS = tuple(
 )
 
 
-def test_an_empty_content_type_is_none() -> None:
-    definition = define("m", protocol="KAFKA", dataschemaformat="Avro/1.11")
-    found = judge((definition,), {"protocol": "KAFKA", "native": headers(("content-type", ""))})
-    assert found["cloudevent"]["datacontenttype"] == "application/vnd.apache.avro"
-
-
-@pytest.mark.parametrize("timestamp", [-1, -(2**63), 2**63 - 1, 253_402_300_800_000])
-def test_a_time_that_rfc_3339_cannot_tell_is_none(timestamp: int) -> None:
-    found = judge((define("m", protocol="KAFKA"),), {"protocol": "KAFKA", "native": {"timestamp": timestamp}})
-    assert "time" not in found["cloudevent"]
-
-
 def test_one_line_that_is_no_record_does_not_disturb_the_next() -> None:
     catalog = Catalog({SIBLINGS[0].xid: SIBLINGS[0]})
     good = json.dumps({"protocol": "KAFKA", "native": headers(("a", "1"))})
