@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +29,7 @@ from router.sinks.jsonlines import (
     render_letter_lines,
     wide_to_json_line,
 )
+from tests.support.cases import read_cases
 
 EVENT: dict[str, Any] = {"id": "1", "source": "s", "specversion": "1.0", "type": "t"}
 
@@ -147,19 +149,10 @@ def test_integers_and_booleans_are_no_texts() -> None:
 
 
 EVENTS: Final = WIDE_WITH_AMBIGUOUS.append(pa.field(TIME_TEXT, pa.string()))
-SPECIAL: Final = (
-    "",
-    "1.0",
-    'a "b" \\c',
-    "\x00\x1f\x7f\n\r\t",
-    "ü€😀\u2028",
-    "null",
-    "{}",
-    " {}",
-    '{"a":1,"a":2}',
-    "[1",
-    "2]",
-)
+TEXTS_GIVEN: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[3] / "cases" / "values" / "columns.yaml")[
+    "lines"
+]
+SPECIAL: Final[list[str]] = TEXTS_GIVEN["special"]
 TEXTS: Final = st.one_of(st.sampled_from(SPECIAL), st.text(max_size=5))
 CONTENT_TYPES: Final = st.sampled_from(
     (None, "", "application/json", "text/plain", "a/b+JSON; c=d", "application/xml", "é/json")
@@ -179,22 +172,7 @@ NAMES: Final = st.one_of(
     st.sampled_from(("id", "specversion", "time", "data", "data_base64", "x", "traceparent")), TEXTS
 )
 MAPS: Final = st.one_of(st.none(), st.lists(st.tuples(NAMES, st.one_of(TEXTS, st.none())), max_size=4))
-KEYS: Final = st.sampled_from(
-    (
-        "a",
-        "b",
-        "",
-        "temperature_1",
-        "temperature_2",
-        "temperature_is_1_high",
-        "temperature_is_2_high",
-        'q"q',
-        "\\",
-        "ü",
-        ":",
-        "{",
-    )
-)
+KEYS: Final = st.sampled_from(TEXTS_GIVEN["keys"])
 
 
 def spelt(text: str, way: int) -> str:
@@ -297,20 +275,7 @@ def test_lines_of_letters_are_those_of_each(rows: list[dict[str, Any]], begin: i
 
 
 TOGETHER: Final = [
-    [b"[1", b"2]"],
-    [b'"', b'",5', b"5,6"],
-    [b'{"a":1,"a":2}', b'{"a":1}'],
-    [
-        b'{"a":{"b":1},"b":2}',
-        b'[{"a":1},{"a":2}]',
-        b'{"a":[{"b":1,"b":1}]}',
-        b'{"o":{},"k":1,"k":2}',
-        b'{"o":{"k":1},"k":2}',
-    ],
-    [b'{"temperature_1_is":1,"temperature_2_is":2}', b'{"long_name_of_a":1,"long_name_of_b":1,"long_name_of_a":1}'],
-    [b'{"a" :1,"a" :2}', b'{"a":1,"\\u0061":2}', b'{"a":"\\"","a":1}', b'{"a":"\\\\","a":1}', b'{"a":"\\\\","b":1}'],
-    [b'{"a":"{","b":"}","a":1}', b'{"a":"x\\"y:","b":1}', b'"a"', b'":"', b"{}"],
-    [b"null", b" 1", b"1 ", b"1\n", b"", b'"\x01"', b'"\xff"', b'"\\ud800"', b"1e999"],
+    *([body.encode("latin-1") for body in bodies] for bodies in TEXTS_GIVEN["together"]),
     [b"[" * 511 + b"]" * 511, b"[" * 512 + b"]" * 512, b"[[]," * 400 + b"1" + b"]" * 400],
 ]
 
