@@ -15,14 +15,15 @@ from router.evaluation.evaluator import load_evaluator, private_memory_bytes, ru
 from router.machine import (
     GIB,
     MIB,
-    TARGET_SECONDS,
     BatchSizing,
     divide_memory,
     measure_memory,
 )
 from router.settings import Settings, settings_from_dict
 from router.spark.session import memory_conf
+from tests.support.cases import read_cases
 
+CASES: dict[str, Any] = read_cases(Path(__file__).resolve().parents[3] / "cases" / "machine.yaml")
 BARE: dict[str, Any] = {
     "sinks": {"out": {"type": "jsonl"}},
     "routes": [{"to": ["out"]}],
@@ -50,22 +51,7 @@ def test_spark_is_given_its_heap_in_a_unit() -> None:
     assert memory_conf(given(memory={"heap": "600MiB"}))["spark.driver.memory"] == "600m"
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "limit"),
-    [
-        ("0::/\n", {"memory.max": "1073741824\n"}, GIB),
-        (
-            "0::/a.slice/b.service\n",
-            {"a.slice/memory.max": "2147483648", "a.slice/b.service/memory.max": "max"},
-            2 * GIB,
-        ),
-        ("4:memory:/docker/x\n0::/\n", {"memory/docker/x/memory.limit_in_bytes": "536870912"}, 512 * MIB),
-        # In a container the place is that of the host, and the files are at the top.
-        ("4:cpu,memory:/docker/x\n", {"memory/memory.limit_in_bytes": "536870912"}, 512 * MIB),
-        ("4:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
-        ("0::/\n", {}, None),
-    ],
-)
+@pytest.mark.parametrize(("groups", "files", "limit"), CASES["groups"])
 def test_the_limit_of_a_control_group_is_the_machine(
     tmp_path: Path, groups: str, files: dict[str, str], limit: int | None
 ) -> None:
@@ -114,14 +100,6 @@ def test_a_worker_that_asks_for_too_much_is_told_so_and_goes_on() -> None:
 # How many records a batch may have follows from their size, as far as it is known.
 
 
-@pytest.mark.parametrize(
-    ("told", "expected"),
-    [
-        ({}, TARGET_SECONDS),
-        ({"trigger": "1m"}, 60.0),
-        ({"batch_limit": "10s"}, 5.0),
-        ({"trigger": "1h", "batch_limit": "0s"}, 3600.0),
-    ],
-)
+@pytest.mark.parametrize(("told", "expected"), CASES["aims"])
 def test_settings_say_how_long_full_batches_may_take(told: dict[str, str], expected: float) -> None:
-    assert BatchSizing.of(settings_from_dict({**BARE, **told}, {}, Path("/"))).aim == expected
+    assert BatchSizing.of(given(**told)).aim == expected

@@ -20,6 +20,7 @@ from router.state import database as module
 from router.state.database import TABLES, StateDatabase, connect
 from router.state.ledger import DefinitionAtEndpoint, LetterLedger, Outcome, PendingReplay, Sighting, write_sightings
 from router.state.state import Accounts, BlockedKeys, Hold, Park, StateFolder
+from tests.support.cases import read_cases
 from tests.support.format_1 import content_of
 from tests.support.ledger import replayed
 from tests.unit.router.state.conftest import (
@@ -35,6 +36,7 @@ from tests.unit.router.state.conftest import (
     note_parts,
 )
 
+CASES: Final = Path(__file__).resolve().parents[3] / "cases" / "state.yaml"
 TIMES: Final = {"pins": {3}, "replays": {3, 4}}
 """Columns that say when something was written."""
 
@@ -200,13 +202,7 @@ def test_what_is_another_database_is_left_alone(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(("table", "statement", "says"), [
-    ("pins", "UPDATE pins SET plan = 'x'", "batch 7 of kafka-1 in pins: it names no plan"),
-    ("notes", "UPDATE notes SET note = '{' WHERE kind = 'held'", "'held' is not a valid note"),
-    ("notes", "UPDATE notes SET note = '{}' WHERE kind = 'park'", "'park' is not a valid note"),
-    ("notes", "UPDATE notes SET note = '[]' WHERE kind = 'order'", "'order' is not a valid note"),
-    ("notes", "UPDATE notes SET note = '[1]' WHERE kind = 'parts'", "'parts' is not a valid note"),
-])  # fmt: skip
+@pytest.mark.parametrize(("table", "statement", "says"), read_cases(CASES)["rows"])
 def test_what_says_something_else_is_named_with_its_row(root: Path, table: str, statement: str, says: str) -> None:
     mangle(root / "state.db", statement)
     with StateFolder.open(root) as state:

@@ -17,9 +17,11 @@ from router.errors import StateError
 from router.state.ledger import LetterLedger
 from router.state.state import StateFolder
 from router.state.upgrade import upgrade_folder
+from tests.support.cases import filled, read_cases
 from tests.support.format_1 import as_format_1, content_of
 from tests.unit.router.state.conftest import ONE, QUERY, TWO, dies_at
 
+CASES: Final = Path(__file__).resolve().parents[3] / "cases"
 SINCE: Final = 3
 """The column of ``pins`` that is the time of a file in format 1."""
 LEFT: Final = {"format.json", "state.db", "checkpoints", "lock", "ledger"}
@@ -110,39 +112,19 @@ def test_an_import_that_dies_at_any_change_of_a_file_is_begun_again(
     assert {path.name.partition("-")[0] for path in root.iterdir()} == LEFT
 
 
-DAMAGES: Final[tuple[tuple[str, Callable[[Path], object], str], ...]] = (
-    ("batches/kafka-1/7", lambda path: path.write_text(""), "it is empty"),
-    ("batches/kafka-1/7", lambda path: path.write_text("a" * 31), "it names no plan"),
-    ("batches/kafka-1/7.held", lambda path: path.write_text('{"format": 1, "gen'), "not valid JSON"),
-    ("batches/kafka-1/7.held", lambda path: path.write_text('{"format": 9}'), "not a valid note"),
-    ("batches/kafka-1/7.park", lambda path: path.write_text('{"format": 1}'), "not a valid note"),
-    ("batches/kafka-1/7.order", lambda path: path.write_text("[]"), "not a JSON object"),
-    (f"plans/{ONE}.json", lambda path: path.write_text(""), "is not the document"),
-    (f"ledger/plans/{TWO}.json", lambda path: path.write_text("x"), "is not the document"),
-    (
-        "ledger/offsets.json",
-        lambda path: path.write_text('{"1": {"t": {"0": "x"}}}'),
-        "something else than",
-    ),
-    ("ledger/offsets.json", lambda path: path.unlink(), "is missing"),
-    ("ledger/topics.json", lambda path: path.write_text('{"1": 7}'), "something else than"),
-    ("ledger/letters.db", lambda path: path.write_bytes(b""), "is missing"),
-    ("ledger/letters.db", lambda path: path.unlink(), "is missing"),
-    ("ledger/letters.db", lambda path: path.write_bytes(b"no database" * 500), "is damaged"),
-    ("relations/exchanges.db", lambda path: path.write_bytes(b"no database" * 500), "is damaged"),
-    ("format.json", lambda path: path.write_text(""), "it is empty"),
-    ("format.json", lambda path: path.unlink(), "is missing"),
-)
+DAMAGES: Final = filled(read_cases(CASES / "state.yaml")["first format"], {"$ONE": ONE, "$TWO": TWO})
 
 
-@pytest.mark.parametrize(("file", "harm", "says"), DAMAGES)
+@pytest.mark.parametrize(("file", "content", "times", "says"), DAMAGES)
 def test_damage_is_named_and_nothing_is_changed(
-    root: Path, file: str, harm: Callable[[Path], object], says: str
+    root: Path, file: str, content: str | None, times: int, says: str
 ) -> None:
     as_format_1(root)
     for path in root.glob(f"{file}-wal"):
         path.unlink()
-    harm(root / file)
+    (root / file).unlink()
+    if content is not None:
+        (root / file).write_text(content * times)
     with pytest.raises(StateError) as caught, StateFolder.open(root):
         pass
     assert says in str(caught.value) and str(root / file) in str(caught.value) and caught.value.hint
