@@ -18,9 +18,7 @@ from bindings.inbox.format import to_offset
 from bindings.inbox.log import Inbox
 from bindings.inbox.source import InboxView
 from bindings.parts import InboxRow
-from router.batches.batch import StoredBatch
-from router.batches.pipeline import ConservationCheck, Pipeline
-from router.batches.splitting import Splitting
+from router.batches.pipeline import ConservationCheck
 from router.batches.waiting import BatchWaiting, Draining
 from router.errors import SinkError
 from router.evaluation.outputs import Tally
@@ -34,24 +32,20 @@ from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from router.writing.outcomes import SINK_REJECTED
 from router.writing.staging import BatchId
-from router.writing.writer import BatchWriter
 from tests.support import shop
-from tests.support.listed import RECORDS, Died, ListOutcomes, ListSink, Process, World, dying, forget_accounts, plan_of
+from tests.support.listed import (
+    RECORDS,
+    Died,
+    ListSink,
+    Process,
+    World,
+    dying,
+    forget_accounts,
+    plan_of,
+    points,
+)
 
 SINKS: Final = ("lake", "files", "bus", "hook")
-POINTS: Final[tuple[tuple[type, str, int], ...]] = (
-    (StoredBatch, "pin", 1),
-    (ListSink, "commit_staged", 1),
-    (ListSink, "write", 1),
-    (ListOutcomes, "publish", 1),
-    (BatchWriter, "send_dead_letters", 1),
-    (StoredBatch, "settle", 1),
-    (Splitting, "written", 1),
-    (ConservationCheck, "add", 1),
-    (Accounts, "keep", 1),
-    (Metrics, "count_written_batch", 1),
-    (Pipeline, "batch", 1),
-)
 
 
 def everything(spans: Spans) -> Spans:
@@ -79,7 +73,7 @@ def begun(state: StateFolder, first: int = 0) -> Generation:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("owner", "name", "nth"), POINTS, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(("owner", "name", "nth"), points("counts"))
 def test_counts_equal_what_sinks_have_wherever_a_process_dies(
     state: StateFolder, world: World, owner: type, name: str, nth: int, when: str
 ) -> None:

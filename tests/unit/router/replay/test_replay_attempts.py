@@ -20,7 +20,6 @@ from router.dead_letters.reading import DeadLetterFilter
 from router.errors import RouterError
 from router.replay import batches as replaying
 from router.replay.batches import (
-    ReplayedBatch,
     Replayer,
     ReplayInterrupted,
     Selection,
@@ -32,9 +31,8 @@ from router.replay.replay import ReplayOptions
 from router.state.ledger import LetterLedger, PendingReplay
 from router.watching.metrics import Metrics
 from router.writing import writer
-from router.writing.writer import BatchWriter
 from tests.support.ledger import attempted, replayed
-from tests.support.listed import Died, Given, ListOutcomes, ListPlan, ListRows, ListSink, World, dying, plan_of
+from tests.support.listed import Died, Given, ListPlan, ListRows, World, dying, plan_of, points
 
 SINKS: Final = ("lake", "files", "hook")
 WHEN: Final = datetime(2026, 1, 2, tzinfo=UTC)
@@ -46,17 +44,6 @@ GIVEN: Final = tuple(
 LETTERS: Final = tuple(
     DeadLetter(each.letter, "no-match", "", (), "e", "HTTP", {}, None, "epoch", each.position, None, None, 1)
     for each in GIVEN
-)
-POINTS: Final[tuple[tuple[type, str, int], ...]] = (
-    (ListOutcomes, "evaluate", 1),
-    (ReplayedBatch, "hold_back", 1),
-    (BatchWriter, "send_events", 1),
-    (ListOutcomes, "stage", 1),
-    (ListSink, "commit_staged", 1),
-    *((ListSink, "write", nth) for nth in (1, 2)),
-    (ReplayedBatch, "settle", 1),
-    (LetterLedger, "finish", 1),
-    (LetterLedger, "park", 1),
 )
 
 
@@ -102,7 +89,7 @@ def begun(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("owner", "name", "nth"), POINTS, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(("owner", "name", "nth"), points("replays"))
 def test_dying_at_each_step_leaves_every_record_once(
     ledger: LetterLedger, world: World, owner: type, name: str, nth: int, when: str
 ) -> None:
