@@ -3,11 +3,15 @@
 A file has ``sets``, files by name that cases ``use``, and ``cases``. A case is a step, or has ``steps``; its ``patch``
 replaces limits of the code. A step writes ``files`` (maps become JSON or YAML), makes ``edits`` (old and new text by
 file), sets ``env`` (null removes), and does ``run`` with ``stdin`` (``$OUT`` is what the step before wrote). Then it
-must hold: ``exit`` (0 if not given); ``out``, ``err`` have these texts, and ``no`` is in neither; ``is`` is all of the
-output and ``lines`` the number of its lines; ``json``, or each of the objects ``has`` on some line, fit (:func:`fits`);
-``rows`` begin some rows, and no line is wider than ``widest``. ``ids`` are those of the letters on the lines.
-Files that are ``written`` have these texts.
-``$SAMPLES`` and ``$HERE`` are folders, ``$TAKEN`` is a port that somebody listens at.
+must hold: ``exit`` (0 if not given); ``out``, ``err`` have these texts, and ``no`` is in neither; ``errs`` are parts of
+the lines on standard error, one of each; ``is`` is all of the output and ``lines`` the number of its lines; ``json``,
+or each of the objects ``has`` on some line, fit (:func:`fits`); ``rows`` begin some rows, and no line is wider than
+``widest``. ``ids`` are those of the letters on the lines.
+Files that are ``written`` have these texts, those that ``hold`` fit these values, and those that are ``gone`` are not
+there. ``definitions`` are the xids of catalogs, by their places. ``sql`` has a statement for a database, by file, and
+``occurred`` are pairs of endpoint and message, of which a router had records.
+``$SAMPLES`` and ``$HERE`` are folders, ``$TAKEN`` is a port that somebody listens at, ``$FREE`` one that nobody does.
+Servers that a case asks are in :mod:`tests.support.case_peers`.
 
 A case with ``letters`` has settings and a catalog of :mod:`tests.support.letters` whose ``dead_letters`` go to lines of
 JSON, and these letters: each has a number ``n``, changes, and the ``hours`` that it is old; its id is ``$L`` and the
@@ -22,8 +26,11 @@ import json
 import os
 import shlex
 import socket
+import sqlite3
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -32,12 +39,19 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from catalog.load import load
 from router.cli import run_command_line
+from router.evaluation.outputs import ROUTED, Tally
+from router.evaluation.plan import Plan
+from router.settings import load_settings
+from router.state.database import StateDatabase
 from router.state.ledger import LetterLedger, PendingReplay
+from router.watching.coverage import Coverage
+from tests.support.case_peers import Peers
 from tests.support.cases import FOLDER, filled, read_cases
 from tests.support.ledger import attempted, replayed
 from tests.support.letters import letter_id, row, settings_file, write_letters
-from tests.support.ports import LOOPBACK
+from tests.support.ports import LOOPBACK, free_ports
 
 CASES: Final = Path(__file__).resolve().parents[1] / "cases" / "commands"
 NO: Final[Any] = False
@@ -65,7 +79,7 @@ def fits(expected: Any, found: Any) -> bool:
     """Whether a JSON value is as expected: maps by their given members, where null is absent, and lists as a whole.
 
     A map with one of these instead: ``$has`` and ``$lacks`` are values that some or no item of a list fits, ``$text``
-    is part of a text, ``$count`` the number of items.
+    is part of a text, ``$count`` the number of items, ``$first`` the first of them; a number is ``$between`` two.
     """
     match expected:
         case {"$has": wanted}:
@@ -74,6 +88,10 @@ def fits(expected: Any, found: Any) -> bool:
             return not any(fits(each, item) for item in found for each in unwanted)
         case {"$text": text}:
             return text in str(found)
+        case {"$first": wanted}:
+            return bool(found) and fits(wanted, found[0])
+        case {"$between": [low, high]}:
+            return bool(low < found < high)
         case {"$count": number}:
             return bool(len(found) == number)
         case Mapping():
@@ -94,10 +112,15 @@ def run_case(
     monkeypatch.chdir(folder)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     for name, value in case.get("patch", {}).items():
-        monkeypatch.setattr(name, (lambda found: lambda: found)(value["returns"]) if isinstance(value, dict) else value)
-    with socket.create_server((LOOPBACK, 0)) as taken:
+        monkeypatch.setattr(
+            name, (lambda found: lambda *_: found)(value["returns"]) if isinstance(value, dict) else value
+        )
+    with socket.create_server((LOOPBACK, 0)) as taken, ExitStack() as stack:
+        peers = Peers(case, folder, stack)
         words = {"$SAMPLES": os.fspath(FOLDER), "$HERE": os.fspath(folder), "$TAKEN": str(taken.getsockname()[1])}
-        _run_steps(case, files, folder, words, capsys, monkeypatch)
+        words |= {**peers.words, "$FREE": str(free_ports(1)[0])} if "$FREE" in str(case) else peers.words
+        peers.change(filled(case.get("web", {}), words))
+        _run_steps(case, files, folder, words, peers, capsys, monkeypatch)
 
 
 def _run_steps(
@@ -105,6 +128,7 @@ def _run_steps(
     files: Mapping[str, Any],
     folder: Path,
     words: Mapping[str, str],
+    peers: Peers,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -120,8 +144,14 @@ def _run_steps(
             text = (folder / name).read_text()
             assert old in text, old
             (folder / name).write_text(text.replace(old, new))
+        for name, statement in step.get("sql", {}).items():
+            with closing(sqlite3.connect(folder / name, isolation_level=None)) as database:
+                database.execute(statement)
+        peers.change(step.get("web", {}))
         for name, value in step.get("env", {}).items():
             monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+        if "occurred" in step:
+            _have_occurred(folder, step["occurred"])
         stdin = out if step.get("stdin") == "$OUT" else step.get("stdin", "")
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         status = run_command_line(step["run"] if isinstance(step["run"], list) else shlex.split(step["run"]))
@@ -132,6 +162,23 @@ def _run_steps(
         _hold(step, out, err)
         for name, texts in step.get("written", {}).items():
             assert all(text in (folder / name).read_text() for text in _listed(texts)), (folder / name).read_text()
+        for name, expected in step.get("hold", {}).items():
+            assert fits(expected, yaml.safe_load((folder / name).read_text())), (folder / name).read_text()
+        assert not [name for name in step.get("gone", ()) if (folder / name).exists()]
+        for place, xids in step.get("definitions", {}).items():
+            assert sorted(load([place], network=True).definitions) == xids
+        peers.check(step)
+
+
+def _have_occurred(folder: Path, pairs: list[list[str]]) -> None:
+    """Let a router start by the settings in ``router.yaml`` and have a record of each message at its endpoint."""
+    settings, coverage = load_settings(folder / "router.yaml"), Coverage()
+    with StateDatabase(Path(settings.state)) as database:
+        coverage.keep_in(database)
+        coverage.follow(Plan(load(settings.catalog.source), settings))
+        places = [(endpoint, message) for endpoint, message in pairs]
+        coverage.add_batch(Tally(Counter((endpoint, ROUTED, "") for endpoint, _ in places), Counter(places)))
+        coverage.close()
 
 
 def _hold(step: Mapping[str, Any], out: str, err: str) -> None:
@@ -140,6 +187,8 @@ def _hold(step: Mapping[str, Any], out: str, err: str) -> None:
     shown = " ".join(err.replace("│", " ").split())
     for text in _listed(step.get("err")):
         assert text in err or text in shown, (text, err)
+    if "errs" in step:
+        assert all(part in line for part, line in zip(step["errs"], err.splitlines(), strict=True)), err
     for text in _listed(step.get(NO)):
         assert str(text) not in out + err, (text, out, err)
     assert out == step.get("is", out)

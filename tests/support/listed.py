@@ -6,11 +6,13 @@ A :class:`World` is what is there when the process is not: it stays when a test 
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -39,8 +41,20 @@ from router.writing.outcomes import SINK_REJECTED, RecordOutcome, Rejections
 from router.writing.staging import BatchId, RowsForSink, StagedFiles
 from router.writing.writer import BatchWriter
 from tests.support import shop
+from tests.support.cases import read_cases
 
+POINTS: Final = read_cases(Path(__file__).parents[1] / "cases" / "batch_points.yaml")
 GOOD: Final = "/messagegroups/G/messages/good"
+
+
+def points(kind: str) -> list[Any]:
+    """Return the steps at which a process dies, as parameters: the class, its method, and which of its calls."""
+    parsed = (re.fullmatch(r"(\S+)\.(\w+)(?: (\d+))?", each) for each in POINTS[kind])
+    return [
+        pytest.param(resolve_name(each[1]), each[2], int(each[3] or 1), id=each[0].rpartition(":")[2])
+        for each in parsed
+        if each is not None
+    ]
 
 
 class Died(BaseException):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
 import shlex
@@ -11,11 +12,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 import typer
 from typer.main import get_command
 
+import router.errors as errors
+from catalog.schemas.ids.client import RegistryUnavailableError
+from router import cli
 from router.cli import UsageError, app, run_command_line
+from router.errors import (
+    EXIT_CODES,
+    ConfigError,
+    RouterError,
+    SinkError,
+    StateError,
+    find_batch_fault,
+    find_lost_registry,
+)
+from tests.support.cases import read_cases
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 MARKET: Final = str(ROOT / "catalog" / "samples" / "market.xreg.json")
@@ -136,3 +151,140 @@ def test_a_closed_stream_ends_it_quietly(line: str) -> None:
 def test_wrong_usage_keeps_its_exit_code_without_standard_error() -> None:
     command = ["bash", "-c", f"{XROUTER} rnu 2>&-"]
     assert subprocess.run(command, capture_output=True, timeout=SECONDS).returncode == 2
+
+
+# Every error has its own exit code, and is one clear line at the command line.
+
+
+def test_table_is_complete_and_distinct() -> None:
+    declared = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)}
+    assert declared == set(EXIT_CODES)
+    assert len(set(EXIT_CODES.values())) == len(EXIT_CODES)
+    assert not {0, 2} & set(EXIT_CODES.values())
+
+
+def test_codes_and_text() -> None:
+    error = SinkError("lake", "cannot write\nhere", hint="free space")
+    assert (error.exit_code, error.message, error.hint) == (8, "sink lake: cannot write here", "free space")
+    assert str(error) == "sink lake: cannot write here (free space)"
+    assert ConfigError("x").exit_code == 3
+
+
+def test_an_unexpected_error_is_one_line_unless_debugging(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def fail(kind: str) -> None:
+        raise {"zero": ZeroDivisionError("by\nzero"), "sink": SinkError("lake", "full", hint="free it")}[kind]
+
+    monkeypatch.setattr(cli, "app", app)
+    assert run_command_line(["zero"]) == 1
+    assert capsys.readouterr().err.splitlines()[0] == "xrouter: error: unexpected ZeroDivisionError: by zero"
+    assert run_command_line(["sink"]) == 8
+    assert capsys.readouterr().err == "xrouter: error: sink lake: full\nhint: free it\n"
+    monkeypatch.setenv("XROUTER_DEBUG", "1")
+    assert run_command_line(["zero"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+# A command of our own is one entry in the list of commands, and nothing else is edited.
+
+
+def greet(name: str) -> None:
+    """Greet somebody."""
+    typer.echo(f"good morning, {name}")
+
+
+def test_a_command_is_one_entry(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "greet", f"{__name__}:greet")
+    assert cli.run_command_line(["greet", "Ada"]) == 0
+    assert cli.run_command_line(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "good morning, Ada" in shown
+    assert "Greet somebody." in shown
+
+
+def test_without_the_entry_there_is_no_such_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command_line(["greet", "Ada"]) == 2
+    assert "No such command" in capsys.readouterr().err
+
+
+# Whose fault an error is, and which faults are alike.
+
+
+CASES: Final = read_cases(Path(__file__).resolve().parents[2] / "cases" / "faults.yaml")
+PYTHON: Final = {"SinkError": SinkError, "StateError": StateError, "ArrowInvalid": pa.ArrowInvalid, **vars(builtins)}
+SPARK: Final = "org.apache.spark.SparkException"
+
+
+class JavaError(Exception):
+    """An error as the bridge to the JVM raises it: each class and message, then what caused it."""
+
+    def __init__(self, *chain: tuple[str, str | None]) -> None:
+        super().__init__("An error occurred while calling o1.x")
+        self.java_exception = _Java(list(chain))
+
+
+class _Java:
+    def __init__(self, chain: list[tuple[str, str | None]]) -> None:
+        self._chain = chain
+
+    def getClass(self) -> Any:
+        return self
+
+    def getName(self) -> str:
+        return self._chain[0][0]
+
+    def getMessage(self) -> str | None:
+        return self._chain[0][1]
+
+    def getCause(self) -> Any:
+        return _Java(self._chain[1:]) if self._chain[1:] else None
+
+
+def worker(last: str) -> JavaError:
+    trace = f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback\n  File x, line 3\n{last}\n"
+    python = "org.apache.spark.api.python.PythonException"
+    return JavaError((SPARK, "Job aborted due to stage failure"), (python, f"{trace} SQLSTATE: 38000"))
+
+
+def error_of(form: dict[str, Any]) -> BaseException:
+    ((name, given),) = form.items()
+    error: BaseException = (
+        worker(given) if name == "worker" else JavaError(*given) if name == "jvm" else PYTHON[name](*given)
+    )
+    return error
+
+
+@pytest.mark.parametrize("form", CASES["world"], ids=repr)
+def test_faults_of_the_world(form: dict[str, Any]) -> None:
+    assert find_batch_fault(error_of(form)) is None
+
+
+@pytest.mark.parametrize("case", CASES["record"], ids=lambda case: case["text"])
+def test_faults_of_a_record(case: dict[str, Any]) -> None:
+    fault = find_batch_fault(error_of(case["of"]))
+    assert fault is not None
+    assert (fault.kind, fault.text) == (case["kind"], case["text"])
+
+
+def test_faults_are_alike_but_for_numbers_and_quoted_values() -> None:
+    first, second, other = (
+        find_batch_fault(ValueError(text)) for text in ("row 3 of 'a'", "row 17 of 'bc'", "column 3 of 'a'")
+    )
+    assert first and second and other
+    assert first.digest == second.digest
+    assert first.digest != other.digest
+
+
+def test_a_registry_that_is_away_is_told_from_other_errors() -> None:
+    """By the class alone: a record's text must not hold a batch."""
+    kind = "catalog.schemas.ids.client.RegistryUnavailableError"
+    away = worker(f"{kind}: schema registry lake at https://r answers 503")
+    assert find_lost_registry(away) == "schema registry lake at https://r answers 503"
+    assert find_lost_registry(RegistryUnavailableError("schema registry lake")) == "schema registry lake"
+    assert not find_lost_registry(worker(f"ValueError: {kind}: schema registry lake"))
+    assert not find_lost_registry(OSError(28, "No space left on device"))
+    assert not find_lost_registry(JavaError((SPARK, f"{kind}: schema registry lake")))

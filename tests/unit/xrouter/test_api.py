@@ -8,11 +8,15 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 import proton
+import pyarrow as pa
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 from confluent_kafka import KafkaError, Message
@@ -20,10 +24,15 @@ from nats.aio.msg import Msg
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from pyspark import SparkFiles
+from pyspark.cloudpickle import dumps, loads
 
 import xrouter
 from catalog.findings import DocumentError
+from router.rendering.payloads import PayloadColumns
 from xrouter.clients import to_record
+from xrouter.columns import OUTCOMES
+from xrouter.spark import _decode_batch, _open_columns, demultiplex, payload
 
 ATTRIBUTES: Final = {
     "type": {"value": "garden.moisture"},
@@ -241,3 +250,116 @@ def test_the_parts_of_messages_are_kept() -> None:
     assert told["native"]["user_properties"] == [{"name": "a", "value": "b"}]
     assert (told["native"]["correlation_data"], told["native"]["retain"]) == ("AQ==", True)
     assert to_record(MESSAGES["nats"][0]).to_json()["native"]["reply-to"] == "inbox.1"
+
+
+# DataFrames that cannot be demultiplexed, and executors that lack the package.
+
+
+KAFKA: Final = ["key", "value", "topic", "partition", "offset", "timestamp"]
+NUMBERS: Final = {"type": "object", "properties": {"n": {"type": "integer"}}}
+TYPED: Final = "/messagegroups/g/messages/Typed"
+TREE: Final = {
+    "messagegroups": {
+        "g": {
+            "messages": {
+                "Plain": {},
+                "Typed": {"dataschemaformat": "JsonSchema/draft-07", "dataschema": NUMBERS},
+            }
+        }
+    }
+}
+
+
+@dataclass
+class Frame:
+    """Stands for a DataFrame: it has columns, and keeps what it is to be mapped with."""
+
+    columns: list[str]
+    mapped: list[Callable[[Iterator[Any]], Iterator[Any]]] = field(default_factory=list)
+
+    def selectExpr(self, *columns: str) -> Frame:
+        return self
+
+    def mapInArrow(self, function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any) -> Frame:
+        self.mapped.append(loads(dumps(function)))  # type: ignore[no-untyped-call]
+        return self
+
+
+@pytest.fixture(scope="module")
+def typed() -> xrouter.LoadedCatalog:
+    return xrouter.load(TREE)
+
+
+@pytest.fixture
+def mapped(typed: xrouter.LoadedCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
+    """Map no rows as an executor does."""
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
+    frame = Frame([*KAFKA])
+    demultiplex(frame, typed)  # type: ignore[arg-type]
+    return lambda: list(frame.mapped[0](iter([])))
+
+
+def test_what_cannot_be_demultiplexed_is_told(typed: xrouter.LoadedCatalog) -> None:
+    frame: Any = Frame(["id"])
+    with pytest.raises(ValueError, match=r"rows must have the columns key, value, .*; these have id"):
+        demultiplex(frame, typed)
+    with pytest.raises(KeyError, match="no endpoint '/endpoints/x'"):
+        demultiplex(Frame([*KAFKA]), typed, endpoint="/endpoints/x")  # type: ignore[arg-type]
+    for message, told in {"Type": "no definition 'Type'", "*/Typ": "no definition matches '\\*/Typ'"}.items():
+        with pytest.raises(KeyError, match=told):
+            payload(frame, typed, message)
+    with pytest.raises(ValueError, match="/messages/Plain has no typed columns: it names no schema"):
+        payload(frame, typed, "Plain")
+
+
+def test_executors_without_the_package_are_told(
+    mapped: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mapped() == []
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata, "version", lambda name: "0.0.1")
+        with pytest.raises(RuntimeError, match=r"the executors have xregistry-router 0\.0\.1, this program "):
+            mapped()
+
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(RuntimeError, match="the Python of the executors lacks xregistry-router: install "):
+        mapped()
+
+
+def test_large_arrow_types_are_matched(typed: xrouter.LoadedCatalog) -> None:
+    types = {"key": pa.large_binary(), "value": pa.large_binary(), "topic": pa.large_string()}
+    headers = pa.list_(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+    rows = pa.RecordBatch.from_pylist(
+        [{"value": b'{"n": 3}', "topic": "t", "partition": 0, "offset": 1, "timestamp": 1, "headers": []}],
+        pa.schema(
+            [
+                *types.items(),
+                ("partition", pa.int32()),
+                ("offset", pa.int64()),
+                ("timestamp", pa.int64()),
+                ("headers", headers),
+            ]
+        ),
+    )
+    outcomes = typed.column_matcher().match_batch("kafka", rows)
+    assert outcomes.column("position").to_pylist() == ["t-0-1"]
+    wide = {"data": pa.large_binary(), "position": pa.large_string()}
+    given = {
+        name: outcomes.column(name).cast(wide.get(name, kind.type))
+        for name, kind in zip(OUTCOMES.names, OUTCOMES, strict=True)
+    }
+    columns = _open_columns(pickle.dumps(({TYPED: typed.definitions[TYPED]}, typed.catalog.schemas)))
+    given["message"] = pa.array([TYPED])
+    schema = pa.schema([OUTCOMES.field("position"), ("payload", payload_type(columns)), ("undecoded", pa.string())])
+    assert _decode_batch(columns, schema, pa.RecordBatch.from_pydict(given)).to_pylist() == [
+        {"position": "t-0-1", "payload": {"n": 3}, "undecoded": None}
+    ]
+
+
+def payload_type(columns: PayloadColumns) -> pa.DataType:
+    column = columns.get(TYPED)
+    assert column is not None
+    return column.type

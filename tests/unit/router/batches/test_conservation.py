@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
+import structlog
 
 from bindings.inbox.format import to_offset
 from bindings.inbox.log import Inbox
 from bindings.inbox.source import InboxView
-from bindings.kafka.client import KafkaUnreachable
 from bindings.parts import InboxRow
-from router.batches.batch import StoredBatch
-from router.batches.pipeline import ConservationCheck, Pipeline
-from router.batches.splitting import Splitting
+from router.batches.pipeline import ConservationCheck
+from router.batches.waiting import BatchWaiting, Draining
+from router.errors import SinkError
 from router.evaluation.outputs import Tally
 from router.reading import generations
 from router.reading.generations import Generation, Spans
 from router.sinks import Commit, WriteResult
 from router.sources import INBOX
-from router.state.state import Accounts, StateFolder
+from router.state.database import StateDatabase
+from router.state.state import Accounts, BatchStore, StateFolder
 from router.watching.metrics import Metrics
+from router.watching.status import RouterStatus
 from router.writing.outcomes import SINK_REJECTED
-from router.writing.writer import BatchWriter
-from tests.support.listed import RECORDS, Died, ListOutcomes, ListSink, Process, World, dying, forget_accounts, plan_of
+from router.writing.staging import BatchId
+from tests.support import shop
+from tests.support.listed import (
+    RECORDS,
+    Died,
+    ListSink,
+    Process,
+    World,
+    dying,
+    forget_accounts,
+    plan_of,
+    points,
+)
 
 SINKS: Final = ("lake", "files", "bus", "hook")
-POINTS: Final[tuple[tuple[type, str, int], ...]] = (
-    (StoredBatch, "pin", 1),
-    (ListSink, "commit_staged", 1),
-    (ListSink, "write", 1),
-    (ListOutcomes, "publish", 1),
-    (BatchWriter, "send_dead_letters", 1),
-    (StoredBatch, "settle", 1),
-    (Splitting, "written", 1),
-    (ConservationCheck, "add", 1),
-    (Accounts, "keep", 1),
-    (Metrics, "count_written_batch", 1),
-    (Pipeline, "batch", 1),
-)
 
 
 def everything(spans: Spans) -> Spans:
@@ -70,7 +73,7 @@ def begun(state: StateFolder, first: int = 0) -> Generation:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("owner", "name", "nth"), POINTS, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(("owner", "name", "nth"), points("counts"))
 def test_counts_equal_what_sinks_have_wherever_a_process_dies(
     state: StateFolder, world: World, owner: type, name: str, nth: int, when: str
 ) -> None:
@@ -144,107 +147,6 @@ def added(accounting: ConservationCheck, metrics: Metrics, batch: int, rows: int
     return accounting.account.gap
 
 
-@pytest.mark.parametrize(("lost", "gap"), [(None, 0), (0, 0), (2, 2), (10, 3)])
-def test_offsets_without_a_record_are_missed_as_far_as_records_were_lost(
-    state: StateFolder, lost: int | None, gap: int
-) -> None:
-    asked: list[Spans] = []
-
-    def losses(spans: Spans) -> Spans:
-        asked.append(spans)
-        return {"t": {0: (8, 8 + lost)}} if lost else {}
-
-    metrics = Metrics()
-    generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 5}}))
-    accounting = ConservationCheck("kafka-1", generation, state, None if lost is None else losses)
-    planned(generation, 0, {"t": {"0": 8}})
-    assert added(accounting, metrics, 0, 3) == 0
-    assert not asked
-    planned(generation, 1, {"t": {"0": 18}})
-    assert added(accounting, metrics, 1, 7) == gap
-    assert asked == ([] if lost is None else [{"t": {0: (8, 18)}}])
-    assert metrics.registry.get_sample_value("xrouter_empty_offsets_total", {"query": "kafka-1"}) == 3 - gap
-
-
-def test_brokers_that_do_not_answer_are_asked_again(state: StateFolder) -> None:
-    answers: list[Spans | KafkaUnreachable] = [KafkaUnreachable("away"), {}, {"t": {0: (4, 5)}}]
-
-    def losses(spans: Spans) -> Spans:
-        answer = answers.pop(0)
-        if isinstance(answer, KafkaUnreachable):
-            raise answer
-        return answer
-
-    generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
-    accounting = ConservationCheck("kafka-1", generation, state, losses)
-    planned(generation, 0, {"t": {"0": 4}})
-    assert added(accounting, Metrics(), 0, 2) == 2
-    planned(generation, 1, {"t": {"0": 8}})
-    assert added(accounting, Metrics(), 1, 2) == 1
-    assert not answers
-
-
-@pytest.mark.parametrize("query", [INBOX, "kafka-1"])
-def test_a_topic_may_be_called_as_the_inbox_is(query: str, state: StateFolder) -> None:
-    metrics, generation = Metrics(), generations.begin(state, query, ("inbox",), json.dumps({"inbox": {"0": 4}}))
-    planned(generation, 0, {"inbox": {"0": 14}})
-    accounting = ConservationCheck(query, generation, state, everything)
-    assert added(accounting, metrics, 0, 7) == 3
-    planned(generation, 1, {"inbox": {"0": 20}})
-    forget_accounts(state)
-    accounting = ConservationCheck(query, generation, state)
-    assert added(accounting, metrics, 1, 5) == 3, "one of the six held no record"
-
-
-def test_topics_may_come_go_and_be_made_anew(state: StateFolder) -> None:
-    metrics = Metrics()
-    for topics, first, end, rows in (
-        ({"t"}, {"t": {"0": 0}}, {"t": {"0": 10}}, 10),
-        ({"u"}, {"u": {"0": 5}}, {"u": {"0": 6}}, 1),  # Meanwhile another query reads t up to 50.
-        ({"t", "u"}, {"t": {"0": 50}, "u": {"0": 6}}, {"t": {"0": 51}, "u": {"0": 7}}, 2),
-        ({"t", "u"}, {"t": {"0": 0}, "u": {"0": 7}}, {"t": {"0": 3}, "u": {"0": 7}}, 3),  # Made anew.
-        ({"t", "u"}, {"t": {"0": 3}, "u": {}}, {"t": {"0": 4}, "u": {"0": 7, "1": 9}}, 10),  # A partition more.
-    ):
-        generation = generations.begin(state, "kafka-1", sorted(topics), json.dumps(first))
-        planned(generation, 0, end)
-        forget_accounts(state)
-        accounting = ConservationCheck("kafka-1", generation, state, everything)
-        assert added(accounting, metrics, 0, rows) == 0
-
-
-def test_a_topic_may_move_to_another_lane_and_back(state: StateFolder) -> None:
-    metrics = Metrics()
-    for query, topics, first, end, rows in (
-        ("kafka-1", ["t"], {"t": {"0": 0}}, {"t": {"0": 10}}, 10),
-        ("kafka-1-b", ["t", "u"], {"t": {"0": 10}, "u": {"0": 0}}, {"t": {"0": 30}, "u": {"0": 1}}, 21),
-        # The first lane had nothing else to read, and its account stood still.
-        ("kafka-1", ["t"], {"t": {"0": 30}}, {"t": {"0": 40}}, 10),
-        ("kafka-1-b", ["u"], {"u": {"0": 1}}, {"u": {"0": 2}}, 1),
-        ("kafka-1-b", ["t", "u"], {"t": {"0": 40}, "u": {"0": 2}}, {"t": {"0": 50}, "u": {"0": 2}}, 10),
-        # The second lane reads on without it before the first one reads it again.
-        ("kafka-1-b", ["u"], {"u": {"0": 2}}, {"u": {"0": 3}}, 1),
-        ("kafka-1", ["t"], {"t": {"0": 50}}, {"t": {"0": 60}}, 10),
-    ):
-        generation = generations.begin(state, query, topics, json.dumps(first))
-        planned(generation, 0, end)
-        accounting = ConservationCheck(query, generation, state, everything)
-        assert added(accounting, metrics, 0, rows) == 0
-    # What nobody took is missed all the same.
-    planned(generation, 1, {"t": {"0": 65}})
-    planned(generation, 2, {"t": {"0": 70}})
-    assert added(accounting, metrics, 2, 5) == 5
-
-
-def test_a_partition_that_appears_takes_no_others_from_the_check(state: StateFolder) -> None:
-    metrics = Metrics()
-    generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
-    accounting = ConservationCheck("kafka-1", generation, state, everything)
-    planned(generation, 0, {"t": {"0": 10}})
-    assert added(accounting, metrics, 0, 10) == 0
-    planned(generation, 1, {"t": {"0": 20, "1": 5}})
-    assert added(accounting, metrics, 1, 12) == 3
-
-
 def test_the_inbox_is_counted_by_its_rows(state: StateFolder) -> None:
     inbox, metrics = Inbox(state.inbox, partitions=2), Metrics()
     generation = generations.begin(state, INBOX, ())
@@ -302,3 +204,98 @@ def test_what_a_full_disk_did_not_take_is_known_to_the_query_that_starts_anew(st
     state.accounts.keep_all()
     kept = Accounts(state.database).of("kafka-1")
     assert (kept.batch, kept.taken, kept.records.total()) == (2, 30, 30)
+
+
+# A batch that is held: the log's advice is what would end the hold.
+
+
+STATUS_QUERY: Final = RouterStatus.query
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (SinkError("bus", "is away"), "repair the sink"),
+        (SinkError("bus", "no topic t", hint="make topic t"), "make topic t"),
+        (SinkError("pairs", "9 wait", hint="mend it, or raise relations.most"), "relations.most"),
+    ],
+)
+def test_what_helps_a_sink_is_told_and_not_how_to_give_it_up(tmp_path: Path, error: SinkError, advice: str) -> None:
+    draining = threading.Event()
+    draining.set()
+    loaded = Mock()
+    loaded.writer.finished_sinks.return_value = frozenset()
+    holding = BatchWaiting(
+        "kafka", BatchStore(StateDatabase(tmp_path)), Mock(active=Mock(sources=())), Mock(), Mock(), draining
+    )
+    with structlog.testing.capture_logs() as logged, pytest.raises(Draining):
+        holding.block(loaded, BatchId("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00"), error, parked=False)
+    (entry,) = logged
+    assert advice in entry["hint"]
+    assert "park" not in entry["hint"], "good records would become dead letters"
+
+
+def test_a_batch_that_was_held_says_that_it_goes_on(
+    state: StateFolder, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for all its tries, with what it reads."""
+    tries: list[object] = []
+
+    def wait(*_: object, **__: object) -> None:
+        tries.append(None)
+        if len(tries) == 3:
+            world.down = set()
+
+    monkeypatch.setattr(BatchWaiting, "_wait", wait)
+    world.down = {"files"}
+    generation = generations.begin(state, INBOX, ())
+    process = Process(state, plan_of(("lake", "files")), world, generation)
+    with structlog.testing.capture_logs() as logged:
+        process.batch()
+        process.batch(1)
+    logged = [entry for entry in logged if entry["log_level"] != "debug"]
+    assert [entry["event"] for entry in logged] == ["batch blocked", "batch resumed"]
+    assert logged[0]["log_level"] == "warning", "it ends by itself"
+    assert logged[-1]["batch"] == 0
+    assert logged[-1]["log_level"] == "info"
+    assert logged[0]["endpoints"] == logged[-1]["endpoints"] == ", ".join((shop.SHOP, shop.EMPTY))
+
+
+def test_a_batch_that_stays_held_is_an_error_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("router.batches.waiting.time.monotonic", lambda: now[0])
+    holding = BatchWaiting(
+        "kafka", BatchStore(StateDatabase(tmp_path)), Mock(active=Mock(sources=())), Mock(), Mock(), threading.Event()
+    )
+    batch = BatchId("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00")
+    with structlog.testing.capture_logs() as logged:
+        for seconds, sink in ((0, "bus"), (1, "bus"), (30, "lake"), (61, "bus"), (90, "bus")):
+            now[0] = float(seconds)
+            holding._report(batch, f"sink {sink}: away for {seconds} s", sink)
+        holding.end(0)
+    told = [(entry["log_level"], entry["event"]) for entry in logged if entry["log_level"] != "debug"]
+    assert told == [*[("warning", "batch blocked")] * 2, ("error", "batch blocked"), ("info", "batch resumed")]
+    assert [entry.get("held_seconds") for entry in logged if entry["log_level"] == "error"] == [61]
+
+
+def test_the_status_never_says_otherwise_than_the_metrics(
+    state: StateFolder, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads that the router is ready, and then the metrics, finds no sink there that holds a query."""
+    process = Process(state, plan_of(("lake", "files")), world, generations.begin(state, INBOX, ()))
+    seen: list[tuple[bool, bool]] = []
+
+    def noted(status: RouterStatus, *told: Any, **more: Any) -> None:
+        STATUS_QUERY(status, *told, **more)
+        reason, gauge = process.held()
+        seen.append((bool(reason), any(gauge.values())))
+
+    def wait(*_: object, **__: object) -> None:
+        world.down = set()
+
+    monkeypatch.setattr(RouterStatus, "query", noted)
+    monkeypatch.setattr(BatchWaiting, "_wait", wait)
+    world.down = {"files"}
+    process.batch()
+    assert (True, True) in seen and seen[-1] == (False, False)
+    assert {status for status in seen if status[0] != status[1]} == set()

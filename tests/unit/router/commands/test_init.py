@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
-from collections.abc import Mapping
+import shutil
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import jsonschema_rs
 import pytest
 import yaml
+from sqlalchemy.exc import OperationalError
 
 from catalog.load import load
+from registry.http.server import RegistryServer
+from registry.store.engine import store_error
 from router.cli import run_command_line
 from router.commands.emit.producer import MessageProducer, encode_record_line
+from router.commands.registry import serve
+from router.errors import StateError
+from router.evaluation.outputs import ROUTED, Tally
+from router.evaluation.plan import Plan
 from router.matching.records import RecordMatcher
 from router.settings import load_settings
 from router.settings.load import read_packaged_schema
+from router.state.database import StateDatabase
+from router.state.ledger import parse_instant
+from router.watching.coverage import Coverage
+from tests.support import plain
 from tests.support.cases import read_cases
+from tests.support.commands import write_set
 from tests.support.readme import README, block
 from tests.support.settings_pages import encode_json_schema
 
@@ -88,14 +106,6 @@ def test_brokers_are_where_the_catalog_says_and_for_this_machine_alone(tmp_path:
     assert {port.rpartition(":")[2] for port in ports} == set(re.findall(r"//localhost:(\d+)", text))
 
 
-@pytest.mark.parametrize("name", sorted(FILES | {"compose.yaml"}))
-def test_nothing_is_written_over(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / name).write_text("mine")
-    assert begin(tmp_path, ("mqtt",)) == 1
-    assert f"{name} already exists" in capsys.readouterr().err
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
-
-
 def test_the_first_line_names_the_schema_beside_it(tmp_path: Path) -> None:
     begin(tmp_path, ())
     line = (tmp_path / "router.yaml").read_text().splitlines()[0]
@@ -131,3 +141,170 @@ def test_the_schema_refuses_what_run_refuses(tmp_path: Path, text: str) -> None:
     config = tmp_path / "router.yaml"
     config.write_text(text)
     assert run_command_line(["run", str(config)]) == 3
+
+
+# ``xrouter routes``, and what ``check --config`` says of routes: told before the first record, and true.
+
+
+KEYS = Path(__file__).parents[3] / "cases" / "routes" / "keys.yaml"
+GROUPS = "/messagegroups/{}/messages/{}"
+READING, ALARM, ORDER, LOST = (
+    GROUPS.format(*each) for each in (("Plant", "reading"), ("Plant", "alarm"), ("Shop", "order"), ("Lost", "letter"))
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOOK", "hidden-host")
+    write_set("routes", "plant", tmp_path)
+    return tmp_path / "router.yaml"
+
+
+def objects(config: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    assert run_command_line(["routes", str(config), "--format", "json"]) == 0
+    out = capsys.readouterr().out
+    assert "hidden-host" not in out
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def run_once(config: Path, *pairs: tuple[str, str]) -> None:
+    """Let a router start by these settings and have a record of each definition at its endpoint."""
+    settings = load_settings(config)
+    coverage = Coverage()
+    with StateDatabase(Path(settings.state)) as database:
+        coverage.keep_in(database)
+        coverage.follow(Plan(load([str(config.parent / "catalog.json")]), settings))
+        coverage.add_batch(Tally(Counter((endpoint, ROUTED, "") for endpoint, _ in pairs), Counter(pairs)))
+        coverage.close()
+
+
+def test_it_tells_when_each_definition_last_occurred(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(each.get("last_record") is each.get("since") is None for each in objects(config, capsys))
+    assert run_command_line(["routes", str(config)]) == 0
+    assert "never" not in capsys.readouterr().out
+    run_once(config, ("/endpoints/plant", READING))
+    found = objects(config, capsys)
+    told = {each["message"]: each for each in found if each["kind"] == "definition"}
+    moments = {xid: parse_instant(each["last_record"]) for xid, each in told.items()}
+    assert moments[READING] is not None and moments[ALARM] is moments[ORDER] is None
+    assert all(parse_instant(each["since"]) is not None for each in told.values())
+    (silent,) = [each for each in found if each["kind"] == "silent-endpoint"]
+    assert silent["endpoint"] == "/endpoints/shop" and silent["since"] == told[ORDER]["since"]
+    assert run_command_line(["routes", str(config)]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split("\t") for line in out.splitlines() if "\t" in line and "dead letters" not in line]
+    assert {row[5] for row in rows if row[1].startswith(READING)} == {told[READING]["last_record"]}
+    assert {row[5] for row in rows if row[1].startswith(ALARM)} == {f"never since {told[ALARM]['since']}"}
+    assert f"Definitions that never occurred: {ALARM}, {ORDER}\n" in out
+    assert "Sources that have received no record: /endpoints/shop\n" in out
+
+
+@pytest.mark.parametrize("case", yaml.safe_load(KEYS.read_text()), ids=lambda case: case["case"])
+def test_check_says_which_events_get_no_key_in_kafka(
+    config: Path, case: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = {"type": {"value": "reading"}, **case["message"].get("envelopemetadata", {})}
+    message = {"envelope": "CloudEvents/1.0", **case["message"], "envelopemetadata": metadata}
+    options = {"KAFKA": {"topic": "plant"}, "HTTP": {"path": "/in", "method": "POST"}}
+    scheme = case["protocol"].partition("/")[0].lower()
+    told = options.get(case["protocol"], {"topic": "#", "node": "queue", "subject": "d.>"})
+    uri = f"{scheme}://broker" + (":9092" if scheme == "kafka" else "")
+    endpoint = plain.endpoint(case["protocol"], told, "Plant", uri=uri)
+    plain.write(config.parent, plain.catalog({"plant": endpoint}, Plant={"reading": message}))
+    bus = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "events"}
+    bus |= {"key": case["key"]} if "key" in case else {}
+    given = {"sinks": {"bus": bus, "dead": {"type": "jsonl"}}, "routes": [{"to": ["bus"]}], "http": {"port": 0}}
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | given))
+    run_command_line(["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"])
+    found = [each for each in json.loads(capsys.readouterr().out) if each["rule"] == "unkeyed-events"]
+    if case["says"] is None:
+        assert found == []
+        return
+    (finding,) = found
+    assert (finding["severity"], finding["pointer"]) == ("info", "/sinks/bus")
+    assert "/messagegroups/Plant/messages/reading" in finding["message"]
+    assert f'set sinks.bus.key, such as "{case["says"]}"' in finding["hint"]
+
+
+# Stores that cannot be opened or fail as serving begins: commands of the registry end with one line and a remedy.
+
+
+NOBODY = 65534
+STATE = 6
+"""The exit code of a store that cannot be used."""
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Be a user to whom a folder's permissions matter, as they do not to root."""
+    mine = os.geteuid()
+    if mine == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(mine)
+
+
+def command_of(name: str, folder: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    config = folder / "registry.yaml"
+    config.write_text(f"open: true\nauthority: urn:us\nstore: {store}\nreplication: [{{url: http://127.0.0.1:1/mc}}]\n")
+    monkeypatch.chdir(folder)
+    document = folder / "empty.xreg.json"
+    document.write_text('{"specversion": "1.0-rc4", "messagegroups": {}}')
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(serve, "configure_logs", lambda _: None)
+    return ["registry", name, str(config), *([str(document)] if name == "import" else [])]
+
+
+def refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert run_command_line(command) == STATE
+    output, errors = capsys.readouterr()
+    assert output == ""
+    lines = errors.splitlines()
+    assert len(lines) == 2 and lines[0].startswith("xrouter: error: ") and lines[1].startswith("hint: "), errors
+    return lines
+
+
+def test_a_store_is_named_without_what_may_be_a_secret() -> None:
+    url = "postgresql+psycopg://u@/r?host=/run/postgresql&password=sesame&options=-c%20x%3Dsesame"
+    refused = str(store_error(url, OSError("no answer")))
+    assert "u@/r" in refused and "postgresql" in refused and "no answer" in refused and "sesame" not in refused
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["with a store", "without"])
+def test_a_folder_that_only_others_may_write_to(
+    made: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="readonly-"))
+    try:
+        command = command_of("init", folder, "{path: registry.db}", monkeypatch)
+        if made:
+            assert run_command_line(command) == 0
+            capsys.readouterr()
+        for each in (*folder.iterdir(), folder):
+            each.chmod(0o555 if each.is_dir() else 0o444)
+        with nobody():
+            message, hint = refused(command, capsys)
+        assert f"{folder}/registry.db" in message and "this user write access" in hint
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+# ``xrouter registry serve``: what ends it before it serves.
+
+
+def test_a_store_that_fails_as_serving_begins_ends_it_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: RegistryServer) -> None:
+        raise OperationalError("SELECT 1", {}, Exception("the disk is gone"))
+
+    config = tmp_path / "registry.yaml"
+    config.write_text("open: true\n")
+    monkeypatch.setattr(RegistryServer, "start", failing)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(serve, "configure_logs", lambda _: None)
+    with pytest.raises(StateError, match=r"registry\.db does not answer: the disk is gone"):
+        serve.serve(config)

@@ -11,12 +11,19 @@ from typing import Any
 
 import pytest
 
-from router.errors import ConfigError
 from router.evaluation.evaluator import load_evaluator, private_memory_bytes, run_within_memory_limit
-from router.machine import GIB, MIB, divide_memory, measure_memory
+from router.machine import (
+    GIB,
+    MIB,
+    BatchSizing,
+    divide_memory,
+    measure_memory,
+)
 from router.settings import Settings, settings_from_dict
 from router.spark.session import memory_conf
+from tests.support.cases import read_cases
 
+CASES: dict[str, Any] = read_cases(Path(__file__).resolve().parents[3] / "cases" / "machine.yaml")
 BARE: dict[str, Any] = {
     "sinks": {"out": {"type": "jsonl"}},
     "routes": [{"to": ["out"]}],
@@ -27,49 +34,6 @@ BARE: dict[str, Any] = {
 def given(**more: Any) -> Settings:
     """Return settings with some keys."""
     return settings_from_dict({**BARE, **more}, {}, Path("/"))
-
-
-@pytest.mark.parametrize(
-    ("machine", "cores", "heap", "worker", "batch"),
-    [
-        (1 * GIB, 2, 512 * MIB, 512 * MIB, 32 * MIB),
-        (4 * GIB, 2, GIB, 512 * MIB, 64 * MIB),
-        (16 * GIB, 2, 2 * GIB, GIB, 128 * MIB),
-        (16 * GIB, 16, 2 * GIB, 512 * MIB, 128 * MIB),
-        (512 * GIB, 64, 4 * GIB, GIB, 128 * MIB),
-    ],
-)
-def test_shares_follow_the_machine(machine: int, cores: int, heap: int, worker: int, batch: int) -> None:
-    division = divide_memory(given(), machine, cores)
-    assert (division.heap, division.worker, division.batch) == (heap, worker, batch)
-
-
-@pytest.mark.parametrize(
-    ("machine", "cores", "more", "tasks"),
-    [
-        (24 * GIB, 2, {}, 4),
-        (8 * GIB, 2, {}, 4),
-        (2 * GIB, 2, {}, 2),
-        (8 * GIB, 8, {}, 8),
-        (24 * GIB, 2, {"memory": {"worker": "6GiB"}}, 2),
-        (2 * GIB, 2, {"memory": {"worker": "128MiB"}}, 4),
-        (24 * GIB, 2, {"spark": {"master": "local[*]"}}, 2),
-        (24 * GIB, 2, {"spark": {"master": "local"}}, 1),
-        (24 * GIB, 2, {"spark": {"master": "local[7, 3]"}}, 7),
-    ],
-)
-def test_tasks_at_a_time_are_two_for_each_core_where_their_workers_have_room(
-    machine: int, cores: int, more: dict[str, Any], tasks: int
-) -> None:
-    division = divide_memory(given(**more), machine, cores)
-    assert (division.tasks, division.cores) == (tasks, cores)
-
-
-def test_real_time_mode_has_one_task_for_each_core() -> None:
-    topics = {"out": {"type": "kafka", "bootstrap_servers": "localhost:1", "topic": "out"}}
-    mode: dict[str, Any] = {"trigger": "realtime", "realtime": {"rest": "rest"}}
-    division = divide_memory(given(sinks=topics, dead_letters={"sinks": ["out"]}, **mode), 24 * GIB, 2)
-    assert division.master == "local[2]"
 
 
 def test_remedies_name_settings_with_their_present_values() -> None:
@@ -83,44 +47,11 @@ def test_remedies_name_settings_with_their_present_values() -> None:
     assert not division.remedy("ValueError: 'MemoryError' is a word")
 
 
-def test_settings_go_before_the_machine() -> None:
-    division = divide_memory(
-        given(memory={"heap": "600MiB", "worker": "200MiB"}, max_bytes_per_batch="3MiB"), 64 * GIB, 4
-    )
-    assert (division.heap, division.worker, division.batch) == (600 * MIB, 200 * MIB, 3 * MIB)
-    assert divide_memory(given(memory={"heap": "600MiB"}), 64 * GIB, 4).batch == 600 * MIB // 16
-
-
-@pytest.mark.parametrize(("text", "heap"), [("2g", 2 * GIB), ("700m", 700 * MIB), ("900", 900 * MIB)])
-def test_a_heap_given_to_spark_itself_counts(text: str, heap: int) -> None:
-    assert divide_memory(given(spark={"conf": {"spark.driver.memory": text}}), 64 * GIB, 4).heap == heap
-
-
-def test_a_heap_that_is_no_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"spark\.driver\.memory is 'much'"):
-        divide_memory(given(spark={"conf": {"spark.driver.memory": "much"}}), 64 * GIB, 4)
-
-
 def test_spark_is_given_its_heap_in_a_unit() -> None:
     assert memory_conf(given(memory={"heap": "600MiB"}))["spark.driver.memory"] == "600m"
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "limit"),
-    [
-        ("0::/\n", {"memory.max": "1073741824\n"}, GIB),
-        (
-            "0::/a.slice/b.service\n",
-            {"a.slice/memory.max": "2147483648", "a.slice/b.service/memory.max": "max"},
-            2 * GIB,
-        ),
-        ("4:memory:/docker/x\n0::/\n", {"memory/docker/x/memory.limit_in_bytes": "536870912"}, 512 * MIB),
-        # In a container the place is that of the host, and the files are at the top.
-        ("4:cpu,memory:/docker/x\n", {"memory/memory.limit_in_bytes": "536870912"}, 512 * MIB),
-        ("4:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
-        ("0::/\n", {}, None),
-    ],
-)
+@pytest.mark.parametrize(("groups", "files", "limit"), CASES["groups"])
 def test_the_limit_of_a_control_group_is_the_machine(
     tmp_path: Path, groups: str, files: dict[str, str], limit: int | None
 ) -> None:
@@ -164,3 +95,11 @@ def test_a_worker_that_asks_for_too_much_is_told_so_and_goes_on() -> None:
         assert ours.poll(60) and ours.recv() == 256 * MIB  # Nobody else is limited.
     finally:
         process.join(60)
+
+
+# How many records a batch may have follows from their size, as far as it is known.
+
+
+@pytest.mark.parametrize(("told", "expected"), CASES["aims"])
+def test_settings_say_how_long_full_batches_may_take(told: dict[str, str], expected: float) -> None:
+    assert BatchSizing.of(given(**told)).aim == expected

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Final
 
+import httpx
 import pytest
+import yaml
 
-from router.evaluation.outputs import Tally
-from router.overview import overview, picture
+from catalog.model import Finding
+from router.dead_letters.redaction import HIDDEN
+from router.evaluation.outputs import EMPTY, Tally
+from router.overview import overview, picture, records
 from router.overview.overview import CHARTS, draw_chart
 from router.overview.picture import (
     LATENCY,
@@ -22,12 +29,19 @@ from router.overview.picture import (
     Point,
     Samples,
 )
+from router.settings import load_settings
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
 from router.watching.backlogs import INBOX, Backlog
 from router.watching.batches import BatchWatch
 from router.watching.metrics import FADE_SECONDS, Metrics, SinkProblems
 from router.watching.status import RouterStatus
-from tests.support.status_page import TILL, Served, tally
+from tests.support.cases import filled, read_cases
+from tests.support.commands import NO, fits
+from tests.support.letters import letter_id, row, settings_file, write_letters
+from tests.support.plain import event
+from tests.support.rules import merged
+from tests.support.status_page import HOSTILE, SECONDS, TILL, TOKEN, Served, changed, record, tally
+from tests.support.waiting import wait_until
 
 HISTORIES = 10
 HOUR_POINTS = 40
@@ -39,21 +53,6 @@ def served(tmp_path: Path) -> Iterator[Served]:
     with Served(tmp_path) as made:
         made.activate()
         yield made
-
-
-def endpoint(served: Served) -> dict[str, Any]:
-    found: dict[str, Any] = served.told()["flow"]["endpoints"][0]
-    return found
-
-
-def test_a_pushed_endpoint_has_its_own_lag_and_age_and_not_those_of_the_whole_inbox(served: Served) -> None:
-    now = int(time.time() * 1000)
-    waits = {INBOX: Backlog(500, now - 90_000), TILL: Backlog(20, now - 8_000, 70), "/endpoints/other": Backlog(480)}
-    served.metrics.backlogs.update(INBOX, waits)
-    told = endpoint(served)
-    assert told["lag"] == 20 and 7 < told["oldest_seconds"] < 60
-    assert told["arriving"]["records"] == 70
-    assert served.told()["inbox"]["records"] == 500
 
 
 @pytest.mark.parametrize(
@@ -152,27 +151,7 @@ def test_a_chart_has_gaps_where_nothing_was_known() -> None:
             ElementTree.fromstring(draw_chart(chart, points))
 
 
-def test_letters_that_were_replayed_or_removed_are_not_open(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "LEDGER_SECONDS", 0.0)
-    monkeypatch.setattr(overview, "KEPT_SECONDS", 0.0)
-    served.metrics.count_written_batch("inbox", tally(7, 10), 0.1, 0)
-
-    def dead() -> tuple[int, int]:
-        told = served.told()["flow"]["totals"]["dead_letters"]
-        return told["open"], told["records"]
-
-    assert dead() == (10, 10)
-    with LetterLedger.open(Path(served.settings.state)) as ledger:
-        ledger.begin(PendingReplay(1, "p", ("a", "b", "c", "d")))
-        ledger.finish(1, [Outcome("a"), Outcome("b"), Outcome("c"), Outcome("d", "no-match")])
-        assert dead() == (7, 10)
-        # One that was replayed counts once, also when it is removed; a parked one needs somebody.
-        ledger.forget(["a", "e", "e"])
-        ledger.park(["f"])
-        assert dead() == (6, 10)
-
-
-def test_the_error_of_a_sink_has_its_time_and_fades_once_it_works(served: Served) -> None:
+def test_the_error_of_a_sink_fades_once_it_works() -> None:
     clock = [1_780_000_000.0]
     sinks = SinkProblems(lambda: clock[0])
     assert sinks.get("lake") is None
@@ -188,11 +167,6 @@ def test_the_error_of_a_sink_has_its_time_and_fades_once_it_works(served: Served
     assert sinks.get("lake") is not None
     clock[0] += 2
     assert sinks.get("lake") is None
-
-    served.metrics.count_sink_write("events", "error", "sink events: no space left on device")
-    (sink,) = [each for each in served.told()["flow"]["sinks"] if each["sink"] == "events"]
-    assert sink["last_error"]["text"] == "sink events: no space left on device"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", sink["last_error"]["at"])
 
 
 def test_the_time_that_a_write_waits_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,28 +190,117 @@ def test_the_page_says_all_times_in_utc(served: Served) -> None:
     assert "All times are UTC" in script and served.told()["at"].endswith("+00:00")
 
 
-def test_lag_moves_while_a_batch_is_worked_through(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "KEPT_SECONDS", 0.0)
-    steps = served.status.steps
+# Records on the status page, over HTTP: letters and pasted ones, who sees them, what is hidden.
 
-    def left() -> int:
-        told = endpoint(served)
-        assert told["lag"] == 100_000
-        return int(told["lag"] - told["worked"])
 
-    served.metrics.backlogs.update(INBOX, {INBOX: Backlog(100_000), TILL: Backlog(100_000)})
-    assert left() == 100_000
-    steps.begin(INBOX, 1)
-    # Of a batch that is written in parts, each part counts when it is written.
-    for written in (0, 20_000, 70_000):
-        steps.written(INBOX, written)
-        assert left() == 100_000 - written
-    # Its end takes nothing back: the source was not asked since.
-    steps.end(INBOX, 90_000)
-    assert left() == 10_000
-    steps.begin(INBOX, 2)
-    assert left() == 10_000
-    steps.written(INBOX, 50_000)
-    assert left() == 0
-    served.metrics.backlogs.update(INBOX, {INBOX: Backlog(100_000), TILL: Backlog(100_000)})
-    assert left() == 50_000
+CASES: Final = Path(__file__).resolve().parents[3] / "cases" / "watching"
+
+
+def given(value: Any) -> Any:
+    """Return what a case calls with: counts, backlogs, findings and replays are maps with one member."""
+    match value:
+        case {"counts": [routed, dead, empty]}:
+            counts = tally(routed, dead)
+            counts.records[TILL, EMPTY, ""] = empty
+            return counts
+        case {"definition": [message, count]}:
+            return Tally(definitions=Counter({(TILL, message): count}))
+        case {"backlog": [lag, *more]}:
+            age, *arriving = more or [None]
+            return Backlog(lag, None if age is None else int((time.time() - age) * 1000), *arriving)
+        case {"finding": members}:
+            return [Finding(*members)]
+        case {"replay": [number, plan, letters]}:
+            return PendingReplay(number, plan, tuple(letters))
+        case {"outcomes": outcomes}:
+            return [Outcome(*each) for each in outcomes]
+        case dict():
+            return {key: given(each) for key, each in value.items()}
+    return value
+
+
+def prepare(served: Served, step: dict[str, Any]) -> None:
+    """Write the catalog of a step, and do its calls."""
+    if "catalog" in step:
+        told = step["catalog"]
+        if not isinstance(told, str):
+            events = {**told.get("events", {}), **{f"M{number}": f"m{number}" for number in range(told.get("many", 0))}}
+            tree = changed(**{name: event(kind) for name, kind in events.items()})
+            sale = tree["messagegroups"]["G"]["messages"]["Sale"]
+            tree["messagegroups"]["G"]["messages"]["Sale"] = merged(sale, told.get("sale", {}))
+            told = json.dumps(tree)
+        (served.folder / "catalog.json").write_text(told)
+    if step.get("activate"):
+        served.activate()
+    with LetterLedger.open(Path(served.settings.state)) as ledger:
+        parts = SimpleNamespace(metrics=served.metrics, status=served.status, ledger=ledger)
+        for name, *arguments in step.get("does", ()):
+            attrgetter(name)(parts)(*map(given, arguments))
+
+
+def ask(served: Served, asked: dict[str, Any]) -> httpx.Response:
+    headers = asked.get("headers", {})
+    if "get" in asked:
+        return served.get(asked["get"], **headers)
+    body = record(asked["record"]) if "record" in asked else asked.get("body", "")
+    body = body if isinstance(body, bytes) else body.encode()
+    return served.post(asked["post"], body * asked.get("times", 1), **headers)
+
+
+@pytest.mark.parametrize(
+    "case", [*read_cases(CASES / "records.yaml"), *read_cases(CASES / "page.yaml")], ids=lambda case: case["case"]
+)
+def test_who_asks_gets_what_its_case_says(
+    case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAGE_TOKEN", TOKEN)
+    monkeypatch.setattr(records, "MARKS_SECONDS", 0.0)
+    for name in ("LEDGER_SECONDS", "KEPT_SECONDS"):
+        monkeypatch.setattr(overview, name, 0.0)
+    with Served(tmp_path, **case.get("served", {})) as served:
+        if not case.get("idle"):
+            served.activate()
+        words = {"$TOKEN": TOKEN, "$L1": letter_id(1), "$L2": letter_id(2), "$HOSTILE": HOSTILE}
+        words["$PAGE"] = served.server.base_url
+        letters = filled(case.get("letters", 0), words)
+        letters = [{}] * letters if isinstance(letters, int) else letters
+        write_letters(served.settings, [row(number, **changes) for number, changes in enumerate(letters, 1)])
+        for written in case["asks"]:
+            asked = filled(written, words)
+            prepare(served, asked)
+            if asked.get("until"):
+                wait_until(
+                    lambda asked=asked: fits(asked["json"], ask(served, asked).json()),  # type: ignore[misc]
+                    SECONDS,
+                    lambda: served.get("/status.json").text,
+                )
+            answer = ask(served, asked)
+            assert answer.status_code == asked.get("status", 200), (asked, answer.text)
+            assert "json" not in asked or fits(asked["json"], answer.json()), (asked, answer.text)
+            assert asked.get(NO, "\0") not in answer.text
+            assert asked.get("shows", {}).items() <= answer.headers.items()
+
+
+def test_details_tell_nothing_of_a_body_that_is_hidden_whole(tmp_path: Path) -> None:
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "card", "type": {"type": "enum", "name": "E", "symbols": ["A"]}}],
+    }
+    catalog = changed()
+    catalog["messagegroups"]["G"]["messages"]["Sale"] |= {"dataschemaformat": "Avro/1.11", "dataschema": schema}
+    (tmp_path / "catalog.json").write_text(json.dumps(catalog))
+    told = yaml.safe_load(settings_file(tmp_path).read_text())
+    more = {"match": {"validate": "always"}, "dead_letters": {**told["dead_letters"], "redact": ["/card"]}}
+    with Served(tmp_path) as served:
+        (tmp_path / "router.yaml").write_text(yaml.safe_dump({**told, "metrics": {"port": 0}, **more}))
+        served.settings = load_settings(tmp_path / "router.yaml")
+        served.activate()
+        native = json.loads(row(1)["native"])
+        native["headers"] = [
+            {**header, "value": "sale"} if header["name"] == "ce-type" else header for header in native["headers"]
+        ]
+        write_letters(served.settings, [row(1, native=json.dumps(native), body=b"4111-1111")])
+        now = served.get(f"/letters/{letter_id(1)}.json").json()["now"]
+        assert now["verdict"]["reason"] == "schema-violation"
+        assert now["verdict"]["detail"] == HIDDEN

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,6 +24,7 @@ from router.rendering.events import (
     native_texts,
     read_attributes,
 )
+from router.rendering.lineage import context_json
 from router.rendering.texts import (
     EVENT_TYPE,
     INSTANT,
@@ -30,8 +34,10 @@ from router.rendering.texts import (
     parse_instants,
     parts_of_raw,
 )
+from tests.support.cases import read_cases
 from tests.support.exact_rendering import event_attributes, render_event
 
+CASES: Final = Path(__file__).resolve().parents[3] / "cases"
 PAIR: Final = [("key", pa.string()), ("value", pa.binary())]
 HEADERS: Final = pa.list_(pa.struct(PAIR))
 KAFKA: Final = pa.struct([field for field in SOURCE_SCHEMA if field.name != "value"])
@@ -44,46 +50,21 @@ INBOX: Final = pa.struct(
 )
 INT32: Final = st.integers(-(2**31), 2**31 - 1)
 INT64: Final = st.integers(-(2**63), 2**63 - 1)
-HOSTILE_TEXTS: Final = (
-    "",
-    '"',
-    "\\",
-    'a "b" \\c',
-    "\x00\x1f\x7f\n\r\t\b\f",
-    "ü€😀\u2028",
-    "%41%zz",
-    "%ff",
-    '"x\\"y"',
-    "null",
+GIVEN_TEXTS: Final[Mapping[str, Any]] = read_cases(CASES / "values" / "columns.yaml")["rendering"]
+HOSTILE_TEXTS, CONTENT_TYPES, TIMES, NUMBERS = (
+    GIVEN_TEXTS[name] for name in ("hostile", "content types", "times", "numbers")
 )
-CONTENT_TYPES: Final = (
-    "application/json",
-    "application/JSON; charset=utf-8",
-    "application/cloudevents+json",
-    " Application/CloudEvents-batch+json ; x=1",
-    "application/cloudevents+avro",
-    "text/plain",
-)
-TIMES: Final = ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123456789+02:00", "0000-01-01T00:00:00Z", "yesterday")
-NUMBERS: Final = ("1", "-0", "1.5", "1e999", "true", "NaN", "Infinity", "{}", '["a", 1]', "nul", "00")
+NAMES, ODD_NAMES, KEYS = (GIVEN_TEXTS[name] for name in ("names", "odd names", "keys"))
+
+
 TEXTS: Final = st.one_of(
     st.sampled_from(("1.0", "a", "/plants/7", *HOSTILE_TEXTS, *CONTENT_TYPES, *TIMES, *NUMBERS)), st.text(max_size=8)
 )
 VALUES: Final = st.one_of(
     st.none(), TEXTS.map(str.encode), st.binary(max_size=8), st.sampled_from((b"\xff", b"\xc3", b"\xed\xa0\x80", b"ok"))
 )
-NAMES: Final = (
-    "id",
-    "source",
-    "type",
-    "specversion",
-    "subject",
-    "time",
-    "dataschema",
-    "datacontenttype",
-    "partitionkey",
-)
-ODD_NAMES: Final = ("data", "Upper", "a-b", "", "specversion: x", "x", "traceparent")
+
+
 ATTRIBUTES: Final = st.one_of(st.sampled_from((*NAMES, *ODD_NAMES)), st.text(max_size=4))
 
 
@@ -128,22 +109,8 @@ KAFKA_ROWS: Final = st.fixed_dictionaries(
         "headers": KAFKA_HEADERS,
     }
 )
-PROTOCOLS: Final = {
-    "HTTP": ("headers.ce-", "headers.content-type"),
-    "NATS": ("headers.ce-", "headers.content-type"),
-    "MQTT/5.0": ("user_properties.", "content_type"),
-    "MQTT/3.1.1": ("user_properties.", "content_type"),
-    "AMQP/1.0": ("application-properties.cloudEvents:", "properties.content-type"),
-    "KAFKA": ("headers.ce_", "headers.content-type"),
-    "http/2": ("headers.ce-", "headers.Content-Type"),
-    "amqp": ("application-properties.cloudEvents_", "properties.content-type"),
-    "carrier pigeon": ("headers.ce-", "headers.content-type"),
-}
-KEYS: Final = (
-    "method path path status topic_name subject stream sequence key types qos retain correlation_data "
-    "properties.message-id header.durable headers.x-y user_properties.a-b query.a query.a.b "
-    "header headers headers. properties. . partition"
-).split()
+PROTOCOLS: Final[Mapping[str, list[str]]] = GIVEN_TEXTS["protocols"]
+
 KINDS: Final = st.sampled_from((None, None, None, "json", "binary", "other"))
 
 
@@ -296,3 +263,17 @@ def test_rendering_and_lines_need_no_spark() -> None:
     modules = "router.rendering.events, router.rendering.events, router.sinks.jsonlines"
     script = f"import sys, {modules}\nsys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+# The context attributes in a header are JSON.
+
+
+def test_context_in_a_header_is_json_with_members_in_order() -> None:
+    odd = "".join(chr(code) for code in range(0x21)) + '"\\/\x7f\u2028é😀'
+    contexts: list[dict[str, str | None]] = [{}, {"a": "b"}, {odd: odd, "b": ""}, {"x": "1", "y": None}, {}, {"n": odd}]
+    without_null = [each for each in contexts if None not in each.values()]
+    for several in (contexts, without_null, without_null[:2]):
+        maps = pa.array([[("z", "1")], *(list(each.items()) for each in several)], pa.map_(pa.string(), pa.string()))
+        texts = context_json(maps.slice(1)).to_pylist()
+        assert [list(json.loads(text).items()) for text in texts] == [list(each.items()) for each in several]
+    assert texts == ["{}", '{"a":"b"}']

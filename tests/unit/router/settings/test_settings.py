@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from router.errors import ConfigError
-from router.settings import KafkaSink, Settings, TableSink, load_settings, plain_options, settings_from_dict
+from router.settings import KafkaSink, Settings, load_settings, plain_options, settings_from_dict
 from router.settings.checks import iter_executor_warnings, iter_inbox_faults
 from router.settings.model import find_certificates
-from router.settings.sinks.messages import JsonLinesSink
+from router.settings.routes import (
+    DEAD_LETTER_VARIABLES,
+    Escape,
+    NameTemplateError,
+    escape_value,
+    make_dead_letter_values,
+    make_event_values,
+    parse_name,
+)
 from router.sources import make_inbox_client
-from tests.support.cases import read_cases
+from tests.support.cases import filled, read_cases
 from tests.support.settings_pages import make_settings_reference as reference
 
 CASES: Final = Path(__file__).parents[3] / "cases" / "settings"
-
-FULL: Final = """
-catalog: {source: [./a.json, "http://example.com/c"], poll: 0}
-sources:
-  - {endpoint: /endpoints/plant, username: plant, password: "${PLANT_PASSWORD}", context: {plant: 7}}
-sinks:
-  lake: {type: table, path: ./data/events}
-  lake_dead: {type: table, format: parquet, path: ./data/dead}
-  bus: {type: kafka, bootstrap_servers: "kafka:9092", topic: "events.{messagegroup}", options: {linger.ms: 5}}
-routes:
-  - {when: {messagegroup: Contoso.*, context: {plant: ["7", "8"]}}, to: [bus, lake]}
-  - {to: lake}
-dead_letters: {sinks: [lake_dead]}
-trigger: 1s
-match: {validate: always}
-http: {max_body: 64KiB}
-"""
+READ: Final = read_cases(CASES / "read.yaml")
 
 
 def load(tmp_path: Path, text: str, **environ: str) -> Settings:
@@ -51,79 +47,39 @@ def fault(tmp_path: Path, text: str, **environ: str) -> ConfigError:
     return caught.value
 
 
-def test_full_file(tmp_path: Path) -> None:
-    settings = load(tmp_path, FULL, PLANT_PASSWORD="hush")
-    assert settings.catalog.source == (str(tmp_path / "a.json"), "http://example.com/c")
-    assert settings.catalog.poll == timedelta(0)
-    [source] = settings.sources
-    assert source.password is not None and source.password.get_secret_value() == "hush"
-    assert source.context == {"plant": "7"}
-    assert settings.routes[0].when.context == {"plant": ("7", "8")}
-    assert settings.routes[1].when.is_catch_all and settings.routes[1].to == ("lake",)
-    lake, bus = settings.sinks["lake"], settings.sinks["bus"]
-    assert isinstance(lake, TableSink) and lake.path == str(tmp_path / "data/events") and lake.format == "delta"
-    assert isinstance(bus, KafkaSink) and bus.lineage and plain_options(bus.options) == {"linger.ms": "5"}
-    assert settings.match.validation == "always"
-    assert settings.http.max_body == 65536
-    assert settings.trigger == timedelta(seconds=1)
-    assert settings.state == str(tmp_path / "state")
-
-
 def test_secrets_are_never_printed_nor_kept_with_a_plan(tmp_path: Path) -> None:
-    settings = load(tmp_path, FULL, PLANT_PASSWORD="hush")
+    settings = load(tmp_path, READ[0]["settings"], PLANT_PASSWORD="hush")
     assert "hush" not in repr(settings)
     assert settings.unresolved["sources"][0]["password"] == "${PLANT_PASSWORD}"
     again = settings_from_dict(settings.unresolved, {"PLANT_PASSWORD": "hush"}, tmp_path)
     assert again == settings
 
 
-def test_an_empty_file_works_on_a_laptop(tmp_path: Path) -> None:
-    settings = load(tmp_path, "")
-    assert list(settings.sinks) == ["dead_letters", "events"]
-    assert settings.routes[0].to == ("events",)
-    assert settings.dead_letters.sinks == ("dead_letters",)
-    assert settings.catalog.source == (str(tmp_path / "catalog.xreg.json"),)
-    assert settings.unresolved == {}
+def value_of(found: Any) -> Any:
+    """Return a value as YAML has it: a secret as it is, a time in seconds."""
+    if isinstance(found, SecretStr):
+        return found.get_secret_value()
+    return found.total_seconds() if isinstance(found, timedelta) else found
 
 
-def test_environment_overrides_every_level(tmp_path: Path) -> None:
-    settings = load(
-        tmp_path,
-        FULL.replace("bus", "Main-Bus"),
-        XROUTER_TRIGGER="2m",
-        XROUTER_METRICS__PORT="9999",
-        XROUTER_SINKS__MAIN_BUS__TOPIC="{messagegroup}",
-        XROUTER_SINKS__MAIN_BUS__OPTIONS__LINGER_MS="7",
-        XROUTER_SOURCES__0__PASSWORD="whisper",
-        XROUTER_SOURCES__1__ENDPOINT="/endpoints/other",
-        XROUTER_DEAD_LETTERS='{"sinks": ["lake_dead"], "max_ratio": 0.5}',
-        XROUTER_SERVICE_HOST="10.0.0.1",
-        XROUTER_PORT_9464_TCP_ADDR="10.0.0.1",
-    )
-    assert settings.trigger == timedelta(minutes=2)
-    assert settings.metrics.port == 9999
-    bus = settings.sinks["Main-Bus"]
-    assert (
-        isinstance(bus, KafkaSink)
-        and bus.topic == "{messagegroup}"
-        and plain_options(bus.options) == {"linger.ms": "7"}
-    )
-    assert settings.sources[0].password is not None
-    assert settings.sources[0].password.get_secret_value() == "whisper"
-    assert settings.sources[1].endpoint == "/endpoints/other"
-    assert settings.dead_letters.max_ratio == 0.5
-    assert "whisper" not in str(settings.unresolved)
-    assert settings.unresolved["trigger"] == "2m"
+def reads(expected: Any, found: Any) -> bool:
+    """Whether members of settings, and of what they hold, are as expected."""
+    if isinstance(expected, dict):
+        members = plain_options(found) if "linger.ms" in expected else found
+        got = {name: members[name] if isinstance(members, dict) else getattr(members, name) for name in expected}
+        return all(reads(each, got[name]) for name, each in expected.items()) and bool(expected or not found)
+    if isinstance(expected, list):
+        return len(expected) == len(found) and all(map(reads, expected, found))
+    return bool(expected == value_of(found))
 
 
-def test_references(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("from file\n", encoding="utf-8")
-    text = FULL.replace("${PLANT_PASSWORD}", "file:secret").replace("kafka:9092", "${HOST:-k$$}:${PORT}")
-    settings = load(tmp_path, text, PORT="1${HOME}")
-    assert settings.sources[0].password is not None
-    assert settings.sources[0].password.get_secret_value() == "from file"
-    bus = settings.sinks["bus"]
-    assert isinstance(bus, KafkaSink) and bus.bootstrap_servers == "k$$:1${HOME}"
+@pytest.mark.parametrize("case", READ, ids=lambda case: case["case"])
+def test_settings_read_as_their_case_says(tmp_path: Path, case: dict[str, Any]) -> None:
+    for name, text in case.get("files", {}).items():
+        (tmp_path / name).write_text(text)
+    settings = load(tmp_path, case["settings"], **case.get("env", {}))
+    assert reads(filled(case["reads"], {"$HERE": str(tmp_path)}), settings), settings
+    assert case.get("hides", "\0") not in str(settings.unresolved)
 
 
 @pytest.mark.parametrize("case", read_cases(CASES / "faults.yaml"), ids=lambda case: case["fault"])
@@ -151,41 +107,12 @@ def test_missing_file(tmp_path: Path) -> None:
         load_settings(tmp_path / "none.yaml", {})
 
 
-@pytest.mark.parametrize(("to", "name"), [("e", "reason"), ("k", "endpointid")])
-def test_templates_of_dead_letter_topics_have_names_of_their_own(tmp_path: Path, to: str, name: str) -> None:
-    sinks = f"sinks: {{e: {{type: jsonl}}, k: {{type: kafka, bootstrap_servers: k, topic: 'd.{{{name}}}'}}}}\n"
-    assert load(tmp_path, f"{sinks}routes: [{{to: {to}}}]\ndead_letters: {{sinks: k}}").dead_letters.sinks == ("k",)
-
-
-def test_real_time_mode_has_its_topic_which_batches_may_read_out(tmp_path: Path) -> None:
-    text = "trigger: %s\nrealtime: {rest: rest}\nroutes: [{to: bus}]\n"
-    text += "sinks: {bus: {type: kafka, bootstrap_servers: b, topic: out}}"
-    settings = load(tmp_path, text % "realtime")
-    assert settings.is_real_time and settings.realtime is not None
-    assert (settings.realtime.rest, settings.realtime.checkpoint) == ("rest", timedelta(minutes=1))
-    assert settings.between_batches == Settings.model_fields["trigger"].default
-    settings = load(tmp_path, text % "1s")
-    assert not settings.is_real_time and settings.between_batches == timedelta(seconds=1)
-
-
 def test_reference_documents_every_option() -> None:
     rows = reference()
     assert all(kind and doc.endswith(".") for _, kind, _, doc in rows)
     assert len({key for key, *_ in rows}) == len(rows)
     assert ("match.validate", "never | ambiguous | always", "ambiguous") in [row[:3] for row in rows]
     assert ("inbox.segment_bytes", "size", "64MiB") in [row[:3] for row in rows]
-
-
-def test_aliases_and_merges_of_settings_work(tmp_path: Path) -> None:
-    text = """
-sinks:
-  a: &sink {type: jsonl, path: ./a}
-  b: {<<: *sink, path: ./b}
-routes: [{when: {endpoint: /endpoints/e}, to: &all [a, b]}, {to: *all}]
-"""
-    settings = load(tmp_path, text)
-    assert [Path(each.path).name for each in settings.sinks.values() if isinstance(each, JsonLinesSink)] == ["a", "b"]
-    assert [route.to for route in settings.routes] == [("a", "b"), ("a", "b")]
 
 
 def bomb(line: str) -> str:
@@ -293,3 +220,95 @@ def test_an_inbox_on_this_disk_is_refused(tmp_path: Path) -> None:
 )
 def test_executors_that_nobody_asks_who_they_are(tmp_path: Path, more: str, cautioned: bool) -> None:
     assert bool(list(iter_executor_warnings(load(tmp_path, PLAIN + MASTER % more)))) is cautioned
+
+
+# Destination names: every value escaped, distinct ones distinct, none that leads astray.
+
+
+NAMES: dict[str, Any] = read_cases(Path(__file__).parents[3] / "cases" / "values" / "names.yaml")
+
+SAFE = re.compile(r"[A-Za-z0-9._-]+")
+ESCAPES: list[Escape] = ["_", "%"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kafka", "file"),
+    [*NAMES["escapes"], ("\ud800", "_ED_A0_80", "%ED%A0%80")],
+)
+def test_escape(value: str, kafka: str, file: str) -> None:
+    assert escape_value(value, "_") == kafka
+    assert escape_value(value, "%") == file
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+@given(st.text(min_size=1, max_size=6, alphabet="_%/.2F5é A"), st.text(min_size=1, max_size=6, alphabet="_%/.2F5é A"))
+def test_distinct_values_stay_distinct(escape: Escape, one: str, other: str) -> None:
+    assert (escape_value(one, escape) == escape_value(other, escape)) == (one == other)
+
+
+@given(st.text(max_size=400), st.text(max_size=400))
+def test_names_are_always_legal(group: str, context: str) -> None:
+    values = {"messagegroup": group, "context.x": context}
+    for template in ("{messagegroup}", "{messagegroup}{context.x}", "e.{context.x}"):
+        name = parse_name(template).expand(values)
+        assert SAFE.fullmatch(name)
+        assert name not in (".", "..")
+        assert len(name) <= 249
+
+
+def test_values_of_an_event() -> None:
+    values = make_event_values("/messagegroups/Contoso.Sensors/messages/M", "/endpoints/E", "T", {"plant": "7"})
+    template = "{messagegroup}.{messageid}.{endpointid}.{type}.{context.plant}.{context.none}"
+    assert parse_name(template).expand(values) == "Contoso.Sensors.M.E.T.7._"
+    assert parse_name(template).variables[-1] == "context.none"
+    assert make_event_values("/endpoints/E/messages/M", "/endpoints/E", "T", {})["messagegroup"] == "E"
+    assert make_event_values("", "", "", {})["messagegroup"] == ""
+
+
+def test_values_of_the_event_itself() -> None:
+    told = {"type": "T", "source": "/a/b", "ext": "e", "subject": ""}
+    values = make_event_values("/messagegroups/G/messages/M", "/endpoints/E", "", {}, told)
+    assert parse_name("{type}.{source}.{attributes.ext}.{attributes.type}").expand(values) == "T._2Fa_2Fb.e.T"
+    assert parse_name("{subject}.{attributes.none}").expand(values) == "_._"
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "missing"),
+    NAMES["missing"],
+)
+def test_what_is_missing_has_a_default_or_a_placeholder(template: str, name: str | None, missing: list[str]) -> None:
+    values = make_event_values("/m", "/e", "T", {}, {"subject": ""})
+    if name is None:
+        with pytest.raises(NameTemplateError, match=r"no default after \{context.plant\|"):
+            parse_name(template)
+        return
+    assert parse_name(template).expand(values) == name
+    assert list(parse_name(template).missing(values)) == missing
+
+
+def test_what_is_not_known_yet_stays_as_it_was_written() -> None:
+    template = parse_name("e.{type}.{context.plant|none}.{subject}.{source|-}")
+    filled = template.fill_known({"type": "a/b", "source": ""}, escape_value)
+    assert filled == "e.a_2Fb.{context.plant|none}.{subject}.-"
+
+
+def test_long_names_end_in_a_digest() -> None:
+    one, other = (parse_name("{type}").expand({"type": "x" * 300 + end}) for end in "ab")
+    assert len(one) == len(other) == 249
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    NAMES["faults"],
+)
+def test_bad_templates(template: str, fault: str) -> None:
+    with pytest.raises(NameTemplateError, match=fault):
+        parse_name(template)
+
+
+def test_dead_letters_have_no_definition() -> None:
+    values = make_dead_letter_values("/endpoints/E", "no-match")
+    assert parse_name("dead.{endpointid}.{reason}", DEAD_LETTER_VARIABLES).expand(values) == "dead.E.no-match"
+    with pytest.raises(NameTemplateError, match=r"unknown \{messagegroup\}, \{context\.x\}"):
+        parse_name("{messagegroup}{context.x}", DEAD_LETTER_VARIABLES)

@@ -1,4 +1,4 @@
-"""Lines of whole batches are, row by row, those that each row has by itself."""
+"""The lines of section 9 of the architecture."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -15,33 +16,143 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bindings.events import build_data_member
+from bindings.events import build_data_member, decode_event
 from router.rendering.events import can_embed
 from router.rendering.texts import TIME_TEXT
 from router.sinks.jsonlines import (
     AMBIGUOUS,
     DEAD_LETTER,
+    WIDE,
     WIDE_WITH_AMBIGUOUS,
     format_instant,
     render_event_lines,
     render_letter_lines,
     wide_to_json_line,
 )
+from tests.support.cases import read_cases
+
+EVENT: dict[str, Any] = {"id": "1", "source": "s", "specversion": "1.0", "type": "t"}
+
+
+def test_wide_columns() -> None:
+    assert (
+        WIDE.names
+        == (
+            "id source specversion type subject datacontenttype dataschema time extensions data "
+            "message endpoint epoch position protocol context native received"
+        ).split()
+    )
+    assert WIDE.field("time").type == pa.timestamp("us", "UTC")
+    assert WIDE.field("data").type == pa.binary()
+
+
+def test_dead_letter_columns() -> None:
+    assert (
+        DEAD_LETTER.names
+        == (
+            "letter reason detail nearest endpoint protocol native body epoch position received failed attempts"
+        ).split()
+    )
+    assert DEAD_LETTER.field("attempts").type == pa.int32()
+
+
+def test_wide_line() -> None:
+    row = {
+        **EVENT,
+        "time": datetime(2026, 1, 2, tzinfo=UTC),
+        "extensions": [("plant", "7")],
+        "message": "/messagegroups/G/messages/M",
+        "endpoint": "/endpoints/E",
+        "context": [("x", "y")],
+        "epoch": "e",
+        "position": "t-0-1",
+        "received": datetime(2026, 1, 2, 3, 4, 5, 120000, tzinfo=UTC),
+    }
+    assert json.loads(wide_to_json_line(row)) == {
+        "cloudevent": {**EVENT, "time": "2026-01-02T00:00:00Z", "plant": "7"},
+        "message": "/messagegroups/G/messages/M",
+        "endpoint": "/endpoints/E",
+        "context": {"x": "y"},
+        "epoch": "e",
+        "position": "t-0-1",
+        "received": "2026-01-02T03:04:05.12Z",
+    }
+
+
+def test_time_as_the_event_wrote_it() -> None:
+    line = wide_to_json_line({**EVENT, "time_text": "2026-01-02T03:04:05.123456789+02:00"})
+    assert json.loads(line)["cloudevent"]["time"] == "2026-01-02T03:04:05.123456789+02:00"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "data", "text"),
+    [
+        ("application/json", b'{"a": 1.00, "b":"\\u00e9"}', b'"data":{"a": 1.00, "b":"\\u00e9"}'),
+        ("text/json", b"1e400", b'"data":1e400'),
+        (None, b'{"a":1}', b'"data_base64":"eyJhIjoxfQ=="'),
+        ("application/vnd.x+json; a=b", b"[1 ]", b'"data":[1 ]'),
+        ("application/json", b'{"a":\n1}', b'"data_base64":"'),
+        ("application/json", b"no json", b'"data_base64":"'),
+        ("text/plain", "é\r\n".encode(), '"data":"é\\r\\n"'.encode()),
+        ("text/plain", b"\xff", b'"data_base64":"/w=="'),
+        ("image/png", b"", b'"data":""'),
+    ],
+)
+def test_data_comes_back_byte_for_byte(content_type: str | None, data: bytes, text: bytes) -> None:
+    line = wide_to_json_line({**EVENT, "datacontenttype": content_type, "data": data})
+    assert text in line
+    assert b"\n" not in line
+    start = line.index(b'{"specversion"')
+    event = decode_event(line[start : line.index(b',"message":')])
+    assert event.data == data
+    assert not event.faults
+
+
+def letter_line(row: dict[str, Any]) -> bytes:
+    (line,) = render_letter_lines(pa.RecordBatch.from_pylist([row], DEAD_LETTER)).to_pylist()
+    return bytes(line.encode())
+
+
+def test_dead_letter_line() -> None:
+    row = {
+        "letter": "l",
+        "reason": "no-match",
+        "nearest": '[{"message":"/m"}]',
+        "native": '{"a":1e400}',
+        "body": b"\x00\xff",
+        "failed": datetime(2026, 1, 2, tzinfo=UTC),
+        "attempts": 1,
+    }
+    line = letter_line(row)
+    assert b'"native":{"a":1e400}' in line
+    form = json.loads(line)
+    assert list(form) == DEAD_LETTER.names
+    assert (form["body"], form["nearest"], form["failed"]) == ("AP8=", [{"message": "/m"}], "2026-01-02T00:00:00Z")
+    for odd in ("odd\n{", "{", "{}\n", '{"a":1} x', '{"a": 01}', '{"a" 1}', ""):
+        assert json.loads(letter_line({"native": odd}))["native"] == odd
+
+
+def test_instants() -> None:
+    assert format_instant(None) is None
+    assert format_instant(datetime(2026, 1, 2, 10, 0, 0, 1, tzinfo=UTC)) == "2026-01-02T10:00:00.000001Z"
+    assert format_instant(datetime(2026, 1, 2, 10, tzinfo=UTC)) == "2026-01-02T10:00:00Z"
+
+
+def test_integers_and_booleans_are_no_texts() -> None:
+    row = {**EVENT, "extensions": [("n", "-7"), ("dry", "true"), ("m", "7")], "typed": "n dry"}
+    event = json.loads(wide_to_json_line(row))["cloudevent"]
+    assert (event["n"], event["dry"], event["m"]) == (-7, True, "7")
+    assert json.loads(wide_to_json_line({**row, "datacontenttype": "a/json", "data": b"1\n"}))["cloudevent"]["n"] == -7
+
+
+# Lines of whole batches are, row by row, those that each row has by itself.
+
 
 EVENTS: Final = WIDE_WITH_AMBIGUOUS.append(pa.field(TIME_TEXT, pa.string()))
-SPECIAL: Final = (
-    "",
-    "1.0",
-    'a "b" \\c',
-    "\x00\x1f\x7f\n\r\t",
-    "ü€😀\u2028",
-    "null",
-    "{}",
-    " {}",
-    '{"a":1,"a":2}',
-    "[1",
-    "2]",
-)
+TEXTS_GIVEN: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[3] / "cases" / "values" / "columns.yaml")[
+    "lines"
+]
+SPECIAL: Final[list[str]] = TEXTS_GIVEN["special"]
 TEXTS: Final = st.one_of(st.sampled_from(SPECIAL), st.text(max_size=5))
 CONTENT_TYPES: Final = st.sampled_from(
     (None, "", "application/json", "text/plain", "a/b+JSON; c=d", "application/xml", "é/json")
@@ -61,22 +172,7 @@ NAMES: Final = st.one_of(
     st.sampled_from(("id", "specversion", "time", "data", "data_base64", "x", "traceparent")), TEXTS
 )
 MAPS: Final = st.one_of(st.none(), st.lists(st.tuples(NAMES, st.one_of(TEXTS, st.none())), max_size=4))
-KEYS: Final = st.sampled_from(
-    (
-        "a",
-        "b",
-        "",
-        "temperature_1",
-        "temperature_2",
-        "temperature_is_1_high",
-        "temperature_is_2_high",
-        'q"q',
-        "\\",
-        "ü",
-        ":",
-        "{",
-    )
-)
+KEYS: Final = st.sampled_from(TEXTS_GIVEN["keys"])
 
 
 def spelt(text: str, way: int) -> str:
@@ -157,7 +253,7 @@ def test_lines_of_events_are_those_of_each(rows: list[dict[str, Any]], begin: in
     check(rows, fewer, render_event_lines, wide_to_json_line, begin)
 
 
-def letter_line(row: Mapping[str, Any]) -> bytes:
+def plain_letter_line(row: Mapping[str, Any]) -> bytes:
     """Return the line of one dead letter by the plain way."""
     members: dict[str, Any] = {}
     for name in DEAD_LETTER.names:
@@ -175,24 +271,11 @@ def letter_line(row: Mapping[str, Any]) -> bytes:
 
 @given(st.lists(LETTER_ROWS, max_size=5), st.integers(0, 2))
 def test_lines_of_letters_are_those_of_each(rows: list[dict[str, Any]], begin: int) -> None:
-    check(rows, DEAD_LETTER, render_letter_lines, letter_line, begin)
+    check(rows, DEAD_LETTER, render_letter_lines, plain_letter_line, begin)
 
 
 TOGETHER: Final = [
-    [b"[1", b"2]"],
-    [b'"', b'",5', b"5,6"],
-    [b'{"a":1,"a":2}', b'{"a":1}'],
-    [
-        b'{"a":{"b":1},"b":2}',
-        b'[{"a":1},{"a":2}]',
-        b'{"a":[{"b":1,"b":1}]}',
-        b'{"o":{},"k":1,"k":2}',
-        b'{"o":{"k":1},"k":2}',
-    ],
-    [b'{"temperature_1_is":1,"temperature_2_is":2}', b'{"long_name_of_a":1,"long_name_of_b":1,"long_name_of_a":1}'],
-    [b'{"a" :1,"a" :2}', b'{"a":1,"\\u0061":2}', b'{"a":"\\"","a":1}', b'{"a":"\\\\","a":1}', b'{"a":"\\\\","b":1}'],
-    [b'{"a":"{","b":"}","a":1}', b'{"a":"x\\"y:","b":1}', b'"a"', b'":"', b"{}"],
-    [b"null", b" 1", b"1 ", b"1\n", b"", b'"\x01"', b'"\xff"', b'"\\ud800"', b"1e999"],
+    *([body.encode("latin-1") for body in bodies] for bodies in TEXTS_GIVEN["together"]),
     [b"[" * 511 + b"]" * 511, b"[" * 512 + b"]" * 512, b"[[]," * 400 + b"1" + b"]" * 400],
 ]
 

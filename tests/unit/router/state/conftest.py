@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import sqlite3
 from collections import Counter
@@ -91,11 +92,18 @@ def fill(root: Path) -> None:
     exchanges.close()
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed state folder that has something of everything."""
-    fill(tmp_path / "state")
-    return tmp_path / "state"
+    folder = tmp_path_factory.mktemp("filled") / "state"
+    fill(folder)
+    return folder
+
+
+@pytest.fixture
+def root(filled: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(filled, tmp_path / "state")
 
 
 def dies_at(step: int, work: Callable[[], object]) -> bool:

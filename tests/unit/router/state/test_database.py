@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from bindings.private_files import take_lock
 from router.batches.splitting import PartsNote
 from router.errors import DiskError, StateError
 from router.reading.generations import Positions
@@ -20,13 +24,16 @@ from router.state import database as module
 from router.state.database import TABLES, StateDatabase, connect
 from router.state.ledger import DefinitionAtEndpoint, LetterLedger, Outcome, PendingReplay, Sighting, write_sightings
 from router.state.state import Accounts, BlockedKeys, Hold, Park, StateFolder
-from tests.support.format_1 import content_of
+from router.state.upgrade import upgrade_folder
+from tests.support.cases import filled, read_cases
+from tests.support.format_1 import as_format_1, content_of
 from tests.support.ledger import replayed
 from tests.unit.router.state.conftest import (
     DOCUMENTS,
     ONE,
     QUERY,
     THREE,
+    TWO,
     WHEN,
     asking,
     dies_at,
@@ -35,6 +42,7 @@ from tests.unit.router.state.conftest import (
     note_parts,
 )
 
+CASES: Final = Path(__file__).resolve().parents[3] / "cases" / "state.yaml"
 TIMES: Final = {"pins": {3}, "replays": {3, 4}}
 """Columns that say when something was written."""
 
@@ -200,13 +208,7 @@ def test_what_is_another_database_is_left_alone(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(("table", "statement", "says"), [
-    ("pins", "UPDATE pins SET plan = 'x'", "batch 7 of kafka-1 in pins: it names no plan"),
-    ("notes", "UPDATE notes SET note = '{' WHERE kind = 'held'", "'held' is not a valid note"),
-    ("notes", "UPDATE notes SET note = '{}' WHERE kind = 'park'", "'park' is not a valid note"),
-    ("notes", "UPDATE notes SET note = '[]' WHERE kind = 'order'", "'order' is not a valid note"),
-    ("notes", "UPDATE notes SET note = '[1]' WHERE kind = 'parts'", "'parts' is not a valid note"),
-])  # fmt: skip
+@pytest.mark.parametrize(("table", "statement", "says"), read_cases(CASES)["rows"])
 def test_what_says_something_else_is_named_with_its_row(root: Path, table: str, statement: str, says: str) -> None:
     mangle(root / "state.db", statement)
     with StateFolder.open(root) as state:
@@ -290,3 +292,165 @@ def test_a_batch_that_was_begun_twice_has_one_pending_replay(root: Path) -> None
         ledger.begin(PendingReplay(4, THREE, ("c",)), DOCUMENTS[THREE])
     with StateDatabase(root) as opened:
         assert opened.read("SELECT 1 FROM plans WHERE id = ?", (THREE,)) == []
+
+
+# A state folder of an earlier router: imported once, whatever dies meanwhile, and refused where it is damaged.
+
+
+OLD_CASES: Final = Path(__file__).resolve().parents[3] / "cases"
+SINCE: Final = 3
+"""The column of ``pins`` that is the time of a file in format 1."""
+LEFT: Final = {"format.json", "state.db", "checkpoints", "lock", "ledger"}
+
+
+def old_content(root: Path) -> dict[str, Any]:
+    tables: dict[str, Any] = content_of(root)
+    tables["pins"] = [row[:SINCE] for row in tables["pins"]]
+    return tables
+
+
+def test_all_of_it_is_imported_and_the_files_are_gone(root: Path) -> None:
+    before = old_content(root)
+    noted = json.loads((root / "format.json").read_text())
+    as_format_1(root)
+    assert json.loads((root / "format.json").read_text())["format"] == 1
+    for _ in range(2):
+        with StateFolder.open(root) as state:
+            state.database.check()
+            assert state.batches.plan(ONE) == b"one"
+            since = state.batches.since(QUERY, 7)
+            assert since is not None and since.year >= 2026
+        assert old_content(root) == before
+        assert json.loads((root / "format.json").read_text()) == noted
+        assert {path.name.partition("-")[0] for path in root.iterdir()} == LEFT
+        assert {path.name for path in (root / "ledger").iterdir()} == {"letters.id", "replay.lock"}
+    with LetterLedger.open(root) as ledger:
+        pending = ledger.pending()
+        assert pending is not None and (pending.letters, ledger.database.plan(TWO)) == (("b", "c"), b"two")
+
+
+def converted(root: Path) -> None:
+    with StateFolder.open(root):
+        pass
+
+
+@pytest.mark.slow
+def test_an_import_that_dies_at_any_statement_is_begun_again(root: Path, tmp_path: Path) -> None:
+    before = old_content(root)
+    as_format_1(root)
+    step = 1
+    while True:
+        copy = tmp_path / "copy"
+        shutil.copytree(root, copy)
+        dead = dies_at(step, partial(converted, copy))
+        converted(copy)
+        assert old_content(copy) == before
+        if not dead:
+            break
+        shutil.rmtree(copy)
+        step += 3
+    assert step > 40
+
+
+class PowerCut(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("steps", range(30))
+def test_an_import_that_dies_at_any_change_of_a_file_is_begun_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    before = old_content(root)
+    as_format_1(root)
+    left = steps
+
+    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*given: Any, **named: Any) -> Any:
+            nonlocal left
+            if left <= 0:
+                raise PowerCut
+            left -= 1
+            return function(*given, **named)
+
+        return step
+
+    with monkeypatch.context() as patched:
+        for name in ("replace", "fsync", "unlink", "rmdir", "open"):
+            patched.setattr(os, name, dying(getattr(os, name)))
+        try:
+            upgrade_folder(root)
+        except PowerCut:
+            pass
+        else:
+            assert steps > 10
+    converted(root)
+    assert old_content(root) == before
+    assert {path.name.partition("-")[0] for path in root.iterdir()} == LEFT
+
+
+OLD_DAMAGES: Final = filled(read_cases(OLD_CASES / "state.yaml")["first format"], {"$ONE": ONE, "$TWO": TWO})
+
+
+@pytest.mark.parametrize(("file", "old_content", "times", "says"), OLD_DAMAGES)
+def test_damage_of_an_earlier_folder_is_named_and_nothing_is_changed(
+    root: Path, file: str, old_content: str | None, times: int, says: str
+) -> None:
+    as_format_1(root)
+    for path in root.glob(f"{file}-wal"):
+        path.unlink()
+    (root / file).unlink()
+    if old_content is not None:
+        (root / file).write_text(old_content * times)
+    with pytest.raises(StateError) as caught, StateFolder.open(root):
+        pass
+    assert says in str(caught.value) and str(root / file) in str(caught.value) and caught.value.hint
+    left = {path.relative_to(root).as_posix() for path in root.rglob("*")}
+    assert {"batches/kafka-1/6", "ledger/sightings.db", "relations/exchanges.db"} <= left
+    assert not (root / "format.json").exists() or '"format": 2' not in (root / "format.json").read_text()
+
+
+def test_damaged_coverage_is_given_up(root: Path) -> None:
+    as_format_1(root)
+    for path in root.glob("ledger/sightings.db*"):
+        path.unlink()
+    (root / "ledger" / "sightings.db").write_bytes(b"no database" * 500)
+    with StateFolder.open(root) as state:
+        assert state.database.read("SELECT * FROM sightings") == []
+
+
+def test_pins_that_are_gone_altogether_are_missed(root: Path) -> None:
+    commits = root / "checkpoints" / QUERY / "1" / "commits"
+    commits.mkdir()
+    (commits / "6").write_text("v1\n{}")
+    as_format_1(root)
+    shutil.rmtree(root / "batches")
+    with pytest.raises(StateError, match="batches/kafka-1 is missing"), StateFolder.open(root):
+        pass
+
+
+def test_it_waits_for_no_replay_of_the_earlier_router(root: Path) -> None:
+    as_format_1(root)
+    with (
+        take_lock(root / "ledger" / "replay.lock"),
+        pytest.raises(StateError, match="another replay"),
+        StateFolder.open(root),
+    ):
+        pass
+    assert (root / "ledger" / "letters.db").exists() and not (root / "state.db").exists()
+
+
+@pytest.mark.parametrize("look", [StateFolder.beside, LetterLedger.open])
+def test_what_looks_beside_an_earlier_router_says_what_to_do(root: Path, look: Callable[[Path], Any]) -> None:
+    as_format_1(root)
+    with pytest.raises(StateError, match="earlier router") as caught, look(root):
+        pass
+    assert "start the router once" in caught.value.hint
+    assert not (root / "state.db").exists()
+
+
+def test_an_earlier_router_refuses_it(root: Path) -> None:
+    """It reads the format first, and its replays look for the ledger that the marker beside it names."""
+    as_format_1(root)
+    converted(root)
+    assert json.loads((root / "format.json").read_text())["format"] > 1
+    assert (root / "ledger" / "letters.id").exists() and not (root / "ledger" / "letters.db").exists()

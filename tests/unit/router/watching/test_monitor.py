@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import platform
 import shutil
 import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry
+import structlog
+from prometheus_client import CollectorRegistry, generate_latest
 
 from bindings.http.monitor import METRICS_LIMITS
 from catalog.model import Finding
 from router.errors import ConfigError
-from router.evaluation.outputs import Tally, sum_tallies
+from router.evaluation.outputs import ROUTED, Tally, sum_tallies
+from router.logs import configure_logs
 from router.running.monitoring import MonitorServer
+from router.settings import LogSettings
+from router.watching import batches
 from router.watching.backlogs import Backlog
+from router.watching.batches import BatchWatch
+from router.watching.coverage import EVERY_SECONDS, SHOWN, ThroughputLog
 from router.watching.metrics import BulkHistogram, DiskCollector, Metrics, StatusCollector
 from router.watching.shadow import EpochPair
 from router.watching.status import RouterStatus
 from tests.support.cases import read_cases
+from tests.support.commands import fits
 from tests.support.http import MALFORMED
 from tests.support.shop import plan
+from tests.support.waiting import wait_until
 
 LOOPBACK = "127.0.0.1"
 
@@ -253,3 +267,238 @@ def test_gateway_counts_from_many_threads_are_all_kept() -> None:
         thread.join()
     assert value(metrics, "xrouter_gateway_received_total", endpoint="/endpoints/a") == 8000
     assert value(metrics, "xrouter_gateway_acknowledged_total", endpoint="/endpoints/a") == 8000
+
+
+# A batch that waits for executors is held, and no limit on its own time counts meanwhile.
+
+
+LIMIT = 30.0
+HOOK = ("xrouter_query_held", {"query": "q", "sink": "hook"})
+
+
+@dataclass
+class Context:
+    """A context of Spark, as far as a watch asks it, whose executors come and go as a test says."""
+
+    master: str
+    executors: int = 1
+    cancelled: list[str] = field(default_factory=list)
+
+    def getLocalProperty(self, name: str) -> str:
+        return name
+
+    @property
+    def _jsc(self) -> Context:
+        return self
+
+    def sc(self) -> Context:
+        return self
+
+    def getExecutorMemoryStatus(self) -> Context:
+        return self
+
+    def size(self) -> int:
+        return self.executors + 1
+
+    def cancelJobGroup(self, group: str, reason: str) -> None:
+        self.cancelled.append(reason)
+
+
+@dataclass
+class Session:
+    """A session with that context."""
+
+    sparkContext: Context
+
+
+def held(metrics: Metrics) -> bool:
+    return metrics.registry.get_sample_value("xrouter_query_held", {"query": "q", "sink": "spark"}) == 1
+
+
+def state(status: RouterStatus) -> str | None:
+    query = status.check_readiness()[1]["queries"].get("q")
+    return query and str(query["state"])
+
+
+@pytest.mark.parametrize(("master", "stranded"), [("spark://h:7077", True), ("local[2]", False)])
+def test_no_limit_counts_while_nobody_works(master: str, stranded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "LOOK_SECONDS", 0.01)
+    context, metrics, status = Context(master, executors=0), Metrics(), RouterStatus()
+    seen: list[tuple[str | None, bool]] = []
+    query = RouterStatus.query
+
+    def noted(changed: RouterStatus, *told: Any, **more: Any) -> None:
+        query(changed, *told, **more)
+        seen.append((state(changed), held(metrics)))
+
+    monkeypatch.setattr(RouterStatus, "query", noted)
+    watch = BatchWatch("q", metrics, status, lambda: {"endpoints": "/endpoints/e", "topics": "t"})
+    with structlog.testing.capture_logs() as logged, watch.attempt(cast(Any, Session(context)), 7, 0.1):
+        if stranded:
+            wait_until(lambda: state(status) == "held", LIMIT, "the batch to be held")
+            assert held(metrics)
+            context.executors = 2
+            wait_until(lambda: state(status) == "running", LIMIT, "the batch to go on")
+            assert not held(metrics)
+        wait_until(lambda: context.cancelled, LIMIT, "the limit")
+    # Whoever reads the status and then the metrics finds the same in both.
+    assert seen[: 2 * stranded] == [("held", True), ("running", False)] * stranded
+    assert [line["event"] for line in logged] == [
+        *(["batch blocked", "batch resumed"] * stranded),
+        "batch takes too long",
+    ]
+    assert {(line["endpoints"], line["topics"], line["query"], line["batch"]) for line in logged} == {
+        ("/endpoints/e", "t", "q", 7)
+    }
+
+
+def test_a_slow_sink_is_told_once_and_the_router_stays_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many batches it takes long for; only a write that makes no progress at all holds the batch."""
+    for name, seconds in {"LOOK_SECONDS": 0.01, "_ASKS_SECONDS": 0.0, "SLOW_SECONDS": 0.1}.items():
+        monkeypatch.setattr(batches, name, seconds)
+    metrics, status = Metrics(), RouterStatus()
+    session = cast(Any, Session(Context("local[2]", executors=0)))
+    watch = BatchWatch("q", metrics, status)
+    status.query("q", "running")
+
+    def write(until: Callable[[], object]) -> None:
+        with watch.attempt(session, 1, 0.0), batches.watch_write("hook"):
+            wait_until(lambda: bool(until()), LIMIT, "what a write is to show")
+
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(3):
+            until = time.monotonic() + 0.3
+            write(partial(lambda until: logged and time.monotonic() > until, until))
+            assert state(status) == "running" and not metrics.registry.get_sample_value(*HOOK)
+        write(lambda: True)
+        write(lambda: True)
+        assert [(line["log_level"], line["event"]) for line in logged] == [
+            ("warning", "sink is slow"),
+            ("info", "sink is no longer slow"),
+        ]
+        assert logged[0]["sink"] == logged[1]["sink"] == "hook" and logged[1]["seconds"] >= 0.9
+        monkeypatch.setattr(batches, "WAITS_SECONDS", 0.2)
+        with watch.attempt(session, 2, 0.0), batches.watch_write("hook"):
+            wait_until(lambda: state(status) == "held", LIMIT, "the batch to be held")
+            batches.report_progress()
+            assert state(status) == "running" and metrics.registry.get_sample_value(*HOOK) == 0
+
+
+# Coverage over time: what never occurred and what occurred when, through reloads, restarts and repeats.
+
+
+A, B = "/endpoints/a", "/endpoints/b"
+ONE, TWO, THREE = (f"/messagegroups/g/messages/{name}" for name in ("one", "two", "three"))
+
+
+def batch(*pairs: tuple[str, str]) -> Tally:
+    """Return the counts of a batch with a record of each definition at its endpoint."""
+    records = Counter((endpoint, ROUTED, "") for endpoint, _ in pairs)
+    return Tally(records, Counter(pairs))
+
+
+def test_a_batch_that_comes_again_after_a_crash_is_seen_though_it_counts_once() -> None:
+    metrics = Metrics()
+    metrics.coverage.follow(plan("one"))
+    metrics.count_written_batch("q", batch((A, ONE)), 0.1, 0, counted=True)
+    assert metrics.registry.get_sample_value("xrouter_source_unseen_definitions", {"endpoint": A}) == 0
+    assert metrics.registry.get_sample_value("xrouter_definition_records_total", {"message": ONE}) is None
+
+
+def test_there_is_a_series_for_each_source_and_none_for_definitions() -> None:
+    metrics = Metrics(max_series=1)
+    metrics.init_series(endpoints=[A])
+    metrics.coverage.follow(plan(*(f"m{number}" for number in range(50))))
+    metrics.outcomes(batch((B, "/messagegroups/g/messages/m1")))
+    families = [family for family in metrics.registry.collect() if family.name.startswith("xrouter_source_")]
+    told = {
+        (sample.name.removeprefix("xrouter_source_"), sample.labels["endpoint"]): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    assert told[("definitions", A)] == 50 == told[("definitions", "other")]
+    assert told[("unseen_definitions", A)] == 50 and told[("unseen_definitions", "other")] == 49
+    assert told[("last_record_timestamp_seconds", A)] == 0
+    assert told[("last_record_timestamp_seconds", "other")] > 1_700_000_000
+
+
+# What the log says of what went through: once a minute, and nothing when nothing did.
+
+
+def test_many_endpoints_make_no_endless_line() -> None:
+    out = io.StringIO()
+    configure_logs(LogSettings(format="json"), out)
+    flow = ThroughputLog(iter([0.0, EVERY_SECONDS]).__next__)
+    flow.add({(f"/endpoints/{n:03}", ROUTED, ""): 1 + (n < SHOWN) for n in range(SHOWN + 30)})
+    flow.log_if_due()
+    line = json.loads(out.getvalue())
+    assert len(line["endpoints"]) == SHOWN + 1
+    assert line["endpoints"]["other"] == {"records": 30}
+
+
+def test_batches_are_told_and_what_a_start_resumes_is_not() -> None:
+    metrics, tally = Metrics(), Tally()
+    tally.records["/endpoints/a", ROUTED, ""] = 3
+    out = io.StringIO()
+    configure_logs(LogSettings(format="json"), out)
+    metrics.flow = ThroughputLog(iter([0.0, EVERY_SECONDS]).__next__)
+    metrics.count_written_batch("q", tally, 0.1, 0)
+    metrics.count_written_batch("q", tally, 0.1, 0, counted=True)
+    metrics.flow.log_if_due()
+    assert [json.loads(line)["records"] for line in out.getvalue().splitlines()] == [3]
+
+
+# Each case of ``tests/cases/watching/status.yaml``: what a router says of itself after what happened to it.
+
+
+STATUS: Final = Path(__file__).resolve().parents[3] / "cases" / "watching" / "status.yaml"
+
+
+def _decode(value: Any) -> Any:
+    """Return what a case calls with: counts, backlogs, epochs and findings are maps with one member."""
+    match value:
+        case {"tally": counts}:
+            return Tally.from_json({**Tally().to_json(), **counts})
+        case {"backlog": figures}:
+            return Backlog(*figures)
+        case {"pair": epochs}:
+            return EpochPair(*epochs)
+        case {"finding": members}:
+            return Finding(*members)
+        case dict():
+            return {key: _decode(each) for key, each in value.items()}
+        case list():
+            return [_decode(each) for each in value]
+    return value
+
+
+@pytest.mark.parametrize("case", read_cases(STATUS), ids=lambda case: case["case"])
+def test_a_router_says_what_its_case_says(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    metrics, status = Metrics(**case.get("metrics", {})), RouterStatus(clock=lambda: now[0])
+    monkeypatch.setattr(metrics.backlogs, "clock", lambda: now[0])
+    monkeypatch.setattr(metrics.backlogs, "now", lambda: 1_000.0)
+    metrics.registry.register(StatusCollector(status))
+    if case.get("up"):
+        status.set_catalog("e1", 3)
+        status.query("kafka-1", "running", batch=4)
+        status.gateway("http", True)
+    for name, *arguments in case.get("does", ()):
+        named = arguments.pop() if arguments and isinstance(arguments[-1], dict) and "status" in name else {}
+        owner, _, method = name.rpartition(".")
+        parent = attrgetter(owner)(SimpleNamespace(metrics=metrics, status=status))
+        member, given = getattr(parent, method), _decode(arguments)
+        member(*given, **named) if callable(member) else setattr(parent, method, *given)
+    now[0] += case.get("later", 0.0)
+    ready, answer = status.check_readiness()
+    assert ready == answer["ready"] == (not answer["reasons"])
+    assert answer["reasons"] == case.get("reasons", answer["reasons"])
+    assert fits(case.get("answer", {}), answer), answer
+    healthy, told = status.check_health()
+    assert healthy == case.get("healthy", healthy) and case.get("why", "") in str(told["reasons"])
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    samples = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if "#" not in name}
+    for name, value in case.get("samples", {}).items():
+        assert samples.get(name) == (value if value is None else pytest.approx(value)), name
+    if "shadow" in case:
+        assert fits(case["shadow"], metrics.shadow.to_json()), metrics.shadow.to_json()

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from router.errors import SinkError
 from router.rendering.texts import INSTANT
@@ -25,8 +26,10 @@ from router.settings.sinks.messages import JsonLinesSink, TableSink
 from router.sinks import Commit, open_sink
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, WIDE_WITH_AMBIGUOUS, StandardOutputSink, render_event_lines
 from router.sinks.tables.delta import DeltaSink
+from router.sinks.tables.head import open_dataset
 from router.sinks.tables.opening import ParquetSink
 from router.sinks.tables.upkeep import Upkeep
+from tests.support.weights import ROOT
 
 
 def rows(count: int = 2) -> pa.Table:
@@ -173,7 +176,6 @@ def test_an_error_of_the_table_is_no_error_of_the_rows(tmp_path: Path) -> None:
 
 # A process killed again and again at odd moments leaves each batch in the table exactly once.
 
-ROOT = Path(__file__).parents[5]
 BATCHES = 25
 ROWS = 50
 TRIES = 20
@@ -223,3 +225,26 @@ def test_kills_at_random_points(kind: str, kills: int, tmp_path: Path) -> None:
     with start(kind, folder) as process:
         assert process.wait(60) == 0
     assert ids(kind, folder) == Counter(f"{version}-{row}" for version in range(BATCHES) for row in range(ROWS))
+
+
+# Rows of Delta tables are read without Python in Arrow's threads, which an ending process would trip over.
+
+
+ODD = ["a b", "c:d", "e%20f", "g/h", "ü", "i#j?k", "l=m", None]
+"""Values that no folder has as they are."""
+
+
+@pytest.mark.parametrize("name", ["table", "of tästs + more"])
+def test_rows_of_odd_places_are_those_that_were_written(tmp_path: Path, name: str) -> None:
+    folder = str(tmp_path / name)
+    rows = pa.table({"key": pa.array(ODD), "number": list(range(len(ODD)))})
+    write_deltalake(folder, rows, partition_by=["key"])
+    dataset = open_dataset(DeltaTable(folder))
+    assert dataset.to_table().sort_by("number").select(["key", "number"]).to_pylist() == rows.to_pylist()
+    assert dataset.count_rows(filter=pc.field("number") > 4) == len(ODD) - 5
+    assert "py" not in dataset.filesystem.type_name and dataset.filesystem.type_name.startswith("subtree")
+
+
+def test_nobody_reads_them_otherwise() -> None:
+    asking = [path.name for path in (ROOT / "router").rglob("*.py") if ".to_pyarrow_" in path.read_text("utf-8")]
+    assert asking == ["head.py"]
