@@ -175,9 +175,3 @@ def test_what_can_never_work_is_said_at_once(peer: Peer) -> None:
         make_gateway(peer.protocol, "http://host", [peer.wanted("a")], Rows()).start()
     with pytest.raises(GatewayError):
         make_gateway(peer.protocol, peer.uri, [EndpointSubscription(ENDPOINT, "")], Rows()).start()
-
-
-def test_what_never_ran_stops_at_once(peer: Peer) -> None:
-    idle = make_gateway(peer.protocol, peer.uri, [peer.wanted("a")], Rows())
-    idle.stop(5.0)
-    assert (idle.alive, idle.connected, idle.trouble) == (False, False, "")
