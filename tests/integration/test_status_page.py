@@ -31,7 +31,8 @@ def traffic(port: int) -> AbstractContextManager[None]:
     def send(number: int) -> None:
         kind = "late" if number == 3 else ("good", "good", "checked")[number % 3]
         headers = plain.http_headers(kind, f"id-{number}")
-        httpx.post(f"http://127.0.0.1:{port}/shop", json={"n": number, "price": 1}, headers=headers, timeout=LIMIT)
+        body = json.dumps({"n": number, "price": 1}).encode()
+        httpx.post(f"http://127.0.0.1:{port}/shop", content=body, headers=headers, timeout=LIMIT)
 
     return repeating(send, 0.05)
 
