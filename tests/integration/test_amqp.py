@@ -28,7 +28,7 @@ from tests.support.amqp import (
     section,
     send_bytes,
 )
-from tests.support.gateways import ENDPOINT, SECONDS, Rows, connected, running, started
+from tests.support.gateways import ENDPOINT, SECONDS, Rows, connected, make_gateway, running, started
 from tests.support.qpid import amqp_for_tests
 from tests.support.shop import Counts
 from tests.support.waiting import wait_until
@@ -67,6 +67,12 @@ def test_the_log_says_what_a_stop_loses(caplog: pytest.LogCaptureFixture) -> Non
         wait_until(lambda: rows.offered >= 1, SECONDS, "the messages")
         gateway.stop(0.2)
     assert [each.message for each in caplog.records if "lost" in each.message] == ["3 pre-settled messages are lost"]
+
+
+def test_a_gateway_that_never_ran_stops_at_once() -> None:
+    idle = make_gateway(AMQP, "amqp://h", {ENDPOINT: "any"}, Rows())
+    idle.stop(5.0)
+    assert (idle.alive, idle.connected, idle.trouble) == (False, False, "")
 
 
 def test_a_node_that_is_not_there_is_trouble_and_no_more(broker: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.support.prometheus import Prometheus
 from tests.support.router import RouterProcess
 from tests.support.status_page import queries
 from tests.support.subscriptions import PATH, Manager, managing
+from tests.support.waiting import repeating
 from tests.support.watched import LIMIT, are_recorded, have_data
 
 DEFINITIONS = 20
@@ -117,34 +117,24 @@ def in_real_time(bootstrap: str, folder: Path, topics: dict[str, str]) -> dict[s
 @contextmanager
 def traffic(bootstrap: str, topics: dict[str, str], port: int) -> Iterator[None]:
     """Send for the time of the block: questions in transactions, answers to most, requests of all kinds, a load."""
-    over = threading.Event()
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topics["asks"]})
     producer.init_transactions(LIMIT)
 
-    def send() -> None:
-        number = 0
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT) as client:
-            while not over.wait(0.5):
-                numbers = range(number, number + 4)
-                producer.begin_transaction()
-                for key, value, headers in events("placed", numbers):
-                    producer.produce(topics["asks"], value, key, headers=list(headers))
-                producer.commit_transaction(LIMIT)
-                answers = range(number + 1, number + 5)
-                produce(bootstrap, topics["answers"], events("accepted", answers[:2], orderid="placed-{}"))
-                framed = ((key, b"\0\0\0\0\7{}", headers) for key, _, headers in events("framed", answers))
-                produce(bootstrap, topics["answers"], framed)
-                produce(bootstrap, topics["in"], load.records(10, DEFINITIONS, start=number, bad=2))
-                for kind in ("good", "twin", "late", "huge"):
-                    body = {"n": 2**70 if kind == "huge" else 1, "price": 1}
-                    with suppress(httpx.TransportError):
-                        client.post("/shop", json=body, headers=plain.http_headers(kind, f"id-{number}"))
-                number += 4
+    def send(turn: int) -> None:
+        number = 4 * turn
+        producer.begin_transaction()
+        for key, value, headers in events("placed", range(number, number + 4)):
+            producer.produce(topics["asks"], value, key, headers=list(headers))
+        producer.commit_transaction(LIMIT)
+        answers = range(number + 1, number + 5)
+        produce(bootstrap, topics["answers"], events("accepted", answers[:2], orderid="placed-{}"))
+        framed = ((key, b"\0\0\0\0\7{}", headers) for key, _, headers in events("framed", answers))
+        produce(bootstrap, topics["answers"], framed)
+        produce(bootstrap, topics["in"], load.records(10, DEFINITIONS, start=number, bad=2))
+        for kind in ("good", "twin", "late", "huge"):
+            body = {"n": 2**70 if kind == "huge" else 1, "price": 1}
+            with suppress(httpx.TransportError):
+                client.post("/shop", json=body, headers=plain.http_headers(kind, f"id-{number}"))
 
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    try:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT) as client, repeating(send, 0.5):
         yield
-    finally:
-        over.set()
-        thread.join(LIMIT)

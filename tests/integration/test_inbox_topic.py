@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +19,7 @@ from bindings.parts import InboxRow, Part
 from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
+from tests.support.waiting import repeating
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,24 +67,14 @@ def test_rows_are_those_that_spark_makes(spark: SparkSession) -> None:
 @contextmanager
 def gateway(kafka: Kafka, topic: str) -> Iterator[None]:
     """Store good and late records in the inbox topic while the block runs, as a gateway does."""
-    over = threading.Event()
     store = KafkaStore(KafkaClient(kafka.bootstrap), topic, max_message_bytes=1 << 20)
 
-    def send() -> None:
-        number = 0
-        while not over.wait(0.05):
-            rows = [row for reason in ("good", "no-match") for row in shop.records(reason, [number])]
-            store.append_many(rows).result(LIMIT)
-            number += 1
+    def send(number: int) -> None:
+        rows = [row for reason in ("good", "no-match") for row in shop.records(reason, [number])]
+        store.append_many(rows).result(LIMIT)
 
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    try:
+    with closing(store), repeating(send, 0.05):
         yield
-    finally:
-        over.set()
-        thread.join(LIMIT)
-        store.close()
 
 
 @pytest.mark.broker

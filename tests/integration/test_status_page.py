@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +17,7 @@ from tests.support import plain, shop
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.status_page import PHONE, browser_page, hard_to_use
-from tests.support.waiting import wait_until
+from tests.support.waiting import repeating, wait_until
 
 TOKEN: Final = "only those who know it replay"
 LIMIT: Final = 240.0
@@ -27,29 +25,16 @@ SCREENSHOT: Final = "STATUS_SCREENSHOT"
 """Where a picture of the page is written, if it is set; `make screenshot` sets it."""
 
 
-@contextmanager
-def traffic(port: int) -> Iterator[None]:
+def traffic(port: int) -> AbstractContextManager[None]:
     """Send events while the block runs, twenty a second; one of them is what no definition takes."""
-    over = threading.Event()
 
-    def send() -> None:
-        with httpx.Client(timeout=LIMIT) as client:
-            number = 0
-            while not over.wait(0.05):
-                kind = "late" if number == 3 else ("good", "good", "checked")[number % 3]
-                body = json.dumps({"n": number, "price": 1}).encode()
-                client.post(
-                    f"http://127.0.0.1:{port}/shop", content=body, headers=plain.http_headers(kind, f"id-{number}")
-                )
-                number += 1
+    def send(number: int) -> None:
+        kind = "late" if number == 3 else ("good", "good", "checked")[number % 3]
+        headers = plain.http_headers(kind, f"id-{number}")
+        body = json.dumps({"n": number, "price": 1}).encode()
+        httpx.post(f"http://127.0.0.1:{port}/shop", content=body, headers=headers, timeout=LIMIT)
 
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(LIMIT)
+    return repeating(send, 0.05)
 
 
 def text(page: Page, selector: str) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,31 +15,21 @@ from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
 from tests.support import plain, shop
 from tests.support.kafka import produce
+from tests.support.waiting import repeating
 
 pytestmark = pytest.mark.broker
 LIMIT: Final = 240.0
 TOPIC: Final = "/endpoints/topic"
 
 
-@contextmanager
-def traffic(kafka: Kafka, topic: str) -> Iterator[None]:
+def traffic(kafka: Kafka, topic: str) -> AbstractContextManager[None]:
     """Send good and late events while the block runs."""
-    over = threading.Event()
 
-    def send() -> None:
-        number = 0
-        while not over.wait(0.1):
-            headers = plain.kafka_headers(("good", "late")[number % 2], f"id-{number}")
-            produce(kafka.bootstrap, topic, [(b"k", b'{"n": %d}' % number, headers)])
-            number += 1
+    def send(number: int) -> None:
+        headers = plain.kafka_headers(("good", "late")[number % 2], f"id-{number}")
+        produce(kafka.bootstrap, topic, [(b"k", b'{"n": %d}' % number, headers)])
 
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(LIMIT)
+    return repeating(send, 0.1)
 
 
 def write_catalog(folder: Path, kafka: Kafka, topic: str) -> None:

@@ -12,9 +12,8 @@ import os
 import resource
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from tests.support.ports import Authority, free_ports
 from tests.support.processes import below, children, command_of
 from tests.support.prometheus import Prometheus, rules
 from tests.support.router import RouterProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import repeating, wait_until
 from tests.support.watched import LIMIT, Fires, alert_that_clears, quiet
 from tests.support.web import Answer, Webhook
 
@@ -155,30 +154,19 @@ class Plant:
             "trigger": "200ms",
         }
 
-    @contextmanager
-    def traffic(self) -> Iterator[None]:
+    def traffic(self) -> AbstractContextManager[None]:
         """Send over Kafka and HTTP for the time of the block, for as long as these take anything."""
-        over = threading.Event()
 
-        def send() -> None:
-            number = 0
-            while not over.wait(0.5):
-                number += 1
-                kind = "stray" if self.stray and number % 2 else "plain"
-                with suppress(httpx.TransportError, AssertionError):
-                    self.post(kind, 2_000)
-                    if self.kafka_answers:
-                        self.produce(kind, 20)
-                    if self.kafka_answers and self.framed:
-                        self.produce("framed", 1, b"\0\0\0\0" + bytes((1 + number % 2,)) + b"{}")
+        def send(number: int) -> None:
+            kind = "stray" if self.stray and number % 2 else "plain"
+            with suppress(httpx.TransportError, AssertionError):
+                self.post(kind, 2_000)
+                if self.kafka_answers:
+                    self.produce(kind, 20)
+                if self.kafka_answers and self.framed:
+                    self.produce("framed", 1, b"\0\0\0\0" + bytes((1 + number % 2,)) + b"{}")
 
-        thread = threading.Thread(target=send, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join(LIMIT)
+        return repeating(send, 0.5)
 
     def produce(self, kind: str, count: int, body: bytes = b"{}") -> None:
         """Send records to the topic."""

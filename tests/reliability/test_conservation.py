@@ -6,8 +6,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -16,38 +15,12 @@ from tests.conftest import Kafka, TopicFactory
 from tests.support import load, plain, shop
 from tests.support.kafka import produce, written
 from tests.support.router import RouterProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import repeating, wait_until
 
 DEFINITIONS = 20
 LIMIT = 300.0
 BURST = 200
 KILLS = 1
-
-
-class Sender:
-    """Produces bursts of records from a thread until it is to end; ``sent`` is how many."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self._place = (bootstrap, topic)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.sent = 0
-
-    def _run(self) -> None:
-        while not self._over.is_set():
-            produce(*self._place, load.records(BURST, DEFINITIONS, start=self.sent))
-            self.sent += BURST
-            self._over.wait(0.5)
-
-    @contextmanager
-    def sending(self) -> Iterator[None]:
-        """Produce for the time of the block."""
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            self._thread.join(LIMIT)
 
 
 def configured(router: RouterProcess, kafka: Kafka, topic: str) -> None:
@@ -64,9 +37,13 @@ def kill_and_count(router: RouterProcess, kafka: Kafka, topic: str, *, kills: in
     """
     chance, killed = random.Random(17), 0
     configured(router, kafka, topic)
-    sender = Sender(kafka.bootstrap, topic)
+    bursts: list[int] = []
+
+    def send(number: int) -> None:
+        bursts.append(produce(kafka.bootstrap, topic, load.records(BURST, DEFINITIONS, start=BURST * number)))
+
     until = time.monotonic() + seconds
-    with sender.sending():
+    with repeating(send, 0.5):
         while killed < kills or time.monotonic() < until:
             router.start()
             before = router.total("xrouter_taken_records_total")
@@ -77,7 +54,7 @@ def kill_and_count(router: RouterProcess, kafka: Kafka, topic: str, *, kills: in
             killed += 1
     router.start()
     sent = written(kafka.bootstrap, topic)
-    assert sent == sender.sent
+    assert sent == sum(bursts)
     wait_until(lambda: router.total("xrouter_taken_records_total") == sent, LIMIT, said(router))
     assert [value for name, value in router.metrics().items() if name.startswith("xrouter_conservation_gap")] == [0]
     assert router.total("xrouter_empty_offsets_total") == 0

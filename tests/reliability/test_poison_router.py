@@ -5,10 +5,8 @@ Each record ends in exactly one outcome, no batch takes long, and no Python work
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +18,10 @@ from tests.support.kafka import produce
 from tests.support.mqtt import Mosquitto
 from tests.support.nats import NatsServer, make_stream
 from tests.support.poison import Case, cases, catalog
-from tests.support.processes import below
 from tests.support.qpid import amqp_for_tests
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
+from tests.support.watched import Footprint
 from tests.support.web import Webhook
 
 LIMIT: Final = 900.0
@@ -32,47 +30,6 @@ BATCH_SECONDS: Final = 30.0
 LARGEST: Final = 900_000
 """Bytes of a record that a broker takes at its defaults, and so do topics of its copies with further headers."""
 Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-
-
-class Sizes:
-    """The largest resident size of any Python worker below a process."""
-
-    def __init__(self, root: int) -> None:
-        self._root = root
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self.most = 0
-
-    def _look(self) -> None:
-        while not self._over.wait(0.2):
-            self.most = max([self.most, *(_peak(pid) for pid in _workers(self._root))])
-
-    @contextmanager
-    def watched(self) -> Iterator[Sizes]:
-        """Watch for the time of the block."""
-        self._thread.start()
-        try:
-            yield self
-        finally:
-            self._over.set()
-            self._thread.join()
-
-
-def _workers(root: int) -> list[int]:
-    found = below(root)[1:]
-    return [pid for pid in found if b"pyspark" in _read(pid, "cmdline") and b"java" not in _read(pid, "cmdline")[:80]]
-
-
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
-
-
-def _peak(pid: int) -> int:
-    lines = _read(pid, "status").decode().splitlines()
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def configure(router: RouterProcess, mqtt: str, sinks: dict[str, Any], sources: Sequence[dict[str, str]] = ()) -> None:
@@ -144,7 +101,7 @@ def poison(router: RouterProcess, chosen: Sequence[Case], elsewhere: Sequence[in
     empty = outcomes.count(0)
     expected = sum(outcomes)
     router.start()
-    with Sizes(router.pid).watched() as sizes:
+    with Footprint(router.pid) as peaks:
         wait_until(
             lambda: router.total("xrouter_records_total") >= expected + empty,
             LIMIT,
@@ -169,7 +126,7 @@ def poison(router: RouterProcess, chosen: Sequence[Case], elsewhere: Sequence[in
     assert not (dead.keys() & live.keys()) - refused
     assert len(dead.keys() | live.keys()) == expected
     assert slow == 0, f"{slow} batches took longer than {BATCH_SECONDS} s"
-    return sizes.most
+    return peaks.worker
 
 
 @pytest.mark.full

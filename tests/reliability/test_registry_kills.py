@@ -6,9 +6,7 @@ Its events are delivered at least once, none of them without its write, and thos
 from __future__ import annotations
 
 import json
-import random
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from sqlalchemy import func, select
 
 from registry.store.engine import DOCUMENTS, GROUPS, HISTORY, RESOURCES, VERSIONS, open_database
 from tests.support.postgresql import cluster
-from tests.support.registry import LIMIT_SECONDS, Served, until
+from tests.support.registry import LIMIT_SECONDS, Served, kill_under_writes, until
 from tests.support.web import Answer, Taken, Webhook
 
 WRITERS = 4
@@ -85,19 +83,7 @@ def _written(served: Served, writes: int, kills: int) -> tuple[set[str], set[str
     """Write, and kill the registry now and then; return the names of what was answered, and of what was tried."""
     stop = threading.Event()
     writers = [Writer(number, served.port, stop) for number in range(WRITERS)]
-    for writer in writers:
-        writer.start()
-    chance = random.Random(7)
-
-    def answered() -> int:
-        return sum(len(writer.answered) for writer in writers)
-
-    for number in range(1, kills + 1):
-        goal = writes * number // (kills + 1)
-        until(lambda goal=goal: answered() >= goal, "writes stand still")  # type: ignore[misc]
-        time.sleep(chance.random() * 0.05)
-        served.kill()
-    until(lambda: answered() >= writes, "writes stand still")
+    kill_under_writes(served, writers, lambda: sum(len(each.answered) for each in writers), writes=writes, kills=kills)
     stop.set()
     for writer in writers:
         writer.join(LIMIT_SECONDS)

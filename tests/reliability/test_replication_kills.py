@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.catalogs import state_of
 from tests.support.ports import free_ports
-from tests.support.registry import LIMIT_SECONDS, Served, until, whole_state_of
+from tests.support.registry import LIMIT_SECONDS, Served, kill_under_writes, until, whole_state_of
 
 GROUPS = ("g0", "g1", "g2")
 NAMES = ("m0", "m1", "m2", "m3")
@@ -107,19 +107,7 @@ def endure(folder: Path, *, writes: int, kills: int) -> None:
         sides.append(Served(folder / str(number), "path: ./r.db", more, port))
     stop = threading.Event()
     scribes = [Scribe(number, ports[number % 2], stop) for number in range(4)]
-    for each in scribes:
-        each.start()
-    chance = random.Random(7)
-
-    def answered() -> int:
-        return sum(each.answered for each in scribes)
-
-    for number in range(1, kills + 1):
-        goal = writes * number // (kills + 1)
-        until(lambda goal=goal: answered() >= goal, "writes stand still")  # type: ignore[misc]
-        time.sleep(chance.random() * 0.2)
-        sides[0].kill()
-    until(lambda: answered() >= writes, "writes stand still")
+    kill_under_writes(sides[0], scribes, lambda: sum(each.answered for each in scribes), writes=writes, kills=kills)
     stop.set()
     for each in scribes:
         each.join(LIMIT_SECONDS)

@@ -162,6 +162,10 @@ CASES: Final = (
     Case("raw-nul", lambda n: b'{"messagegroups":{"g\x00":{}}}' * n, 1, "is not JSON", refused=True),
     Case("raw-nul.yaml", lambda n: b'a: "\x00"' * n, 1, "neither JSON nor YAML", refused=True),
     Case("half-utf-16", lambda n: b"\xff\xfe{\x00}" * n, 1, "is not UTF-16", refused=True),
+    Case("half-a-text", lambda n: b'{"a":1' * n, 1, "is not JSON", refused=True),
+    Case("many-digits", lambda n: b'{"a":' + b"9" * n + b"}", 5_000, "not JSON", refused=True),
+    Case("nothing", lambda n: b"" * n, 1, "empty", refused=True),
+    Case("list", lambda n: b"[1]" * n, 1, "not contain a JSON or YAML object", refused=True),
     # what YAML has and JSON has not
     Case("tag.yaml", lambda n: b"a: !!python/object/apply:os.getcwd []" * n, 1, "has the tag", refused=True),
     Case("tagged-key.yaml", lambda n: b"!x a: 1" * n, 1, "has the tag", refused=True),

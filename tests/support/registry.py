@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -312,6 +315,21 @@ class Served:
             process.wait(LIMIT_SECONDS)
             raise
         return process
+
+
+def kill_under_writes(
+    served: Served, writers: Sequence[threading.Thread], answered: Callable[[], int], *, writes: int, kills: int
+) -> None:
+    """Start writers, and kill the registry now and then until so many writes were answered; they are to end then."""
+    for writer in writers:
+        writer.start()
+    chance = random.Random(7)
+    for number in range(1, kills + 1):
+        goal = writes * number // (kills + 1)
+        until(lambda goal=goal: answered() >= goal, "writes stand still")  # type: ignore[misc]
+        time.sleep(chance.random() * 0.1)
+        served.kill()
+    until(lambda: answered() >= writes, "writes stand still")
 
 
 def until(holds: Callable[[], bool], told: str | Callable[[], str], seconds: float = LIMIT_SECONDS) -> None:

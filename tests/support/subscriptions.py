@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,10 +13,12 @@ from typing import Any
 
 import httpx
 from prometheus_client import CollectorRegistry
+from sqlalchemy import select
 
 from catalog.documents.connecting import Logins
 from catalog.load import load
 from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings
+from registry.store.engine import OUTBOX, open_database
 from router.intake.subscriptions import RouterSubscriptions
 from router.settings import Settings, settings_from_dict
 from router.sources import Source, resolve_sources
@@ -64,6 +66,12 @@ def until_taken(hook: Webhook, count: int) -> list[dict[str, Any]]:
     """Wait until a webhook has taken as many events, and return them."""
     wait_until(lambda: len(hook.taken) >= count, LIMIT, lambda: f"{count} events; there are {len(hook.taken)}")
     return events(hook)
+
+
+def outbox(folder: Path) -> int:
+    """Return how many events wait in the registry of a folder."""
+    with closing(open_database(f"sqlite:///{folder}/registry.db")) as database, database.reading() as connection:
+        return len(connection.execute(select(OUTBOX.c.number)).all())
 
 
 def change(client: httpx.Client, message: str, name: str) -> None:

@@ -7,9 +7,11 @@ so that a test beside a load fails for what it shows and not for the load.
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -22,6 +24,8 @@ LONGEST_DEAR_SECONDS: Final = 1.0
 """The pause after a condition that costs most."""
 LEAST_SHARE: Final = 0.4
 """How little of the time counts at least: what hangs ends, however busy the machine is."""
+ENDING_SECONDS: Final = 240.0
+"""The longest that one action takes which is done again and again."""
 _LOAD: Final = Path("/proc/loadavg")
 _CORES: Final = os.cpu_count() or 1
 
@@ -50,6 +54,26 @@ def wait_until(condition: Callable[[], T | None], limit: float, message: str | C
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         now = time.monotonic()
         counted, before = counted + (now - before) * share_of_a_core(), now
+
+
+@contextmanager
+def repeating(action: Callable[[int], object], pause: float) -> Iterator[None]:
+    """Do something again and again while the block runs, on a thread of its own; the action gets its number from 0."""
+    over = threading.Event()
+
+    def run() -> None:
+        for number in count():
+            action(number)
+            if over.wait(pause):
+                return
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(ENDING_SECONDS)
 
 
 def share_of_a_core() -> float:

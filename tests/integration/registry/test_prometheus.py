@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import httpx
@@ -16,6 +14,7 @@ from tests.support.ports import free_ports
 from tests.support.prometheus import Prometheus, rules
 from tests.support.registry import Served
 from tests.support.status_page import queries
+from tests.support.waiting import repeating
 from tests.support.watched import alert_that_clears, have_data, quiet
 from tests.support.web import Webhook
 
@@ -40,24 +39,9 @@ class Pair:
         answer = httpx.post(url, json={"name": "x", "protocol": "NATS"}, timeout=120)
         assert answer.status_code == 201, answer.text
 
-    @contextmanager
-    def writes(self) -> Iterator[None]:
+    def writes(self) -> AbstractContextManager[None]:
         """Write for the time of the block."""
-        over = threading.Event()
-
-        def run() -> None:
-            for number in count():
-                self.write("open", f"m{number % 5}")
-                if over.wait(0.3):
-                    return
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join(120)
+        return repeating(lambda number: self.write("open", f"m{number % 5}"), 0.3)
 
 
 @pytest.fixture

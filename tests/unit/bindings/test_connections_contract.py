@@ -104,6 +104,13 @@ def test_mqtt_verifies_certificates_and_names() -> None:
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
 
 
+def test_what_else_an_amqp_connection_needs_is_said() -> None:
+    with pytest.raises(GatewayError, match="write amqp://host"):
+        CLIENTS["amqp"](Connection(("localhost:5672",)))
+    with pytest.raises(GatewayError, match="connectionproperties"):
+        CLIENTS["amqp"](Connection(("amqp://h",), options={"connection-properties": {"a": 1}}))
+
+
 # Addresses of every protocol: servers, TLS and logins, and what is said of those that are none.
 
 

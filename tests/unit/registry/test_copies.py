@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +17,7 @@ from registry.store.engine import StoreError
 from router.cli import run_command_line
 from tests.support.postgresql import cluster
 from tests.support.registry import served
+from tests.support.waiting import repeating
 
 
 @pytest.fixture
@@ -44,21 +44,8 @@ def test_a_copy_that_is_made_between_writes_has_what_was_answered(tmp_path: Path
     copy = tmp_path / "copy"
     with served(tmp_path) as client:
         client.put("/schemagroups/g/schemas/s", content=b"{}").raise_for_status()
-        stop = threading.Event()
-
-        def write() -> None:
-            number = 0
-            while not stop.is_set():
-                number += 1
-                client.put(f"/endpoints/e{number}", json={}).raise_for_status()
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
+        with repeating(lambda number: client.put(f"/endpoints/e{number}", json={}).raise_for_status(), 0.0):
             assert run_command_line(["registry", "backup", str(config), str(copy)]) == 0
-        finally:
-            stop.set()
-            writer.join()
         before = everything(client)
         assert run_command_line(["registry", "backup", str(config), str(copy)]) == 1  # it is there
         assert run_command_line(["registry", "backup", str(config), str(copy), "--force"]) == 0

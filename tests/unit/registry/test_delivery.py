@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import select
 
 from bindings.protocols import BINDINGS
 from registry.delivery.subscriptions import (
     DELIVERED,
     DeliveryLimits,
     DeliveryResult,
-    DeliverySettings,
     EventFilter,
     EventMessages,
     SubscriberDelivery,
 )
 from registry.delivery.targets import Webhook as Target
 from registry.delivery.targets import WebhookSender
-from registry.http.server import RegistryServer, RegistrySettings
-from registry.store.engine import OUTBOX, Database, ProcessLock, open_database
+from registry.store.engine import Database, ProcessLock
+from tests.support.ports import free_ports
 from tests.support.senders import ScriptedSender
-from tests.support.subscriptions import LIMIT, agreeable, change, registry, subscribe, until_taken
+from tests.support.subscriptions import LIMIT, agreeable, change, outbox, registry, subscribe, until_taken
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Webhook
 
 pytestmark = pytest.mark.slow
 
-NO_PAUSE = DeliveryLimits(max_pause=0.2)
 GROUPS = EventFilter(types=frozenset(("io.xregistry.group.created", "io.xregistry.group.deleted")))
 
 
 def configured(hook: Webhook, wants: EventFilter = GROUPS) -> dict[str, SubscriberDelivery]:
     composer = EventMessages(BINDINGS["HTTP"], lambda _: f"{hook.url}/hook", "structured")
     return {"audit": SubscriberDelivery(wants, composer, lambda: WebhookSender(Target()))}
-
-
-def numbers(folder: Path) -> list[int]:
-    """Return the numbers of the events that are in the outbox."""
-    database = open_database(f"sqlite:///{folder}/registry.db")
-    with database.reading() as connection:
-        found = list(connection.execute(select(OUTBOX.c.number)).scalars())
-    database.close()
-    return found
 
 
 def test_subscribers_of_the_settings_need_no_handshake_and_lose_nothing_while_nobody_serves(tmp_path: Path) -> None:
@@ -100,35 +89,24 @@ def test_a_registry_that_ends_before_it_took_delivery_up_delivers_first(
     monkeypatch.setattr(Database, "try_lock", busy_at_first)
     monkeypatch.setattr("registry.delivery.subscriber_worker._LOCK_SECONDS", LIMIT)
     with Webhook(agreeable) as hook:
-        delivery = DeliverySettings(configured(hook), limits=NO_PAUSE)
-        server = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery))
-        server.start()
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+        with registry(tmp_path, delivery={"subscribers": configured(hook)}) as client:
             wait_until(lambda: asked, LIMIT, "the first claim")
             assert client.put("/messagegroups/g", json={}).is_success
-        assert not hook.taken
-        server.stop()
+            assert not hook.taken
         assert len(hook.taken) == 1
 
 
 def test_one_of_two_registries_delivers_and_the_other_takes_over(tmp_path: Path) -> None:
     with Webhook(agreeable) as hook:
-        delivery = DeliverySettings(configured(hook), limits=NO_PAUSE)
-        servers = [
-            RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery)) for _ in "ab"
-        ]
-        for server in servers:
-            server.start()
-        clients = [httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) for server in servers]
-        for number in range(10):
-            assert clients[number % 2].put(f"/messagegroups/g{number}", json={}).is_success
-        until_taken(hook, 10)
-        servers[0].stop()
-        assert clients[1].put("/messagegroups/last", json={}).is_success
-        found = until_taken(hook, 11)
-        servers[1].stop()
-        for client in clients:
-            client.close()
+        one, other = (registry(tmp_path, delivery={"subscribers": configured(hook)}) for _ in "ab")
+        with ExitStack() as first, other as second:
+            clients = first.enter_context(one), second
+            for number in range(10):
+                assert clients[number % 2].put(f"/messagegroups/g{number}", json={}).is_success
+            until_taken(hook, 10)
+            first.close()
+            assert second.put("/messagegroups/last", json={}).is_success
+            found = until_taken(hook, 11)
     assert len(found) == len({each["id"] for each in found}) == 11
 
 
@@ -139,7 +117,7 @@ def test_delivered_events_are_removed_but_for_the_newest(tmp_path: Path, monkeyp
         for number in range(5):
             change(client, "m", str(number))
         until_taken(hook, 12)
-        wait_until(lambda: len(numbers(tmp_path)) == 1, LIMIT, "an outbox of one event")
+        wait_until(lambda: outbox(tmp_path) == 1, LIMIT, "an outbox of one event")
         change(client, "m", "last")
         assert len(until_taken(hook, 14)) == 14
 
@@ -154,30 +132,23 @@ def test_events_that_are_too_old_are_dropped_and_said(tmp_path: Path, caplog: py
 
 
 def test_metrics_tell_what_each_subscriber_waits_for(tmp_path: Path) -> None:
-    hook = Webhook(agreeable)
-    with hook:
-        delivery = DeliverySettings(configured(hook), limits=NO_PAUSE)
-        settings = RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery, metrics=("127.0.0.1", 0))
-        server = RegistryServer(settings)
-        server.start()
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+    (port,) = free_ports(1)
 
-                def told(line: str) -> bool:
-                    text = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
-                    return f"xrouter_registry_{line}\n" in text
+    def told(line: str) -> bool:
+        return f"xrouter_registry_{line}\n" in httpx.get(f"http://127.0.0.1:{port}/metrics").text
 
-                wait_until(lambda: told("delivers 1.0"), LIMIT, "delivery")
-                client.put("/messagegroups/a", json={})
-                wait_until(lambda: told('events_delivered_total{subscriber="audit"} 1.0'), LIMIT, "one delivered")
-                wait_until(lambda: told('events_pending{subscriber="audit"} 0.0'), LIMIT, "none pending")
-                hook.close()
-                client.put("/messagegroups/b", json={})
-                wait_until(lambda: told('events_held{subscriber="audit"} 1.0'), LIMIT, "one held")
-                assert not told('events_oldest_seconds{subscriber="audit"} 0.0')
-                assert not told('events_failed_total{subscriber="audit"} 0.0')
-        finally:
-            server.stop()
+    with Webhook(agreeable) as hook:
+        delivery = {"subscribers": configured(hook)}
+        with registry(tmp_path, delivery=delivery, metrics=("127.0.0.1", port)) as client:
+            wait_until(lambda: told("delivers 1.0"), LIMIT, "delivery")
+            client.put("/messagegroups/a", json={})
+            wait_until(lambda: told('events_delivered_total{subscriber="audit"} 1.0'), LIMIT, "one delivered")
+            wait_until(lambda: told('events_pending{subscriber="audit"} 0.0'), LIMIT, "none pending")
+            hook.close()
+            client.put("/messagegroups/b", json={})
+            wait_until(lambda: told('events_held{subscriber="audit"} 1.0'), LIMIT, "one held")
+            assert not told('events_oldest_seconds{subscriber="audit"} 0.0')
+            assert not told('events_failed_total{subscriber="audit"} 0.0')
 
 
 # What a failure holds up: later events of its entity, or all of its subscriber, and for how long.

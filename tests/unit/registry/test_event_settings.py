@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 import yaml
 
 from registry.delivery.subscriptions import SubscriberDelivery, sources_of
-from registry.http.server import RegistryServer
 from registry.store.history import OutboxRow
 from router.commands.registry.settings import load_registry
 from tests.support.cases import read_cases
+from tests.support.registry import client_of
 from tests.support.subscriptions import agreeable, until_taken
 from tests.support.web import Webhook
 
@@ -58,13 +57,8 @@ def test_a_webhook_of_the_settings_is_told(tmp_path: Path) -> None:
         to = {"type": "http", "url": f"{hook.url}/hook", "webhook_origin": "reg.example", "headers": {"X-Own": "yes"}}
         path = settings(tmp_path, to=to, types="io.xregistry.group.created")
         path.write_text(f"{path.read_text()}http: {{port: 0}}\n")
-        _, given = load_registry(path)
-        server = RegistryServer(given)
-        server.start()
-        try:
-            assert httpx.put(f"http://127.0.0.1:{server.port}/messagegroups/g", json={}, timeout=60).is_success
+        with client_of(load_registry(path)[1], timeout=60) as client:
+            assert client.put("/messagegroups/g", json={}).is_success
             until_taken(hook, 1)
-        finally:
-            server.stop()
     assert hook.seen[0].method == "OPTIONS"
     assert hook.taken[0].header("X-Own") == "yes"

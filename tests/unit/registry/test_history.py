@@ -14,11 +14,11 @@ from sqlalchemy import insert, select
 
 from registry.backup import HistoryKeeper, HistoryLimits
 from registry.http.application import RequestLimits
-from registry.http.server import RegistryServer, RegistrySettings
 from registry.model.attributes import model_source
 from registry.store import history
 from registry.store.engine import HISTORY, Database, open_database
 from router.cli import run_command_line
+from tests.support.ports import free_ports
 from tests.support.postgresql import cluster
 from tests.support.registry import served
 from tests.support.waiting import wait_until
@@ -131,31 +131,23 @@ def test_nobody_waits_for_a_look_that_finds_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [HistoryLimits(entries=20, every=OFTEN), HistoryLimits(keep=0.2, every=OFTEN)])
 def test_a_server_keeps_its_history_small_while_it_is_written_to(tmp_path: Path, limits: HistoryLimits) -> None:
-    store = f"sqlite:///{tmp_path}/r.db"
-    settings = RegistrySettings(store, port=0, history=limits, metrics=("127.0.0.1", 0), writes_per_second=1e6)
-    server = RegistryServer(settings)
-    server.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
-            for number in range(60):
-                client.put(f"/messagegroups/g{number % 3}", json={"name": str(number)}).raise_for_status()
+    (port,) = free_ports(1)
 
-            def told(name: str) -> float:
-                text = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
-                line = next(each for each in text.splitlines() if each.startswith(f"xrouter_registry_history_{name} "))
-                return float(line.split()[1])
+    def told(name: str) -> float:
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        line = next(each for each in text.splitlines() if each.startswith(f"xrouter_registry_history_{name} "))
+        return float(line.split()[1])
 
-            # The last look may have been before most of the writes: the number of entries alone says nothing.
-            wait_until(
-                lambda: told("pruned_total") > 30 and told("entries") <= 24, LIMIT, lambda: f"{told('entries')} entries"
-            )
-            groups = client.get("/messagegroups").json()
-            assert [each["epoch"] for each in groups.values()] == [20, 20, 20]
-    finally:
-        server.stop()
-    database = open_database(store)
-    kept = left(database)
-    database.close()
+    with served(tmp_path, history=limits, metrics=("127.0.0.1", port)) as client:
+        for number in range(60):
+            client.put(f"/messagegroups/g{number % 3}", json={"name": str(number)}).raise_for_status()
+        # The last look may have been before most of the writes: the number of entries alone says nothing.
+        wait_until(
+            lambda: told("pruned_total") > 30 and told("entries") <= 24, LIMIT, lambda: f"{told('entries')} entries"
+        )
+        assert [each["epoch"] for each in client.get("/messagegroups").json().values()] == [20, 20, 20]
+    with closing(open_database(f"sqlite:///{tmp_path}/registry.db")) as database:
+        kept = left(database)
     assert {each.split()[0] for each in kept} >= {f"/messagegroups/g{number}" for number in range(3)} | {"/"}
 
 
@@ -186,23 +178,16 @@ def test_what_stays_says_what_each_entity_became(tmp_path: Path) -> None:
 
 
 def test_etags_hold_when_history_goes(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/r.db"
-    server = RegistryServer(RegistrySettings(store, port=0, writes_per_second=1e6))
-    server.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
-            for number in range(10):
-                client.put("/messagegroups/g", json={"name": str(number)}).raise_for_status()
-            tag = client.get("/messagegroups").headers["etag"]
-            database = open_database(store)
+    with served(tmp_path) as client:
+        for number in range(10):
+            client.put("/messagegroups/g", json={"name": str(number)}).raise_for_status()
+        tag = client.get("/messagegroups").headers["etag"]
+        with closing(open_database(f"sqlite:///{tmp_path}/registry.db")) as database:
             assert pruned(database, 10**9)[0] > 5
-            database.close()
-            again = client.get("/messagegroups", headers={"if-none-match": tag})
-            assert (again.status_code, again.headers["etag"]) == (304, tag)
-            client.put("/messagegroups/g", json={"name": "more"}).raise_for_status()
-            assert client.get("/messagegroups", headers={"if-none-match": tag}).status_code == 200
-    finally:
-        server.stop()
+        again = client.get("/messagegroups", headers={"if-none-match": tag})
+        assert (again.status_code, again.headers["etag"]) == (304, tag)
+        client.put("/messagegroups/g", json={"name": "more"}).raise_for_status()
+        assert client.get("/messagegroups", headers={"if-none-match": tag}).status_code == 200
 
 
 WRITTEN = (

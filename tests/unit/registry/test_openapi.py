@@ -114,8 +114,6 @@ def test_it_has_subscriptions_where_there_are_some(tmp_path: Path) -> None:
     with served(tmp_path) as client:
         paths = document(client)["paths"]
         assert set(paths["/subscriptions/{subscriptionid}"]) == {"parameters", "get", "put", "delete"}
-    with served(tmp_path, delivery=DeliverySettings(subscriptions=False)) as client:
-        assert "/subscriptions" not in document(client)["paths"]
 
 
 def test_types_of_the_model_at_the_paths_of_subscriptions_are_not_in_it(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from registry.delivery.subscriptions import (
@@ -17,10 +17,9 @@ from registry.delivery.subscriptions import (
     SubscriberDelivery,
 )
 from registry.store import history
-from registry.store.engine import OUTBOX, open_database
 from registry.store.history import SubscriberRow
 from tests.support.senders import ScriptedSender
-from tests.support.subscriptions import LIMIT, change, registry, subscribe
+from tests.support.subscriptions import LIMIT, change, outbox, registry, subscribe
 from tests.support.waiting import wait_until
 from tests.support.web import Webhook
 
@@ -33,15 +32,6 @@ SHORT = DeliveryLimits(max_pause=0.2, keep=0.5)
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("registry.delivery.subscriber_worker._PRUNE_SECONDS", 0.05)
-
-
-def left(folder: Path) -> int:
-    """Return how many events are in the outbox."""
-    database = open_database(f"sqlite:///{folder}/registry.db")
-    with database.reading() as connection:
-        count = len(connection.execute(select(OUTBOX.c.number)).all())
-    database.close()
-    return count
 
 
 def unopened() -> Sender:
@@ -59,7 +49,7 @@ def test_a_subscription_that_settings_allow_no_more_pins_nothing(
     with registry(tmp_path, limits, delivery={"allowed": ()}) as client:
         for number in range(20):
             change(client, "m", str(number))
-        wait_until(lambda: left(tmp_path) <= most, LIMIT, lambda: f"few events; there are {left(tmp_path)}")
+        wait_until(lambda: outbox(tmp_path) <= most, LIMIT, lambda: f"few events; there are {outbox(tmp_path)}")
         assert len(client.get("/subscriptions").json()) == 1
 
 
@@ -70,7 +60,7 @@ def test_a_target_without_a_client_pins_nothing(tmp_path: Path, limits: Delivery
     with registry(tmp_path, limits, delivery=delivery) as client:
         for number in range(20):
             change(client, "m", str(number))
-        wait_until(lambda: left(tmp_path) <= most, LIMIT, lambda: f"few events; there are {left(tmp_path)}")
+        wait_until(lambda: outbox(tmp_path) <= most, LIMIT, lambda: f"few events; there are {outbox(tmp_path)}")
 
 
 def test_one_event_waits_behind_any_number_that_nobody_wants(tmp_path: Path) -> None:
@@ -82,7 +72,7 @@ def test_one_event_waits_behind_any_number_that_nobody_wants(tmp_path: Path) -> 
         wait_until(lambda: bool(target.waves), LIMIT, "a try")
         for number in range(40):
             change(client, "m", str(number))
-        wait_until(lambda: left(tmp_path) <= 12, LIMIT, lambda: f"few events; there are {left(tmp_path)}")
+        wait_until(lambda: outbox(tmp_path) <= 12, LIMIT, lambda: f"few events; there are {outbox(tmp_path)}")
         tried = len(target.waves)
         wait_until(lambda: len(target.waves) > tried + 1, LIMIT, "the event is tried again")
     assert not target.taken
@@ -125,4 +115,4 @@ def test_a_store_that_fails_as_delivery_begins_leaves_nothing_undone(
     monkeypatch.setattr(history, "list_subscribers", failing)
     with registry(tmp_path) as client:
         change(client, "m", "o")
-        wait_until(lambda: left(tmp_path) == 1, LIMIT, lambda: f"one event; there are {left(tmp_path)}")
+        wait_until(lambda: outbox(tmp_path) == 1, LIMIT, lambda: f"one event; there are {outbox(tmp_path)}")

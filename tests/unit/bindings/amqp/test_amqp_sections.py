@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +20,6 @@ from tests.support.amqp import amqp_message, section
 from tests.support.cases import read_cases
 
 CASES: Final[Mapping[str, Any]] = read_cases(Path(__file__).parents[3] / "cases" / "values" / "amqp.yaml")
-
-A_UUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 
 
 def record(message: DecodedMessage) -> dict[str, Any]:
@@ -163,14 +160,6 @@ def test_what_is_no_message_says_why_and_keeps_its_bytes(raw: bytes, says: str) 
     row = to_row(raw, "/endpoints/e", 5, 10)
     assert (row.protocol, row.body) == ("AMQP/1.0", raw)
     assert [part.key for part in row.properties] == ["undecodable"]
-
-
-def test_a_body_past_the_limit_is_kept_whole_and_marked() -> None:
-    raw = section("data", b"12345")
-    assert to_row(raw, "/endpoints/e", 5, 5).properties == []
-    row = to_row(raw, "/endpoints/e", 5, 4)
-    assert row.body == b"12345"
-    assert row.properties == [Part("oversized", b"5")]
 
 
 @given(st.binary(max_size=300))

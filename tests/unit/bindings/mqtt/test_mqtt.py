@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from bindings.gateways import Connection, GatewayError
 from bindings.mqtt import messages
 from bindings.mqtt.binding import session_options
 from bindings.mqtt.client import LinkConnector, LinkError, LinkOwner, build_properties
-from bindings.mqtt.messages import MalformedPublish, read_publish, to_row
+from bindings.mqtt.messages import MalformedPublish, read_publish
+from tests.support.cases import read_cases
 from tests.support.ports import free_ports
 
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "values" / "mqtt.yaml")
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
 
 
@@ -26,21 +29,6 @@ def packet(topic: str, payload: bytes, mid: int | None = None, **values: Any) ->
     identifier = b"" if mid is None else struct.pack("!H", mid)
     packed: bytes = build_properties(PacketTypes.PUBLISH, **values).pack()  # type: ignore[no-untyped-call]
     return struct.pack("!H", len(name)) + name + identifier + packed + payload
-
-
-def test_an_old_client_has_no_properties() -> None:
-    delivery = read_publish(0x30, b"\x00\x01a{}", "MQTT/3.1.1")
-    assert (delivery.topic, delivery.payload, delivery.qos, delivery.mid) == ("a", b"{}", 0, 0)
-    assert to_row(delivery, "e", "MQTT/3.1.1", 5, 10).body == b"{}"
-
-
-def test_an_empty_payload_is_a_body_and_a_large_one_is_marked() -> None:
-    empty = to_row(read_publish(0x32, packet("a", b"", 1), "MQTT/5.0"), "e", "MQTT/5.0", 1, 3)
-    assert empty.body == b""
-    assert "oversized" not in {part.key for part in empty.properties}
-    large = to_row(read_publish(0x32, packet("a", b"1234", 1), "MQTT/5.0"), "e", "MQTT/5.0", 1, 3)
-    assert large.body == b"1234"
-    assert [part.value for part in large.properties if part.key == "oversized"] == [b"4"]
 
 
 @given(
@@ -79,52 +67,28 @@ def test_what_is_cut_off_is_malformed(data: bytes) -> None:
 # Topic filters against the tables of MQTT 5.0 section 4.7.
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "a/#/b",
-        "a#",
-        "a/b+",
-        "+a",
-        "a\0b",
-        "\ud800",
-        "x" * 65_536,
-        "$share/g",
-        "$share/g/",
-        "$share//a",
-        "$share/+/a",
-    ],
-)
+@pytest.mark.parametrize("text", [*CASES["no filters"], "\ud800", "x" * 65_536])
 def test_no_filters(text: str) -> None:
     with pytest.raises(messages.TopicFilterError):
         messages.check_filter(text)
 
 
-@pytest.mark.parametrize("options", [{"topic": 7}, {"topic": "a#"}])
+@pytest.mark.parametrize("options", CASES["options of none"])
 def test_options_that_name_none(options: dict[str, object]) -> None:
     with pytest.raises(messages.TopicFilterError):
         messages.filter_of_options(options)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [({}, "a/+"), ({"consumer-group": "g"}, "$share/g/a/+"), ({"group": 3}, None), ({"group": "x/y"}, None)],
-)
-def test_options_share_a_filter(options: dict[str, object], expected: str | None) -> None:
-    if expected is not None:
-        assert messages.share_filter("a/+", options) == expected
-        assert messages.share_filter("$share/h/a/+", options) == "$share/h/a/+"
-        return
-    with pytest.raises(messages.TopicFilterError):
         messages.share_filter("a/+", options)
 
 
-@pytest.mark.parametrize(("topic", "fault"), [("a/b", ""), ("a/+", "wildcards"), ("", "empty"), ("a\0", "U+0000")])
+@pytest.mark.parametrize(("text", "options", "expected"), CASES["shared"])
+def test_options_share_a_filter(text: str, options: dict[str, object], expected: str) -> None:
+    assert messages.share_filter(text, options) == expected
+
+
+@pytest.mark.parametrize(("topic", "fault"), CASES["topics"])
 def test_topics_to_publish_to(topic: str, fault: str) -> None:
     found = messages.topic_fault(topic)
-    assert fault in found
-    assert bool(found) == bool(fault)
+    assert fault in found and bool(found) == bool(fault)
 
 
 # Where to connect and on what terms, and what is said of wrong ones.

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bindings.gateways import BrokerLogin, Connection, EndpointSubscription, GatewayError
 from bindings.nats.binding import (
-    FORM,
     NatsDelivery,
     NatsHeader,
     NatsStatus,
@@ -25,7 +24,7 @@ from bindings.nats.binding import (
     to_row,
 )
 from bindings.nats.publisher import NatsDialer
-from bindings.parts import Part, native_of
+from bindings.parts import Part
 from tests.support.cases import read_cases
 from tests.support.nats import key
 
@@ -62,42 +61,10 @@ def test_subjects(text: str, filter_: bool, published: bool) -> None:
 # Messages of NATS as rows of the inbox.
 
 
-ACK = b"$JS.ACK.ORDERS.worker.1.42.7.1700000000123456789.0"
-
-
-def test_core_message_has_subject_reply_and_headers() -> None:
-    headers = b"NATS/1.0\r\nce-id: 1\r\nX: \xff\r\nce-id: 2\r\n\r\n"
-    row = to_row("/endpoints/e", NatsDelivery(b"a.b", b"answers", b"body", headers), None, 5, 100)
-    assert (row.endpoint, row.protocol, row.received, row.body) == ("/endpoints/e", "NATS", 5, b"body")
-    assert native_of(row.properties, FORM) == {
-        "subject": "a.b",
-        "reply-to": "answers",
-        "headers": [
-            {"name": "ce-id", "value": "1"},
-            {"name": "X", "value_base64": "/w=="},
-            {"name": "ce-id", "value": "2"},
-        ],
-    }
-
-
-def test_stream_message_has_stream_sequence_and_its_own_time_but_no_reply() -> None:
-    row = to_row("/endpoints/e", NatsDelivery(b"a.b", ACK, b"", b""), parse_ack_subject(ACK), 5, 100)
-    assert row.received == 1_700_000_000_123_456
-    assert row.body is None
-    assert native_of(row.properties, FORM) == {"subject": "a.b", "stream": "ORDERS", "sequence": 42}
-
-
 @pytest.mark.parametrize(("reply", "place"), [*CASES["stored"], (f"$JS.ACK.S.c.1.{'9' * 5000}.7.1.0", None)])
 def test_where_a_message_is_stored(reply: str, place: list[Any] | None) -> None:
     found = parse_ack_subject(reply.encode())
     assert (found and [found.stream.decode(), found.sequence, found.time]) == place
-
-
-def test_oversized_body_is_kept_whole_and_its_size_told() -> None:
-    row = to_row("/endpoints/e", NatsDelivery(b"a", b"", b"x" * 11, b""), None, 5, 10)
-    assert row.body == b"x" * 11
-    assert row.properties[-1] == Part("oversized", b"11", "json")
-    assert to_row("/endpoints/e", NatsDelivery(b"a", b"", b"x" * 10, b""), None, 5, 10).body == b"x" * 10
 
 
 def test_header_name_that_is_no_text_stays_recognisable() -> None:

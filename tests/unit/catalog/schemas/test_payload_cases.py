@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,15 +14,12 @@ from typing import Any, Final
 import fastavro
 import pyarrow as pa
 import pytest
-from google.protobuf import json_format
 
 from catalog.model import Catalog, Definition
 from catalog.schemas.columns import PayloadColumn, payload_column, payload_findings
-from catalog.schemas.contract import SchemaSource
-from catalog.schemas.protobuf.validating import open_message
 from tests.support.cases import read_cases
 from tests.support.catalogs import XID, catalog_of
-from tests.support.schemas import NOTHING
+from tests.support.schemas import written
 
 FOLDER: Final = Path(__file__).parents[3] / "cases" / "tables"
 FAMILIES: Final[Mapping[str, str]] = {
@@ -104,27 +100,15 @@ def bodies(family: str, schema: Any, row: Mapping[str, Any]) -> Iterator[tuple[b
     """Give the body of a row with its content type; a Protobuf message in both of its encodings."""
     if "absent" in row:
         yield None, JSON
-    elif "hex" in row:
-        yield bytes.fromhex(row["hex"]), BINARY
     elif "message" in row:
-        message = json_format.Parse(
-            json.dumps(row["message"]), open_message(SchemaSource(family, "", schema), NOTHING).message()
-        )
-        yield message.SerializeToString(), BINARY
-        yield json_format.MessageToJson(message).encode(), JSON
-    elif family == "Avro" and "json" not in row:
+        yield from ((written(row, family, schema, each), each) for each in (BINARY, JSON))
+    elif family == "Avro" and "datum" in row:
         out = io.BytesIO()
-        plain = schema if "datum" in row else without_logical_types(schema)
-        fastavro.schemaless_writer(out, fastavro.parse_schema(plain), row.get("datum", row.get("plain")))
+        fastavro.schemaless_writer(out, fastavro.parse_schema(schema), row["datum"])
         yield out.getvalue(), BINARY
     else:
-        yield row["json" if "json" in row else "body"].encode(), JSON
-
-
-def without_logical_types(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        return {key: without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
-    return [without_logical_types(each) for each in schema] if isinstance(schema, list) else schema
+        told = {"body": row["json"]} if "json" in row else row
+        yield written(told, family, schema, ""), JSON if "body" in told else BINARY
 
 
 def shown(value: Any) -> Any:
