@@ -109,6 +109,8 @@ def test_what_else_an_amqp_connection_needs_is_said() -> None:
         CLIENTS["amqp"](Connection(("localhost:5672",)))
     with pytest.raises(GatewayError, match="connectionproperties"):
         CLIENTS["amqp"](Connection(("amqp://h",), options={"connection-properties": {"a": 1}}))
+    with pytest.raises(GatewayError, match="set both"):
+        CLIENTS["amqp"](Connection(("amqps://h",), tls=Tls(certificate=Path("/nowhere/c.pem"))))
 
 
 # Addresses of every protocol: servers, TLS and logins, and what is said of those that are none.
