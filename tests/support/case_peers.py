@@ -10,7 +10,6 @@ for other answers, where null takes a path away, and ``asked``, the paths and st
 from __future__ import annotations
 
 import io
-import ssl
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,7 +32,8 @@ class Peers:
         self._web: Web | None = None
         self._client: httpx.Client | None = None
         if "web" in case or "registry" in case:
-            self._web = stack.enter_context(serving(_certified(folder) if case.get("tls") else None))
+            pair = Authority(folder).sign("c", alternatives="IP:127.0.0.1") if case.get("tls") else None
+            self._web = stack.enter_context(serving(pair))
             self.words |= {"$WEB": self._web.url, "$PORT": self._web.url.rpartition(":")[2]}
         if "registry" in case:
             self._open_registry(case)
@@ -72,13 +72,6 @@ class Peers:
         if "asks" in step:
             assert self._client is not None
             run(Case("asks", "", tuple(step["asks"])), self._client)
-
-
-def _certified(folder: Path) -> ssl.SSLContext:
-    pair = Authority(folder).sign("c", alternatives="IP:127.0.0.1")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pair.certificate, pair.key)
-    return context
 
 
 def _route(answer: Any) -> Route:

@@ -164,7 +164,7 @@ class Web:
 
 
 @contextmanager
-def serving(tls: ssl.SSLContext | None = None) -> Iterator[Web]:
+def serving(tls: ssl.SSLContext | Pair | None = None) -> Iterator[Web]:
     """Serve until the end of the block, by TLS if asked for; whatever still writes is told to stop."""
 
     class Handler(QuietHandler):

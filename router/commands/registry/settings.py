@@ -20,8 +20,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from bindings.gateways import GatewayError
 from bindings.protocols import Binding
 from catalog.documents.connecting import ConnectionPolicy, Logins
-from registry.apis.cloudevents.api import CloudEventsApi
-from registry.apis.messagecatalog.api import DefinitionLookup, MessageCatalogApi
+from registry.apis.apis import APIS, apis_by_path
 from registry.backup import HistoryLimits
 from registry.core.service import RegistryService
 from registry.delivery.service import PERMISSIONS
@@ -55,42 +54,6 @@ from router.settings.sinks.contract import RemoteSink
 from router.settings.sinks.kafka import KafkaSink
 from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink
 from router.settings.values import Duration, Section, Size, Texts, to_absolute
-
-# The APIs besides the core API. To add one, add a package here and an entry in ``APIS``.
-
-CATALOG: Final = "messagecatalog"
-LOOKUP: Final = "messagedefinition"
-"""Message Catalog 0.1 requires it beside the catalog, so it is served by default."""
-APIS: Final[Mapping[str, RegistryApiFactory]] = {
-    "cloudevents": CloudEventsApi,
-    CATALOG: MessageCatalogApi,
-    LOOKUP: DefinitionLookup,
-}
-"""APIs by their names in settings."""
-_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
-
-
-def apis_by_path(paths: Mapping[str, str]) -> dict[str, RegistryApiFactory]:
-    """Return APIs by path, from paths by name.
-
-    Raises:
-        ValueError: an API is unknown, or a path is not valid, or contains another.
-    """
-    apis: dict[str, RegistryApiFactory] = {}
-    for name, path in paths.items():
-        if name not in APIS:
-            raise ValueError(f"unknown API {name!r}; known are {', '.join(sorted(APIS)) or 'none'}")
-        if not _PATH.fullmatch(path):
-            raise ValueError(f"the path of {name} must begin with a slash and must not end with one: {path!r}")
-        for other in apis:
-            if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
-                raise ValueError(f"the path of {name}, {path}, overlaps with another")
-        apis[path] = APIS[name]
-    if CATALOG in paths:
-        beside = f"{paths[CATALOG].rpartition('/')[0]}/{LOOKUP}"
-        apis[paths.get(LOOKUP, beside)] = partial(DefinitionLookup, catalog=paths[CATALOG])
-    return apis
-
 
 # Settings of events: the operator's subscribers, which use the clients of the router's sinks, and limits.
 

@@ -41,7 +41,7 @@ class SinkSettings(Section):
     letters: ClassVar[str] = ""
     """Opens the store of its dead letters, as :class:`router.dead_letters.stores.LetterStore`; see ``readable``."""
     pairs: ClassVar[str] = ""
-    """Opens the sink of request-reply pairs, as :func:`router.request_reply.open_pair_table`; empty if none."""
+    """Opens the sink of request-reply pairs, as :func:`router.sinks.pairs.open_pair_table`; empty if none."""
     tabular: ClassVar[bool] = False
     """Whether it has typed columns: times are instants, and events and dead letters need separate tables."""
     needs_connector: ClassVar[bool] = False

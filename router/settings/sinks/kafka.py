@@ -55,7 +55,7 @@ class KafkaSink(KafkaLogin, RemoteSink):
 
     letters = "router.dead_letters.stores:TopicLetters"
     needs_connector = True
-    pairs = "router.request_reply:open_pair_topic"
+    pairs = "router.sinks.pairs:open_pair_topic"
     family = "kafka"
     address_field = "bootstrap_servers"
     template_field = "topic"

@@ -331,7 +331,7 @@ class TableSink(SinkSettings):
 
     opener = "router.sinks.tables.opening:open_tables"
     letters = "router.dead_letters.stores:open_table_letters"
-    pairs = "router.request_reply:open_pair_table"
+    pairs = "router.sinks.pairs:open_pair_table"
     tabular = True
 
     type: Literal["table"] = Field(description="`table`.")

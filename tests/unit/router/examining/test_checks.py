@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -55,9 +54,7 @@ def test_a_start_goes_on_and_logs_for_whom_it_waits(
 def test_a_certificate_of_somebody_else_is_told(tmp_path: Path) -> None:
     ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
     pair = theirs.sign("localhost", alternatives="DNS:localhost,IP:127.0.0.1")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pair.certificate, pair.key)
-    with serving(context) as web:
+    with serving(pair) as web:
         sinks = {
             name: {"type": "http", "url": f"{web.url}/{{type}}", "tls": {"ca": str(authority.certificate)}}
             for name, authority in (("ours", ours), ("theirs", theirs))
