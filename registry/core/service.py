@@ -52,7 +52,7 @@ from registry.model.compiler import compile_model
 from registry.store.engine import Database
 from registry.store.entities import Entity, EntityReader, Registry, WriteTransaction, create_registry, level_of
 
-# A new model, against which all entities are checked; and exact epochs and times of an import.
+# Exact epochs and times, of an import.
 
 
 def set_exact_values(work: WriteTransaction, tree: Mapping[str, Any]) -> None:

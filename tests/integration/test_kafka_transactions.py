@@ -51,7 +51,7 @@ def rests(router: RouterProcess) -> None:
 def test_what_is_aborted_or_open_is_not_routed(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:
-    """Nor by a router after one that read open transactions, as older ones did: it waits for their end, and goes on."""
+    """Nor by a router after one that read open transactions, as older ones did: it waits until they end."""
     topic = topic_factory("transactions")
     change(router, catalog(kafka.bootstrap, [topic]))
     source = {"endpoint": f"/endpoints/plant0-{topic}"}

@@ -22,11 +22,11 @@ import httpx
 import yaml
 from sqlalchemy import delete
 
+from registry.apis.apis import APIS, apis_by_path
 from registry.core.responses import effective_capabilities
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.model.attributes import model_source
 from registry.store.engine import MARKS, Database
-from router.commands.registry.settings import APIS, apis_by_path
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 from tests.support.web import Reply, Request, Web

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bindings.http.request import Reply, RequestHead
+from registry.apis.apis import apis_by_path
 from registry.core.requests import RegistryRequest
 from registry.core.service import RegistryService
 from registry.errors import Refusal
 from registry.http.access import ApiCall, RegistryApi
-from router.commands.registry.settings import apis_by_path
 from tests.support.registry import served
 
 

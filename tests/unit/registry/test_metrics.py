@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from registry.apis.apis import apis_by_path
 from registry.http.server import RegistryServer, RegistrySettings, create_metrics_server
 from registry.replication.peers import Peer
-from router.commands.registry.settings import apis_by_path
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 

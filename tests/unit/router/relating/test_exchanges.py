@@ -20,9 +20,11 @@ from bindings.sending import MessageRefusal, Outbound, Unsettled
 from router import request_reply as relating
 from router.errors import SinkError
 from router.evaluation.forwarding import RelatedRecord
-from router.request_reply import Exchanges, Half, Pairing, PairRow, RecordToPair
+from router.request_reply import Exchanges, Half, Pairing, RecordToPair
 from router.settings import KafkaSink, Settings, settings_from_dict
+from router.sinks import pairs
 from router.sinks.contract import Commit
+from router.sinks.pairs import PairRow
 from router.watching.metrics import RelationMetrics
 from tests.support.cases import read_cases
 from tests.support.waiting import wait_until
@@ -339,7 +341,7 @@ def test_a_topic_gets_what_is_left_and_no_pair_twice(tmp_path: Path, monkeypatch
     publisher.up = True
     monkeypatch.setattr(KafkaSink, "publisher", lambda *_: publisher)
     settings = settings_of(tmp_path, KAFKA)
-    sink = relating.open_pairs("pairs", settings.sinks["pairs"])
+    sink = pairs.open_pairs("pairs", settings.sinks["pairs"])
     rows = [PairRow(id=str(number), outcome="paired", settled="2026-01-02T00:00:00+00:00") for number in range(1100)]
     for _ in range(5):
         with pytest.raises(SinkError, match="away again"):
@@ -353,4 +355,4 @@ def test_a_topic_gets_what_is_left_and_no_pair_twice(tmp_path: Path, monkeypatch
 
 
 def test_rows_and_members_are_the_same() -> None:
-    assert sorted(relating.PAIRS.names) == sorted(each.name for each in msgspec.structs.fields(PairRow))
+    assert sorted(pairs.PAIRS.names) == sorted(each.name for each in msgspec.structs.fields(PairRow))
