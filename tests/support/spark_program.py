@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ CONF = {
     "spark.sql.session.timeZone": "America/St_Johns",
     "spark.sql.shuffle.partitions": "2",
 }
-TRIES = 10
-"""How often a stream is started: Spark gives the interpreter of its function ten seconds, too few on a busy machine."""
+START_SECONDS = 300.0
+"""How long a stream is started anew: Spark gives its function's interpreter ten seconds, too few on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,13 @@ def write_stream(rows: Any, catalog: Any, out: Path, way: str) -> None:
 
 def start_stream(writer: Any) -> Any:
     """Start a stream, again when the interpreter of its function was too slow."""
-    for left in reversed(range(TRIES)):
+    deadline = time.monotonic() + START_SECONDS
+    while True:
         try:
             return writer.start()
         except Exception as error:
-            if not left or "failed to connect back" not in str(error):
+            if "failed to connect back" not in str(error) or time.monotonic() > deadline:
                 raise
-    return None
 
 
 def main(folder: str, address: str = "", ships: str = "") -> None:
